@@ -58,7 +58,7 @@ def run(main: Any) -> None:
         runner.run(main)
 
 
-def test_a_burst_is_taken_in_within_a_few_turns() -> None:
+def test_burst_of_connections_is_accepted_within_a_few_turns() -> None:
     async def main(bound: socket.socket) -> None:
         arrivals = Arrivals(CLIENTS)
         server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
@@ -74,7 +74,7 @@ def test_a_burst_is_taken_in_within_a_few_turns() -> None:
         run(main(bound))
 
 
-def test_what_is_closed_takes_in_no_more() -> None:
+def test_closed_socket_accepts_no_connection() -> None:
     async def main(bound: socket.socket) -> None:
         arrivals = Arrivals()
         loop = asyncio.get_running_loop()
@@ -91,7 +91,7 @@ def test_what_is_closed_takes_in_no_more() -> None:
         run(main(bound))
 
 
-def test_the_last_one_takes_in_who_waits_and_refuses_newcomers() -> None:
+def test_last_process_accepts_queued_connections_and_rejects_new_ones() -> None:
     async def main(bound: socket.socket) -> None:
         arrivals = Arrivals(CLIENTS)
         server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
@@ -109,7 +109,7 @@ def test_the_last_one_takes_in_who_waits_and_refuses_newcomers() -> None:
         run(main(bound))
 
 
-def test_one_of_several_takes_in_who_waits_and_leaves_newcomers_to_the_others() -> None:
+def test_one_of_several_processes_accepts_queued_connections_and_leaves_new_ones_to_the_others() -> None:
     async def main(bound: socket.socket) -> None:
         arrivals = Arrivals(CLIENTS)
         server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
@@ -137,7 +137,7 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_without_descriptors_it_waits_for_some() -> None:
+def test_accepting_resumes_when_file_descriptors_are_available() -> None:
     async def main(bound: socket.socket) -> None:
         arrivals = Arrivals()
         logged: asyncio.Queue[logging.LogRecord] = asyncio.Queue()

@@ -90,7 +90,7 @@ async def callers(service: Service, client: httpx2.AsyncClient) -> tuple[Caller,
     return Caller(client, org.owner.credential), Caller(client, reader.caller.credential)
 
 
-async def test_route_lets_in_callers_with_its_scope(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_route_accepts_callers_with_its_scope(service: Service, client: httpx2.AsyncClient) -> None:
     owner, reader = await callers(service, client)
     for caller in (owner, reader):
         answer = await caller.get("/projects")
@@ -101,7 +101,7 @@ async def test_route_lets_in_callers_with_its_scope(service: Service, client: ht
     assert refusal(await Caller(client, None).get("/projects")) == (401, "missing_credential")
 
 
-async def test_route_without_a_requirement_asks_nobody(client: httpx2.AsyncClient) -> None:
+async def test_route_without_a_requirement_needs_no_credential(client: httpx2.AsyncClient) -> None:
     for headers in ({}, {"authorization": "Bearer nonsense"}):
         answer = await client.get("/health", headers=headers)
         assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
@@ -124,7 +124,7 @@ async def test_scopes_beside_the_requirement_count_too(service: Service, client:
     assert answer.headers["www-authenticate"].endswith(f'scope="{WRITE}"')
 
 
-async def test_route_says_which_mode_it_accepts(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_route_declares_the_accepted_mode(service: Service, client: httpx2.AsyncClient) -> None:
     org = await service.organization()
     live = Caller(client, org.owner.credential)
     test = Caller(client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential)
@@ -137,7 +137,7 @@ async def test_route_says_which_mode_it_accepts(service: Service, client: httpx2
         require(READ, mode="sandbox")
 
 
-async def test_text_that_is_no_scope_is_refused_where_it_is_written() -> None:
+async def test_invalid_scope_is_rejected_at_its_declaration() -> None:
     with pytest.raises(ValueError, match="'projects' is not a scope"):
         require("projects")
 
@@ -168,7 +168,7 @@ async def test_with_the_middleware_each_request_is_authenticated_once_and_before
 
 
 @pytest.mark.parametrize("where", ["nowhere", "outside"])
-async def test_without_install_nobody_is_let_in(service: Service, where: str) -> None:
+async def test_without_install_every_request_is_rejected(service: Service, where: str) -> None:
     tenantry = tenantry_of(service)
     inner = application()
     app = FastAPI(lifespan=tenantry.lifespan)

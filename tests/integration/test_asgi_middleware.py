@@ -76,7 +76,7 @@ def header_of(caller: Caller) -> list[tuple[bytes, bytes]]:
     return [(b"authorization", f"Bearer {caller.credential}".encode())]
 
 
-async def test_public_paths_need_no_credential_and_know_no_caller(service: Service) -> None:
+async def test_public_paths_need_no_credential_and_have_no_caller(service: Service) -> None:
     org = await service.organization()
     app = TenantryMiddleware(
         show_scope, tenantry=tenantry_of(service), public=["/", "/health", "/assets/"], owns_lifespan=True
@@ -94,7 +94,7 @@ async def test_public_paths_need_no_credential_and_know_no_caller(service: Servi
 @pytest.mark.parametrize(
     ("mode", "accepted"), [(None, {"live"}), ("live", {"live"}), ("test", {"test"}), ("any", {"live", "test"})]
 )
-async def test_mode_says_whose_keys_are_accepted(service: Service, mode: str | None, accepted: set[str]) -> None:
+async def test_mode_selects_the_accepted_keys(service: Service, mode: str | None, accepted: set[str]) -> None:
     org = await service.organization()
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
     option: dict[str, Any] = {} if mode is None else {"mode": mode}
@@ -108,7 +108,7 @@ async def test_mode_says_whose_keys_are_accepted(service: Service, mode: str | N
                 assert refusal(answer) == (403, "mode_mismatch")
 
 
-def test_name_that_is_no_mode_is_refused_where_it_is_written(service: Service) -> None:
+def test_invalid_mode_is_rejected_at_its_declaration(service: Service) -> None:
     with pytest.raises(ValueError, match="must be live, test or any"):
         TenantryMiddleware(answer_caller, tenantry=tenantry_of(service), mode="tset")
 
@@ -123,7 +123,7 @@ async def test_optional_credential_counts_if_there_is_one(service: Service) -> N
         assert refusal(await client.get("/a", headers={"authorization": ""})) == (401, "missing_credential")
 
 
-async def test_table_of_scopes_refuses_what_it_does_not_list(service: Service) -> None:
+async def test_table_of_scopes_rejects_unlisted_requests(service: Service) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
     scopes = {("GET", "/projects/"): "projects:read", ("POST", "/projects/"): "projects:write", ("GET", "/me"): None}
@@ -142,7 +142,9 @@ async def test_table_of_scopes_refuses_what_it_does_not_list(service: Service) -
         assert refusal(await client.get("/projects/1")) == (401, "missing_credential")
 
 
-async def test_function_that_names_no_scope_lets_nobody_in(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_function_that_returns_no_scope_rejects_the_request(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     org = await service.organization()
     app = TenantryMiddleware(
         answer_caller, tenantry=tenantry_of(service), scopes=lambda _method, _path: "", owns_lifespan=True
@@ -165,13 +167,13 @@ async def test_scope_asked_for_in_the_applications_own_code_is_403(service: Serv
             await Caller(client, reader.credential).get("/late")
 
 
-async def test_caller_asked_for_where_none_is_known_is_401(service: Service) -> None:
+async def test_missing_caller_is_401(service: Service) -> None:
     app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(service), public=["/a"], owns_lifespan=True)
     async with client_in_front_of(app) as client:
         assert refusal(await client.get("/a")) == (401, "missing_credential")
 
 
-async def test_identity_that_the_client_sends_never_counts(service: Service) -> None:
+async def test_identity_headers_of_the_client_are_dropped(service: Service) -> None:
     org = await service.organization()
     sent = {
         "X-Tenant-Id": "other", "X-Principal-Id": "root", "X-Principal-Kind": "user", "X-Plan": "business",
@@ -200,7 +202,7 @@ async def test_headers_dropped_are_all_that_the_gateway_check_sets(service: Serv
         assert not set(names) & set(shown["headers"])
 
 
-async def test_request_id_is_told_to_the_application_and_put_in_place_of_its_own(service: Service) -> None:
+async def test_application_gets_the_request_id_and_cannot_replace_it(service: Service) -> None:
     org = await service.organization()
     app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), owns_lifespan=True)
     async with client_in_front_of(app) as client:
@@ -229,7 +231,7 @@ async def test_two_middlewares_authenticate_and_count_once(service: Service, tmp
         assert refusal(answers[-1]) == (403, "insufficient_scope")
 
 
-async def test_another_tenantry_in_front_counts_for_nothing(service: Service) -> None:
+async def test_outer_middleware_of_another_database_does_not_authenticate(service: Service) -> None:
     org = await service.organization()
     other, own = tenantry_of(service), tenantry_of(service)
     app = TenantryMiddleware(
@@ -292,7 +294,7 @@ async def chat(_scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "websocket.close", "code": 1000})
 
 
-async def test_websocket_is_refused_before_it_opens(service: Service) -> None:
+async def test_websocket_is_rejected_before_it_opens(service: Service) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
     scopes = {("WEBSOCKET", "/chat"): "projects:read", ("WEBSOCKET", "/admin"): "admin:all"}
@@ -324,7 +326,7 @@ async def test_websocket_is_opened_with_our_headers_and_closed_when_the_applicat
         assert closed["code"] == 1000
 
 
-async def test_websocket_is_closed_as_a_fault_of_ours_while_nobody_can_tell(conninfo: str) -> None:
+async def test_websocket_is_closed_with_an_internal_error_while_authentication_is_unavailable(conninfo: str) -> None:
     async with database_link(conninfo) as link, running_service(link.conninfo) as service:
         org = await service.organization()
         app = TenantryMiddleware(chat, tenantry=(tenantry := tenantry_of(service)))
@@ -367,7 +369,7 @@ async def test_connection_may_be_started_again_but_not_twice(service: Service) -
         await tenantry.stop()
 
 
-async def test_older_schema_stops_the_start_and_says_what_to_do(service: Service, conninfo: str) -> None:
+async def test_older_schema_fails_the_start_with_a_remedy(service: Service, conninfo: str) -> None:
     await _set_revision(conninfo, "0001")
     with pytest.raises(SchemaMismatchError, match=r"is at schema revision 0001.*needs 0\d\d\d: run `tenantry migrate`"):
         await tenantry_of(service, DATABASE_URL=conninfo).start()
@@ -377,13 +379,13 @@ async def test_older_schema_stops_the_start_and_says_what_to_do(service: Service
             pass
 
 
-async def test_newer_schema_is_no_obstacle(service: Service, conninfo: str) -> None:
+async def test_newer_schema_is_accepted(service: Service, conninfo: str) -> None:
     await _set_revision(conninfo, "9999")
     async with tenantry_of(service, DATABASE_URL=conninfo):
         pass
 
 
-async def test_database_of_somebody_else_stops_the_start(postgres: PostgresServer, service: Service) -> None:
+async def test_database_without_the_schema_fails_the_start(postgres: PostgresServer, service: Service) -> None:
     with postgres.database() as conninfo:
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
             await connection.execute("DROP TABLE alembic_version")

@@ -119,15 +119,13 @@ async def test_service_works_in_the_roles(logged_in: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["tenants", "api_keys", "billing_events", "dashboard_sessions", "procrastinate_jobs"])
-def test_login_may_nothing_before_it_takes_a_role(logged_in: str, table: str) -> None:
+def test_login_has_no_privileges_before_it_takes_a_role(logged_in: str, table: str) -> None:
     with psycopg.connect(logged_in) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute(sql.SQL("SELECT FROM {}").format(sql.Identifier(table)))
 
 
 @pytest.mark.parametrize("way", ["pool", "lane"])
-async def test_service_that_runs_before_its_login_is_let_in_takes_the_roles_then(
-    postgres: PostgresServer, way: str
-) -> None:
+async def test_running_service_takes_the_roles_once_they_are_granted(postgres: PostgresServer, way: str) -> None:
     with made_role(postgres.conninfo, "tenantry_early") as role, postgres.database() as conninfo:
         database = Database(make_conninfo(conninfo, user=role), pool_size=1)
         lane = database.lane()
@@ -148,7 +146,7 @@ async def test_service_that_runs_before_its_login_is_let_in_takes_the_roles_then
             await database.close()
 
 
-async def test_worker_that_runs_before_its_login_is_let_in_goes_on_then(postgres: PostgresServer) -> None:
+async def test_running_worker_continues_once_the_roles_are_granted(postgres: PostgresServer) -> None:
     with made_role(postgres.conninfo, "tenantry_early_worker") as role, postgres.database() as conninfo:
         by_role = make_conninfo(conninfo, user=role)
         database, queue = Database(conninfo, pool_size=1), JobQueue(by_role)
@@ -171,7 +169,7 @@ async def test_worker_that_runs_before_its_login_is_let_in_goes_on_then(postgres
         await database.close()
 
 
-async def test_service_whose_login_is_not_let_in_says_how_it_would_be(postgres: PostgresServer, tmp_path: Path) -> None:
+async def test_service_without_granted_roles_names_the_remedy(postgres: PostgresServer, tmp_path: Path) -> None:
     with made_role(postgres.conninfo, "tenantry_shut_out") as role, postgres.database() as conninfo:
         address = as_url(make_conninfo(conninfo, user=role))
         done = await run("serve", "--no-migrate", folder=tmp_path, DATABASE_URL=address, **SECRETS)
@@ -219,7 +217,7 @@ async def test_no_role_alters_the_trail_nor_what_guards_it(logged_in: str, taken
 
 
 @pytest.mark.parametrize("taken", ["NONE", *SERVICE_ROLES])
-async def test_no_role_comes_by_more_than_it_was_given(postgres: PostgresServer, logged_in: str, taken: str) -> None:
+async def test_no_role_can_gain_privileges(postgres: PostgresServer, logged_in: str, taken: str) -> None:
     owner = sql.Identifier(str(conninfo_to_dict(postgres.conninfo)["user"])).as_string()
     statements = [statement.format(owner=owner) for statement in ESCALATIONS]
     assert await carried_out(logged_in, taken, statements) == []
@@ -242,7 +240,7 @@ async def carried_out(conninfo: str, taken: str, statements: Sequence[str]) -> l
 
 
 @pytest.mark.parametrize("away", [timedelta(days=-31), timedelta(days=31)])
-async def test_no_end_of_a_tenant_is_put_where_its_trail_goes_with_it(logged_in: str, away: timedelta) -> None:
+async def test_no_role_can_backdate_the_end_of_a_tenant(logged_in: str, away: timedelta) -> None:
     async with await psycopg.AsyncConnection.connect(logged_in) as connection:
         await take(connection, API, ONE)
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="a tenant ends now"):
@@ -308,7 +306,7 @@ async def test_doctor_counts_the_limit_of_the_login(postgres: PostgresServer, lo
     assert found.endswith("12 available (the limit of the user)")
 
 
-async def test_doctor_says_how_to_come_by_the_roles(plain: str) -> None:
+async def test_doctor_names_the_command_that_grants_the_roles(plain: str) -> None:
     finding = await found_of_roles(plain)
     assert finding.level is Level.WARNING
     assert "tenantry migrate --grant-to" in (finding.remedy or "")
@@ -326,7 +324,7 @@ async def test_doctor_names_privileges_from_before_there_were_roles(postgres: Po
     assert f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {role}" in (finding.remedy or "")
 
 
-def test_roles_are_made_by_somebody_who_may(empty_cluster: Path, tmp_path: Path) -> None:
+def test_roles_are_created_by_a_login_that_may(empty_cluster: Path, tmp_path: Path) -> None:
     server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path), durable=False)
     server.start()
     try:
@@ -376,9 +374,7 @@ async def test_the_migration_restores_row_level_security_in_a_restored_copy(
             assert connection.execute("SELECT tenant_event_body('evt_one')").fetchall() == [(BODY_OF[ONE],)]
 
 
-def test_a_copy_is_restored_where_there_are_no_roles_and_nobody_else_gets_at_it(
-    backup: str, empty_cluster: Path, tmp_path: Path
-) -> None:
+def test_copy_restored_without_the_roles_is_private(backup: str, empty_cluster: Path, tmp_path: Path) -> None:
     server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path), durable=False)
     server.start()
     try:
@@ -396,9 +392,7 @@ def test_a_copy_is_restored_where_there_are_no_roles_and_nobody_else_gets_at_it(
         server.stop()
 
 
-def test_the_owner_of_the_tables_restores_a_copy_without_a_superuser_and_without_a_complaint(
-    postgres: PostgresServer, backup: str
-) -> None:
+def test_owner_of_the_tables_restores_a_copy_without_a_superuser(postgres: PostgresServer, backup: str) -> None:
     with made_role(postgres.conninfo, "owns_it") as owner, postgres.database(migrated=False) as conninfo:
         with psycopg.connect(conninfo, autocommit=True) as superuser:
             name = sql.Identifier(superuser.info.dbname)
@@ -421,7 +415,7 @@ def test_login_of_a_release_before_the_roles_reads_bodies_as_before(postgres: Po
             assert connection.execute("SELECT tenant_event_body('evt'), event_body('evt')").fetchall() == [(None, None)]
 
 
-def test_role_that_is_not_there_is_not_let_in(conninfo: str) -> None:
+def test_missing_login_is_not_granted_the_roles(conninfo: str) -> None:
     with pytest.raises(psycopg.errors.UndefinedObject):
         grant(conninfo, "nobody_there")
 

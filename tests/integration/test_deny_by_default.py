@@ -123,9 +123,7 @@ async def test_unknown_address_is_not_found(service: Service, path: str) -> None
         ("/healthz", "GET, HEAD, OPTIONS"),
     ],
 )
-async def test_options_are_told_without_a_credential_and_nothing_else_is(
-    service: Service, path: str, methods: str
-) -> None:
+async def test_options_need_no_credential(service: Service, path: str, methods: str) -> None:
     answer = await service.anonymous.call("OPTIONS", path)
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers["allow"] == methods

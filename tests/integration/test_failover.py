@@ -37,9 +37,7 @@ async def first_link(conninfo: str) -> AsyncIterator[DatabaseLink]:
         yield link
 
 
-async def test_a_host_that_has_gone_silent_does_not_keep_the_service_from_the_next_one(
-    conninfo: str, first_link: DatabaseLink
-) -> None:
+async def test_silent_host_does_not_block_the_next_one(conninfo: str, first_link: DatabaseLink) -> None:
     direct = conninfo_to_dict(conninfo)
     both = make_conninfo(
         conninfo,
@@ -60,7 +58,7 @@ async def test_a_host_that_has_gone_silent_does_not_keep_the_service_from_the_ne
             first_link.unblock()
 
 
-async def test_a_database_that_takes_no_writes_is_out_of_reach_until_it_takes_them_again(
+async def test_read_only_database_is_unavailable_until_it_accepts_writes(
     conninfo: str, service_on_link: tuple[Service, DatabaseLink]
 ) -> None:
     service, link = service_on_link

@@ -127,7 +127,7 @@ async def test_a_gauge_of_billing_is_there_from_the_start(provider: Provider, na
     assert f"# TYPE {name} gauge\n" in (await provider.service.anonymous.get("/metrics")).text
 
 
-async def test_silent_tenants_are_those_of_the_last_look(provider: Provider, emptied: str) -> None:
+async def test_silent_tenants_are_those_of_the_last_check(provider: Provider, emptied: str) -> None:
     clock = provider.service.clock
     ended = int(clock.now.timestamp())
     silent, left = await provider.subscriber(), await provider.subscriber()
@@ -169,7 +169,7 @@ async def test_tenants_that_drifted_in_the_last_day_are_counted(provider: Provid
     assert await metric(provider, "tenantry_tenants_drifted") == 2
 
 
-async def test_an_event_of_the_other_mode_is_counted_and_handled_all_the_same(provider: Provider) -> None:
+async def test_event_of_the_other_mode_is_counted_and_handled(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names))
     live = {**events.updated(**subscriber.names, created=events.NOW + 1, price="price_business"), "livemode": True}

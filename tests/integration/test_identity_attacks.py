@@ -45,7 +45,7 @@ async def _reason(verifier: TokenVerifier, token: str, caplog: pytest.LogCapture
         for name, forge in forgeries.items()
     ],
 )
-async def test_it_is_refused_for_the_right_reason(
+async def test_token_is_rejected_for_the_right_reason(
     issuer: Issuer, verifier: TokenVerifier, caplog: pytest.LogCaptureFixture, reason: str, forge: Forge
 ) -> None:
     assert (await _reason(verifier, forge(issuer), caplog)).startswith(f"bearer token rejected: {reason}")
@@ -62,7 +62,7 @@ async def test_the_audience_of_the_client_alone_is_an_id_token_even_where_it_is_
     assert "only the client" in reason
 
 
-async def test_no_key_is_fetched_from_where_a_token_says(issuer: Issuer, verifier: TokenVerifier) -> None:
+async def test_no_key_is_fetched_from_a_url_in_a_token(issuer: Issuer, verifier: TokenVerifier) -> None:
     async with running_issuer(ATTACKER) as attacker:
         for name, forge in remote(attacker).items():
             with pytest.raises(InvalidCredentialError):

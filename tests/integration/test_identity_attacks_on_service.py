@@ -70,7 +70,7 @@ async def _answer(target: Target, route: str, token: str, **headers: str) -> htt
         for name, forge in islice(forgeries.items(), OF_EACH_REASON)
     ],
 )
-async def test_a_forged_token_is_refused_and_told_nothing(
+async def test_forged_token_is_rejected_without_a_reason(
     target: Target, forge: Forge, record_property: RecordProperty
 ) -> None:
     token = forge(target.issuer)
@@ -90,7 +90,7 @@ async def test_a_forged_token_is_refused_and_told_nothing(
     )
 
 
-async def test_no_key_is_fetched_from_where_a_token_says(target: Target) -> None:
+async def test_no_key_is_fetched_from_a_url_in_a_token(target: Target) -> None:
     for name, forge in remote(target.attacker).items():
         for route in ROUTES:
             assert refusal(await _answer(target, route, forge(target.issuer))) == FORGED, name
@@ -114,7 +114,7 @@ STANDING = {
 
 
 @pytest.mark.parametrize(("claims", "headers", "code"), STANDING.values(), ids=STANDING)
-async def test_a_true_token_without_the_standing_is_refused(
+async def test_valid_token_without_a_membership_is_rejected(
     target: Target, claims: dict[str, str], headers: dict[str, str], code: str
 ) -> None:
     for route in ROUTES:
@@ -131,14 +131,12 @@ async def test_a_true_token_without_the_standing_is_refused(
         ),
     ],
 )
-async def test_a_true_token_whose_time_is_over_is_refused(
-    target: Target, claims: dict[str, str | int], code: str
-) -> None:
+async def test_expired_token_is_rejected(target: Target, claims: dict[str, str | int], code: str) -> None:
     for route in ROUTES:
         assert refusal(await _answer(target, route, target.issuer.mint(claims=claims))) == (401, code)
 
 
-async def test_the_good_token_that_they_are_made_from_is_let_in(target: Target) -> None:
+async def test_original_of_the_forged_tokens_is_accepted(target: Target) -> None:
     """Or nothing above would show anything."""
     for key in (RSA, EC, ED25519):
         for route in ROUTES:

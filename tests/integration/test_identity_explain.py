@@ -62,7 +62,7 @@ async def desk() -> AsyncIterator[Desk]:
         yield made
 
 
-async def test_every_check_of_a_good_token_is_ok(desk: Desk) -> None:
+async def test_every_check_of_a_valid_token_is_ok(desk: Desk) -> None:
     told = await desk.verifier.explain(desk.issuer.mint())
     assert {step.result for step in told.steps} == {CheckResult.OK}
     assert told.refusal is None
@@ -114,7 +114,7 @@ async def test_checks_after_the_failing_one_are_not_reached(desk: Desk) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else None,
 )
-async def test_it_tells_what_was_said_and_what_was_expected(
+async def test_explanation_shows_actual_and_expected_values(
     desk: Desk, header: dict[str, Any], claims: dict[str, Any], name: str, said: str, expected: str
 ) -> None:
     told = await desk.verifier.explain(desk.issuer.mint(header=header, claims=claims))
@@ -123,12 +123,12 @@ async def test_it_tells_what_was_said_and_what_was_expected(
     assert expected in failed.expected
 
 
-async def test_a_token_that_is_only_too_old_is_told_so(desk: Desk) -> None:
+async def test_explanation_of_an_expired_token(desk: Desk) -> None:
     told = await desk.verifier.explain(desk.issuer.mint(claims={"iat": ISSUED - 7200, "exp": ISSUED - 3600}))
     assert isinstance(told.refusal, TokenExpiredError)
 
 
-async def test_claims_of_a_forged_token_are_shown_as_proven_by_nothing(desk: Desk) -> None:
+async def test_claims_of_a_forged_token_are_shown_as_unproven(desk: Desk) -> None:
     token = desk.issuer.mint(claims={"sub": "admin"})
     explanation = await desk.explained(token.rpartition(".")[0] + "." + desk.issuer.mint().rpartition(".")[2])
     text = desk.text(explanation)
@@ -137,7 +137,7 @@ async def test_claims_of_a_forged_token_are_shown_as_proven_by_nothing(desk: Des
     assert explanation.access is None
 
 
-async def test_claims_that_have_no_meaning_here_are_not_shown(desk: Desk) -> None:
+async def test_other_claims_are_not_shown(desk: Desk) -> None:
     explanation = await desk.explained(desk.issuer.mint(claims={"email": "ann@acme.example", "address": "1 Main St"}))
     shown = desk.text(explanation) + as_document(explanation, desk.config)
     assert "ann@acme.example" not in shown
@@ -161,7 +161,7 @@ async def test_claims_are_json_that_every_reader_can_hold(desk: Desk, value: Any
     assert json.loads(as_document(explanation, desk.config))["claims"]["sub"] == written
 
 
-async def test_keys_out_of_reach_are_told_with_the_trouble() -> None:
+async def test_explanation_names_why_keys_are_unavailable() -> None:
     async with running_issuer(RSA) as issuer:
         await issuer.stop()
         async with desk_of(issuer) as desk:
@@ -211,7 +211,7 @@ async def standing(service: Service) -> AsyncIterator[Standing]:
         yield Standing(service, desk)
 
 
-async def test_the_lower_of_claim_and_membership_is_told(standing: Standing) -> None:
+async def test_explanation_shows_the_lower_of_claim_and_membership(standing: Standing) -> None:
     explanation = await standing.explained(sub="ann", org_id="acme", org_role="admin", scope="openid projects:read")
     assert explanation.refusal is None
     assert explanation.steps[-1].said == "claim acme: acme (plan free, the user is member)"
@@ -247,7 +247,7 @@ async def test_invitation_that_the_header_names_is_explained_and_not_accepted(st
     ],
     ids=["removed", "unknown tenant", "no tenant", "mismatch", "suspended", "ended"],
 )
-async def test_a_token_without_standing_is_refused_as_the_service_does(
+async def test_token_without_a_membership_is_explained_as_the_service_rejects_it(
     standing: Standing, claims: dict[str, str], organization: str | None, code: str, said: str
 ) -> None:
     explanation = await standing.explained(organization, **claims)
@@ -263,7 +263,7 @@ async def test_a_token_without_standing_is_refused_as_the_service_does(
     [lambda conninfo: f"{conninfo} dbname=postgres", lambda _: f"host=127.0.0.1 port={free_port()} dbname=x"],
     ids=["another schema", "out of reach"],
 )
-async def test_a_database_of_no_use_leaves_the_last_check_undone(desk: Desk, conninfo: str, conninfo_of: Any) -> None:
+async def test_unusable_database_leaves_the_last_check_unreached(desk: Desk, conninfo: str, conninfo_of: Any) -> None:
     async with connected(conninfo_of(conninfo)) as database:
         explanation = await desk.explained(desk.issuer.mint(claims={"org_id": "acme"}), None, database)
     assert explanation.refusal is None
@@ -279,11 +279,11 @@ def quoted(command: str) -> str:
     return after.partition("```\n")[0]
 
 
-async def test_the_docs_show_what_is_told_of_a_valid_token(standing: Standing) -> None:
+async def test_docs_show_the_explanation_of_a_valid_token(standing: Standing) -> None:
     explanation = await standing.explained(sub="ann", org_id="acme", org_role="admin", scope="openid projects:read")
     assert quoted("tenantry auth explain-token < token.txt") == standing.desk.text(explanation)
 
 
-async def test_the_docs_show_what_is_told_of_an_id_token(standing: Standing) -> None:
+async def test_docs_show_the_explanation_of_an_id_token(standing: Standing) -> None:
     explanation = await standing.explained(aud=CLIENT_ID, nonce="n-0S6", org_id="acme")
     assert quoted("tenantry auth explain-token --token-file id-token.txt") == standing.desk.text(explanation)

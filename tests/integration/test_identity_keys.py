@@ -129,7 +129,7 @@ async def test_known_keys_answer_while_the_provider_is_away(issuer: Issuer, keys
     assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
 
 
-async def test_keys_of_more_than_a_day_ago_count_no_more(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+async def test_keys_older_than_a_day_are_not_used(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
     await issuer.stop()
     seconds.now += MAX_STALENESS_SECONDS + 1
     with pytest.raises(AuthUnavailableError):
@@ -150,20 +150,18 @@ async def test_an_unknown_id_is_not_found_when_the_provider_does_not_have_it(key
     assert await kids(keys, "unknown", "RS256") == []
 
 
-async def test_an_unknown_id_is_asked_for_once_the_cool_down_is_over(
-    issuer: Issuer, keys: KeySet, seconds: Seconds
-) -> None:
+async def test_unknown_id_is_fetched_after_the_cooldown(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
     issuer.keys.append(NEW)
     seconds.now += COOLDOWN_SECONDS
     assert await kids(keys, "ec-1", "ES256") == ["ec-1"]
 
 
-async def test_keys_that_were_never_fetched_are_asked_for(issuer: Issuer) -> None:
+async def test_missing_keys_are_fetched(issuer: Issuer) -> None:
     async with key_set(issuer.url) as keys:
         assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
 
 
-async def test_a_provider_that_comes_back_is_found_after_the_cool_down(issuer: Issuer, seconds: Seconds) -> None:
+async def test_recovered_provider_is_used_after_the_cooldown(issuer: Issuer, seconds: Seconds) -> None:
     await issuer.stop()
     async with key_set(issuer.url, seconds) as keys:
         await keys.start()
@@ -176,7 +174,7 @@ async def test_a_provider_that_comes_back_is_found_after_the_cool_down(issuer: I
         assert issuer.fetches[JWKS] == 1
 
 
-async def test_once_an_attempt_has_failed_nobody_waits_for_a_provider_that_hangs(
+async def test_no_request_waits_for_a_hanging_provider_after_a_failure(
     issuer: Issuer, keys: KeySet, seconds: Seconds
 ) -> None:
     await issuer.stop()
@@ -270,9 +268,7 @@ async def test_the_background_refresh_waits_for_the_cool_down_too(issuer: Issuer
         assert issuer.fetches[JWKS] == 1
 
 
-async def test_a_waiter_that_gives_up_leaves_the_fetch_to_the_others(
-    issuer: Issuer, keys: KeySet, seconds: Seconds
-) -> None:
+async def test_canceled_waiter_does_not_cancel_the_fetch(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
     issuer.keys.append(NEW)
     issuer.open.clear()
     seconds.now += COOLDOWN_SECONDS
@@ -313,7 +309,7 @@ async def test_the_background_refresh_outlives_failures(issuer: Issuer) -> None:
         await issuer.until_fetched(DISCOVERY, 3)
 
 
-async def test_closing_ends_the_background_refresh_and_a_fetch_under_way(issuer: Issuer) -> None:
+async def test_closing_ends_the_background_refresh_and_the_current_fetch(issuer: Issuer) -> None:
     before = asyncio.all_tasks()  # of services that other tests share, too
     async with key_set(issuer.url) as keys:
         await keys.start()
@@ -350,9 +346,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("path", "answer"), REFUSED)
-async def test_an_answer_that_cannot_be_used_is_a_provider_that_is_away(
-    issuer: Issuer, path: str, answer: Answer
-) -> None:
+async def test_unusable_response_counts_as_an_outage(issuer: Issuer, path: str, answer: Answer) -> None:
     issuer.answers[path] = answer
     async with key_set(issuer.url) as keys:
         await keys.start()
@@ -367,7 +361,7 @@ async def test_a_failed_refresh_keeps_the_keys(issuer: Issuer, keys: KeySet) -> 
 
 
 @pytest.mark.parametrize("address", ["http://issuer.example/jwks", "file:///etc/passwd", "https://", "\x00"])
-async def test_keys_at_an_insecure_address_are_not_asked_for(issuer: Issuer, address: str) -> None:
+async def test_keys_are_not_fetched_from_an_insecure_address(issuer: Issuer, address: str) -> None:
     document = {"issuer": issuer.url, "jwks_uri": address}
     issuer.answers[DISCOVERY] = Answer(200, json.dumps(document).encode())
     async with key_set(issuer.url) as keys:
@@ -375,7 +369,7 @@ async def test_keys_at_an_insecure_address_are_not_asked_for(issuer: Issuer, add
             await keys.key("rsa-1", "RS256")
 
 
-async def test_a_closed_client_is_a_provider_that_is_away(issuer: Issuer) -> None:
+async def test_closed_client_counts_as_an_outage(issuer: Issuer) -> None:
     async with httpx2.AsyncClient() as client:
         keys = KeySet(OidcConfig(issuer=issuer.url, audience=AUDIENCE), client, monotonic=Seconds())
     with pytest.raises(AuthUnavailableError):

@@ -26,7 +26,7 @@ def _named(org: Organization) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("claimed", [True, False], ids=["with an org claim", "by membership alone"])
-async def test_a_removed_members_known_token_is_refused_at_once(service: Service, *, claimed: bool) -> None:
+async def test_cached_token_of_a_removed_member_is_rejected(service: Service, *, claimed: bool) -> None:
     org = await service.organization()
     name = f"member-{org.id}"
     member = await join(service, org, name, "admin")
@@ -36,7 +36,7 @@ async def test_a_removed_members_known_token_is_refused_at_once(service: Service
     await _refused(user, 403, "no_organization")
 
 
-async def test_a_suspended_tenants_known_token_is_refused_at_once_and_let_in_again_afterwards(service: Service) -> None:
+async def test_cached_token_of_a_suspended_tenant_is_rejected_until_it_is_resumed(service: Service) -> None:
     org = await service.organization()
     user = service.user(org=org.id)
     await _let_in(user)
@@ -46,7 +46,7 @@ async def test_a_suspended_tenants_known_token_is_refused_at_once_and_let_in_aga
     await _let_in(user)
 
 
-async def test_an_ended_tenants_known_token_is_refused_at_once(service: Service) -> None:
+async def test_cached_token_of_a_deleted_tenant_is_rejected(service: Service) -> None:
     org = await service.organization()
     user = service.user(org=org.id, role="owner")
     await _let_in(user)
@@ -54,7 +54,7 @@ async def test_an_ended_tenants_known_token_is_refused_at_once(service: Service)
     await _refused(user, 401, "invalid_credential")
 
 
-async def test_a_lowered_role_counts_at_once_for_a_known_token(service: Service) -> None:
+async def test_lowered_role_applies_to_a_cached_token(service: Service) -> None:
     org = await service.organization()
     name = f"admin-{org.id}"
     member = await join(service, org, name, "admin")
@@ -64,7 +64,7 @@ async def test_a_lowered_role_counts_at_once_for_a_known_token(service: Service)
     assert refusal(await user.get(f"{VERIFY}api-keys:write")) == (403, "insufficient_scope")
 
 
-async def test_a_header_that_disagrees_is_seen_with_a_known_token(service: Service) -> None:
+async def test_conflicting_header_is_rejected_with_a_cached_token(service: Service) -> None:
     org = await service.organization()
     user = service.user(org=org.id)
     await _let_in(user)
@@ -72,7 +72,7 @@ async def test_a_header_that_disagrees_is_seen_with_a_known_token(service: Servi
     await _refused(again, 403, "org_mismatch")
 
 
-async def test_a_known_token_expires_on_the_clock_of_the_service(fresh_service: Service) -> None:
+async def test_cached_token_expires_on_the_service_s_clock(fresh_service: Service) -> None:
     org = await fresh_service.organization()
     user = fresh_service.user(org=org.id)
     await _let_in(user)

@@ -45,7 +45,7 @@ async def verifier(issuer: Issuer) -> AsyncIterator[TokenVerifier]:
         yield made
 
 
-async def test_a_token_says_who_and_until_when(issuer: Issuer, verifier: TokenVerifier) -> None:
+async def test_claims_name_user_and_expiry(issuer: Issuer, verifier: TokenVerifier) -> None:
     assert await verifier.verify(issuer.mint()) == Claims(
         issuer=issuer.url,
         subject="user_1",
@@ -116,7 +116,7 @@ async def test_a_token_of_the_greatest_size_is_accepted(issuer: Issuer, verifier
 EXPIRED = {"iat": ISSUED - 3600, "exp": ISSUED - 30}
 
 
-async def test_a_token_that_is_only_too_old_is_expired(issuer: Issuer, verifier: TokenVerifier) -> None:
+async def test_otherwise_valid_token_is_expired(issuer: Issuer, verifier: TokenVerifier) -> None:
     with pytest.raises(TokenExpiredError):
         await verifier.verify(issuer.mint(claims=EXPIRED))
 
@@ -133,14 +133,14 @@ async def test_a_token_that_is_only_too_old_is_expired(issuer: Issuer, verifier:
     ],
     ids=lambda claims: next(iter(claims)),
 )
-async def test_a_token_that_is_wrong_and_too_old_is_wrong(
+async def test_invalid_expired_token_is_invalid(
     issuer: Issuer, verifier: TokenVerifier, claims: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidCredentialError):
         await verifier.verify(issuer.mint(claims={**EXPIRED, **claims}))
 
 
-async def test_a_forged_token_that_is_too_old_is_wrong(issuer: Issuer, verifier: TokenVerifier) -> None:
+async def test_forged_expired_token_is_invalid(issuer: Issuer, verifier: TokenVerifier) -> None:
     with pytest.raises(InvalidCredentialError):
         await verifier.verify(issuer.mint(signing_key("RS256", "outsider"), header={"kid": "rsa-1"}, claims=EXPIRED))
 
@@ -151,7 +151,7 @@ async def test_known_keys_verify_while_the_provider_is_away() -> None:
         assert (await verifier.verify(issuer.mint())).subject == "user_1"
 
 
-async def test_without_keys_nobody_is_let_in_or_called_invalid() -> None:
+async def test_without_keys_authentication_is_unavailable() -> None:
     async with running_issuer(RSA) as issuer:
         await issuer.stop()
         async with verifier_of(issuer) as verifier:

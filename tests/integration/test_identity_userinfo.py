@@ -63,7 +63,7 @@ async def test_the_token_goes_in_the_authorization_header(issuer: Issuer, userin
         pytest.param([ANN], id="not an object"),
     ],
 )
-async def test_any_other_answer_is_no_address(issuer: Issuer, userinfo: UserInfo, document: object) -> None:
+async def test_other_response_has_no_address(issuer: Issuer, userinfo: UserInfo, document: object) -> None:
     _answer(issuer, document)
     assert await userinfo.userinfo_email("secret-token", "user_1") is None
 
@@ -77,7 +77,7 @@ async def test_any_other_answer_is_no_address(issuer: Issuer, userinfo: UserInfo
         pytest.param(Answer(200, b"[" * 100_000), id="deep nesting"),
     ],
 )
-async def test_an_answer_that_cannot_be_read_is_no_address(issuer: Issuer, userinfo: UserInfo, answer: Answer) -> None:
+async def test_unreadable_response_has_no_address(issuer: Issuer, userinfo: UserInfo, answer: Answer) -> None:
     issuer.answers[USERINFO] = answer
     assert await userinfo.userinfo_email("secret-token", "user_1") is None
 

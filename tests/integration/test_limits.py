@@ -131,7 +131,7 @@ async def ask(line: Line, path: bytes = b"/other") -> int:
 # Slow
 
 
-async def test_head_that_takes_too_long_is_told_so(line: Line, application: Application) -> None:
+async def test_slow_head_gets_a_timeout(line: Line, application: Application) -> None:
     await line.send(GET, b"X-Request-Id: mine\r\n", b"X-Slow: ")
     application.pass_time(LIMITS.head - 1)
     await line.send(b"ly")
@@ -141,7 +141,7 @@ async def test_head_that_takes_too_long_is_told_so(line: Line, application: Appl
     assert application.cut_short("head_seconds")
 
 
-async def test_later_head_has_its_time_from_its_own_first_byte(line: Line, application: Application) -> None:
+async def test_timeout_of_a_later_head_starts_at_its_first_byte(line: Line, application: Application) -> None:
     assert await ask(line) == 200
     application.pass_time(IDLE - 1)
     await line.send(GET)
@@ -154,7 +154,7 @@ async def test_later_head_has_its_time_from_its_own_first_byte(line: Line, appli
 
 
 @BOTH_WAYS
-async def test_body_that_takes_too_long_is_told_so(line: Line, application: Application, path: bytes) -> None:
+async def test_slow_body_gets_a_timeout(line: Line, application: Application, path: bytes) -> None:
     await line.send(b"POST " + path + b" HTTP/1.1\r\nContent-Length: 4\r\n" + END, b"b")
     application.pass_time(LIMITS.body - 1)
     await line.send(b"o")
@@ -164,7 +164,7 @@ async def test_body_that_takes_too_long_is_told_so(line: Line, application: Appl
     assert application.seen == []
 
 
-async def test_client_that_is_given_up_is_counted_as_gone(address: str, application: Application) -> None:
+async def test_evicted_client_is_counted_as_disconnected(address: str, application: Application) -> None:
     for way in WAYS:
         slow = await Line.to(address)
         await slow.send(b"POST " + way + b" HTTP/1.1\r\nContent-Length: 4\r\n" + END, b"b")
@@ -176,7 +176,7 @@ async def test_client_that_is_given_up_is_counted_as_gone(address: str, applicat
 
 
 @BOTH_WAYS
-async def test_body_that_comes_in_time_is_taken(line: Line, application: Application, path: bytes) -> None:
+async def test_body_in_time_is_accepted(line: Line, application: Application, path: bytes) -> None:
     for _ in range(2):
         await line.send(b"POST " + path + b" HTTP/1.1\r\nContent-Length: 4\r\n" + END, b"bo")
         application.pass_time(LIMITS.body - 1)
@@ -184,7 +184,7 @@ async def test_body_that_comes_in_time_is_taken(line: Line, application: Applica
         assert (await line.answer())[2] == b"body"
 
 
-async def test_body_in_line_has_its_time_from_its_turn(line: Line, application: Application) -> None:
+async def test_timeout_of_a_pipelined_body_starts_at_its_turn(line: Line, application: Application) -> None:
     await line.send(b"GET /held HTTP/1.1\r\n" + END + POST + b"Content-Length: 4\r\n" + END + b"bo")
     application.pass_time(LIMITS.body)
     application.let_go.set()
@@ -195,7 +195,7 @@ async def test_body_in_line_has_its_time_from_its_turn(line: Line, application: 
     assert not application.cut_short("body_seconds")
 
 
-async def test_body_after_its_answer_is_not_waited_for_for_ever(line: Line, application: Application) -> None:
+async def test_rest_of_a_body_after_its_response_has_a_timeout(line: Line, application: Application) -> None:
     await line.send(b"POST /refused HTTP/1.1\r\nContent-Length: 4\r\n" + END)
     assert (await line.answer())[0] == 401
     application.pass_time(LIMITS.body)
@@ -207,7 +207,7 @@ async def test_connection_without_a_request_is_closed(line: Line, application: A
     assert await line.is_closed()
 
 
-async def test_answer_under_way_is_not_broken_off(line: Line, application: Application) -> None:
+async def test_pending_response_is_completed(line: Line, application: Application) -> None:
     await line.send(b"GET /held HTTP/1.1\r\n" + END, GET)
     application.pass_time(LIMITS.body + LIMITS.head)
     application.let_go.set()
@@ -228,19 +228,19 @@ async def test_answer_under_way_is_not_broken_off(line: Line, application: Appli
     ],
     ids=["target", "head", "fields"],
 )
-async def test_head_past_its_limit_is_refused(line: Line, application: Application, head: bytes) -> None:
+async def test_head_over_its_limit_is_rejected(line: Line, application: Application, head: bytes) -> None:
     await line.send(head)
     await is_refused(line, 431, "head_too_large")
     assert application.seen == []
 
 
-async def test_head_without_an_end_is_refused_before_it_ends(line: Line) -> None:
+async def test_endless_head_is_rejected(line: Line) -> None:
     await line.send(GET + b"X: ", *[b"a" * 1024] * (MAX_HEAD_BYTES // 1024 + 1))
     await is_refused(line, 431, "head_too_large")
 
 
 @BOTH_WAYS
-async def test_head_at_its_limits_is_taken(line: Line, path: bytes) -> None:
+async def test_head_at_its_limits_is_accepted(line: Line, path: bytes) -> None:
     target = path + b"?" + b"a" * (MAX_TARGET_BYTES - len(path) - 1)
     fields = b"".join(b"X-%d: a\r\n" % n for n in range(MAX_HEADERS - 2))
     size = sum(map(len, (target, b"Hosta", b"XY"))) + sum(len(line) - 4 for line in fields.split(b"\r\n")[:-1])
@@ -249,7 +249,7 @@ async def test_head_at_its_limits_is_taken(line: Line, path: bytes) -> None:
     assert (await line.answer())[0] == 200
 
 
-async def test_body_of_very_many_chunks_is_refused(line: Line, application: Application) -> None:
+async def test_body_with_too_many_chunks_is_rejected(line: Line, application: Application) -> None:
     await line.send(POST + b"Transfer-Encoding: chunked\r\n" + END, b"1\r\na\r\n" * (MAX_CHUNKS + 1))
     await is_refused(line, 400, "invalid_request")
     assert application.seen == []
@@ -260,7 +260,7 @@ async def test_body_of_very_many_chunks_is_refused(line: Line, application: Appl
     [(b"0\r\n", b"a: b\r\n" * 1024), (b"0\r\na: ", b"b" * 8192), (b"1;a=", b"b" * 8192)],
     ids=["fields behind it", "a field behind it", "extension of a chunk"],
 )
-async def test_what_comes_with_a_chunked_body_without_end_is_refused(line: Line, begin: bytes, more: bytes) -> None:
+async def test_endless_framing_of_a_chunked_body_is_rejected(line: Line, begin: bytes, more: bytes) -> None:
     await line.send(
         POST + b"Transfer-Encoding: chunked\r\n" + END + begin, *[more] * (MAX_FRAMING_BYTES // len(more) + 1)
     )
@@ -268,7 +268,7 @@ async def test_what_comes_with_a_chunked_body_without_end_is_refused(line: Line,
 
 
 @BOTH_WAYS
-async def test_body_that_began_first_makes_room_for_others(address: str, application: Application, path: bytes) -> None:
+async def test_oldest_incomplete_body_is_evicted(address: str, application: Application, path: bytes) -> None:
     early, late = await connected(address), await connected(address)
     head = b"POST " + path + b" HTTP/1.1\r\nContent-Length: %d\r\n" % LIMITS.bodies + END
     await early.send(head + b"x" * (LIMITS.bodies - 1))
@@ -281,7 +281,7 @@ async def test_body_that_began_first_makes_room_for_others(address: str, applica
     late.close()
 
 
-async def test_body_that_has_its_answer_takes_no_room(address: str, application: Application) -> None:
+async def test_body_after_its_response_does_not_count(address: str, application: Application) -> None:
     refused, other = await connected(address), await connected(address)
     await refused.send(b"POST /refused HTTP/1.1\r\nContent-Length: 99999\r\n" + END)
     assert (await refused.answer())[0] == 401
@@ -293,7 +293,7 @@ async def test_body_that_has_its_answer_takes_no_room(address: str, application:
         line.close()
 
 
-async def test_body_that_nobody_reads_is_not_read_without_end(line: Line) -> None:
+async def test_discarded_body_has_a_limit(line: Line) -> None:
     await line.send(b"POST /refused HTTP/1.1\r\nContent-Length: 999999999999\r\n" + END)
     assert (await line.answer())[0] == 401
     await line.push(*[b"x" * 1_048_576] * (MAX_DISCARDED_BYTES // 1_048_576 + 1))
@@ -313,7 +313,7 @@ async def test_compressed_body_is_refused(line: Line, application: Application, 
 
 
 @BOTH_WAYS
-async def test_body_that_is_said_to_be_as_it_is_is_taken(line: Line, path: bytes) -> None:
+async def test_body_with_identity_encoding_is_accepted(line: Line, path: bytes) -> None:
     await line.send(
         b"POST " + path + b" HTTP/1.1\r\nContent-Length: 4\r\nContent-Encoding: Identity\r\n" + END, b"body"
     )
@@ -380,33 +380,33 @@ MALFORMED: Final = {
 
 @BOTH_WAYS
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_what_is_no_request_is_refused(line: Line, application: Application, name: str, path: bytes) -> None:
+async def test_malformed_request_is_rejected(line: Line, application: Application, name: str, path: bytes) -> None:
     await line.send(MALFORMED[name].replace(b"/other", path) + GET + END)
     await is_refused(line, 400, "invalid_request")
     assert application.seen == []
 
 
 @pytest.mark.parametrize("host", [b"", b"a:", b"a_b.example:65535", b"[::1]:80", b"b%C3%BCcher"])
-async def test_every_form_of_a_host_is_taken(line: Line, host: bytes) -> None:
+async def test_every_form_of_a_host_is_accepted(line: Line, host: bytes) -> None:
     await line.send(GET + b"Host: " + host + b"\r\n\r\n")
     assert (await line.answer())[0] == 200
 
 
 @pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/2.0"])
-async def test_other_versions_are_not_spoken(line: Line, application: Application, version: bytes) -> None:
+async def test_other_versions_are_rejected(line: Line, application: Application, version: bytes) -> None:
     await line.send(b"GET /other" + version + b"\r\n" + END)
     await is_refused(line, 400, "invalid_request")
     assert application.seen == []
 
 
-async def test_fields_behind_a_chunked_body_are_none_of_the_request(line: Line, application: Application) -> None:
+async def test_trailers_are_ignored(line: Line, application: Application) -> None:
     await line.send(POST + b"Transfer-Encoding: chunked\r\n" + END + b"4\r\nbody\r\n0\r\nX-Forwarded-For: b\r\n\r\n")
     assert (await line.answer())[2] == b"body"
     assert application.seen == [("/other", b"body", [b"transfer-encoding", b"host"])]
 
 
 @pytest.mark.parametrize("target", [b"http://b/other", b"http://b:1/other", b"/other#c"])
-async def test_target_in_another_form_is_read_in_one_way(line: Line, application: Application, target: bytes) -> None:
+async def test_target_in_another_form_is_unambiguous(line: Line, application: Application, target: bytes) -> None:
     await line.send(b"GET " + target + b" HTTP/1.1\r\n" + END)
     assert (await line.answer())[0] == 200
     assert [path for path, _, _ in application.seen] == ["/other"]
@@ -421,7 +421,7 @@ async def test_target_without_a_path_is_well_formed(
     assert [seen for seen, _, _ in application.seen] == [path]
 
 
-async def test_what_follows_a_request_to_upgrade_is_not_read(line: Line, application: Application) -> None:
+async def test_input_after_an_upgrade_request_is_ignored(line: Line, application: Application) -> None:
     await line.send(GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n" + END + GET + END)
     status, headers, _ = await line.answer()
     assert (status, headers["connection"]) == (200, "close")
@@ -430,7 +430,9 @@ async def test_what_follows_a_request_to_upgrade_is_not_read(line: Line, applica
 
 
 @pytest.mark.parametrize("rest", [b"\x00\x00\r\n\r\n", POST + b"Transfer-Encoding: x\r\n" + END])
-async def test_what_was_asked_before_is_answered_first(line: Line, application: Application, rest: bytes) -> None:
+async def test_earlier_requests_are_answered_before_a_rejection(
+    line: Line, application: Application, rest: bytes
+) -> None:
     await line.send(b"GET /held HTTP/1.1\r\n" + END + rest)
     application.let_go.set()
     status, headers, _ = await line.answer()
@@ -439,7 +441,7 @@ async def test_what_was_asked_before_is_answered_first(line: Line, application: 
     assert len(application.seen) == 1
 
 
-async def test_body_that_breaks_off_in_line_is_refused_in_its_turn(line: Line, application: Application) -> None:
+async def test_malformed_pipelined_body_is_rejected_in_order(line: Line, application: Application) -> None:
     await line.send(b"GET /held HTTP/1.1\r\n" + END + POST + b"Transfer-Encoding: chunked\r\n" + END + b"zz\r\n")
     application.let_go.set()
     assert (await line.answer())[0] == 200
@@ -450,9 +452,7 @@ async def test_body_that_breaks_off_in_line_is_refused_in_its_turn(line: Line, a
 # Many
 
 
-async def test_as_many_requests_as_may_wait_in_line_are_answered_and_no_more(
-    line: Line, application: Application
-) -> None:
+async def test_pipelined_requests_have_a_limit(line: Line, application: Application) -> None:
     await line.send((b"GET /held HTTP/1.1\r\n" + END) * (MAX_PIPELINED + 50))
     application.let_go.set()
     answers = [await line.answer() for _ in range(MAX_PIPELINED + 1)]
@@ -461,7 +461,7 @@ async def test_as_many_requests_as_may_wait_in_line_are_answered_and_no_more(
     assert await line.is_closed()
 
 
-async def test_who_never_asked_makes_room_first_and_then_who_is_idle_longest(
+async def test_connections_without_a_request_are_evicted_before_idle_ones(
     address: str, application: Application
 ) -> None:
     busy = await connected(address)
@@ -486,7 +486,7 @@ async def test_who_never_asked_makes_room_first_and_then_who_is_idle_longest(
     busy.close()
 
 
-async def test_newcomer_is_refused_where_everybody_is_being_served(address: str, application: Application) -> None:
+async def test_new_connection_is_rejected_while_all_others_are_busy(address: str, application: Application) -> None:
     busy = [await connected(address) for _ in range(LIMITS.connections)]
     for one in busy:
         await one.send(b"GET /held HTTP/1.1\r\n" + END)
@@ -501,14 +501,14 @@ async def test_newcomer_is_refused_where_everybody_is_being_served(address: str,
 # Not read
 
 
-async def test_client_that_reads_nothing_of_its_answer_is_cut_off(line: Line, application: Application) -> None:
+async def test_client_that_does_not_read_is_disconnected(line: Line, application: Application) -> None:
     await line.push((b"GET /large HTTP/1.1\r\n" + END) * MAX_PIPELINED, *[b""] * 100)
     application.pass_time(LIMITS.reading)
     assert await line.is_cut_off()
     assert application.cut_short("reading_seconds")
 
 
-async def test_client_that_reads_slowly_gets_its_answer(line: Line, application: Application) -> None:
+async def test_client_that_reads_slowly_gets_its_response(line: Line, application: Application) -> None:
     asked = 24
     await line.push((b"GET /large HTTP/1.1\r\n" + END) * asked)
     for _ in range(asked):
@@ -516,7 +516,7 @@ async def test_client_that_reads_slowly_gets_its_answer(line: Line, application:
         assert (await line.answer())[2] == LARGE
 
 
-async def test_client_that_reads_nothing_and_begins_another_request_is_cut_off(
+async def test_client_that_does_not_read_and_begins_another_request_is_disconnected(
     line: Line, application: Application
 ) -> None:
     await line.push((b"GET /large HTTP/1.1\r\n" + END) * MAX_PIPELINED, *[b""] * 100, b"GET /other", *[b""] * 100)
@@ -527,9 +527,7 @@ async def test_client_that_reads_nothing_and_begins_another_request_is_cut_off(
     assert await line.is_cut_off()
 
 
-async def test_body_that_does_not_come_is_not_waited_for_once_the_answers_before_it_are_read(
-    line: Line, application: Application
-) -> None:
+async def test_missing_body_times_out_after_earlier_responses_are_read(line: Line, application: Application) -> None:
     asked = 24
     await line.push((b"GET /large HTTP/1.1\r\n" + END) * asked + POST + b"Content-Length: 5\r\n" + END + b"abc")
     for _ in range(asked):

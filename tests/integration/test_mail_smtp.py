@@ -74,19 +74,19 @@ async def test_off_loopback_the_certificate_must_be_trusted(tmp_path: Path, sche
     assert server.received == []
 
 
-async def test_it_signs_in() -> None:
+async def test_mailer_logs_in() -> None:
     async with running(MailServer(account=("us@er", "p:ss"))) as server:
         await mailer(server, login="us%40er:p%3Ass@").send(message())
     assert len(server.received) == 1
 
 
-async def test_a_wrong_password_may_be_put_right_later() -> None:
+async def test_wrong_password_is_a_temporary_error() -> None:
     async with running(MailServer(account=("user", "right"))) as server:
         with pytest.raises(TemporaryMailError, match=r"refused the user or password \(535\)"):
             await mailer(server, login="user:hunter2@").send(message())
 
 
-async def test_a_missing_password_may_be_put_right_later() -> None:
+async def test_missing_password_is_a_temporary_error() -> None:
     async with running(MailServer(account=("user", "right"))) as server:
         with pytest.raises(TemporaryMailError, match="530"):
             await mailer(server).send(message())
@@ -104,7 +104,7 @@ async def test_a_server_that_repeats_the_password_does_not_get_it_into_the_error
     assert "hunter2" not in shown
 
 
-async def test_a_recipient_refused_for_good(server: MailServer) -> None:
+async def test_permanently_rejected_recipient(server: MailServer) -> None:
     server.replies_to_rcpt.append("550 5.1.1 owner@acme.example: no such user")
     with pytest.raises(PermanentMailError, match=r"refused the recipient \(550\)") as caught:
         await mailer(server).send(message())
@@ -112,19 +112,19 @@ async def test_a_recipient_refused_for_good(server: MailServer) -> None:
     assert "no such user" in caught.value.reply
 
 
-async def test_a_recipient_refused_for_now(server: MailServer) -> None:
+async def test_temporarily_rejected_recipient(server: MailServer) -> None:
     server.replies_to_rcpt.append("450 4.2.0 greylisted")
     with pytest.raises(TemporaryMailError, match=r"refused the recipient \(450\)"):
         await mailer(server).send(message())
 
 
-async def test_a_mail_refused_for_good(server: MailServer) -> None:
+async def test_permanently_rejected_mail(server: MailServer) -> None:
     server.replies_to_data.append("554 5.7.1 spam")
     with pytest.raises(PermanentMailError, match=r"refused the mail \(554\)"):
         await mailer(server).send(message())
 
 
-async def test_a_mail_refused_for_now(server: MailServer) -> None:
+async def test_temporarily_rejected_mail(server: MailServer) -> None:
     server.replies_to_data.append("451 4.3.0 try later")
     with pytest.raises(TemporaryMailError, match=r"refused the mail \(451\)"):
         await mailer(server).send(message())
@@ -136,13 +136,13 @@ async def test_a_server_that_is_down(server: MailServer) -> None:
         await mailer(server).send(message())
 
 
-async def test_a_server_that_hangs_up_instead_of_answering(server: MailServer) -> None:
+async def test_server_that_closes_the_connection(server: MailServer) -> None:
     server.hang_up = 1
     with pytest.raises(TemporaryMailError, match="closed the connection"):
         await mailer(server).send(message())
 
 
-async def test_a_greeting_that_is_a_refusal() -> None:
+async def test_rejecting_greeting() -> None:
     async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"554 go away\xff\x00\r\n")
         await writer.drain()
@@ -155,7 +155,7 @@ async def test_a_greeting_that_is_a_refusal() -> None:
     assert caught.value.reply == "go away"
 
 
-async def test_a_server_that_talks_nonsense() -> None:
+async def test_server_with_malformed_replies() -> None:
     async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await writer.drain()

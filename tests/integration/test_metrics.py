@@ -98,22 +98,20 @@ async def counted_everything(service: Service) -> list[str]:
     return [subscriber.id, subscriber.customer, failed["id"], key.id, str(key.record["start"]), "price_unheard_of"]
 
 
-async def test_every_metric_that_is_shown_is_documented_with_its_labels_and_the_other_way_round(
-    emptied_service: Service,
-) -> None:
+async def test_metrics_and_their_documentation_agree(emptied_service: Service) -> None:
     await counted_everything(emptied_service)
     found = (await shown(emptied_service)).described()
     assert {name: told for name, told in found.items() if not name.startswith(("python_", "process_"))} == documented()
 
 
-async def test_what_a_rule_expects_to_begin_at_0_is_shown_as_0_before_anything_is_counted(new_service: Service) -> None:
+async def test_series_of_alert_rules_begin_at_0(new_service: Service) -> None:
     found = (await shown(new_service)).series(documented())
     expected = begun_at_0()
     assert expected
     assert {series: found.get(series) for series in expected} == dict.fromkeys(expected, 0.0)
 
 
-async def test_no_count_adds_a_series_to_those_whose_increase_a_rule_asks_for(new_service: Service) -> None:
+async def test_no_count_adds_a_series_to_those_of_alert_rules(new_service: Service) -> None:
     names = set(re.findall(r"increase\((\w+)", (PROMETHEUS / "alerts.yml").read_text("utf-8")))
     assert names
     before = (await shown(new_service)).series(names)
@@ -158,7 +156,7 @@ async def refused(service: Service, kind: str, reason: str) -> float:
         ({"Authorization": "Bearer a.b.c"}, "token", "invalid_credential"),
     ],
 )
-async def test_a_refused_credential_is_counted_by_its_sort_and_the_reason(
+async def test_rejected_credential_is_counted_by_kind_and_reason(
     service: Service, header: dict[str, str], kind: str, reason: str
 ) -> None:
     before = await refused(service, kind, reason)
@@ -167,7 +165,7 @@ async def test_a_refused_credential_is_counted_by_its_sort_and_the_reason(
     assert await refused(service, kind, reason) == before + 2
 
 
-async def test_the_operators_token_is_counted_where_it_is_refused(service: Service) -> None:
+async def test_rejected_operator_token_is_counted(service: Service) -> None:
     before = await refused(service, "operator_token", "invalid_credential")
     await service.caller("not-the-operators").put("/api/v1/tenants/acme", {})
     assert await refused(service, "operator_token", "invalid_credential") == before + 1
@@ -180,7 +178,7 @@ async def ended_keys(service: Service) -> Counter[str]:
     return Counter({reason: int(found.value("tenantry_api_keys_revoked_total", reason=reason)) for reason in reasons})
 
 
-async def test_ended_keys_are_counted_by_the_reason(service: Service) -> None:
+async def test_revoked_keys_are_counted_by_reason(service: Service) -> None:
     before = await ended_keys(service)
     org = await service.organization()
     revoked, rotated, left, leaked = [await service.key(org.owner, org.id, "projects:read") for _ in range(4)]
@@ -218,7 +216,7 @@ async def test_pools_and_streams_are_shown(service: Service) -> None:
     assert found.value("tenantry_streams_open") == 0
 
 
-async def test_the_age_of_the_job_that_is_due_longest_is_told_by_queue(emptied_service: Service) -> None:
+async def test_age_of_the_oldest_due_job_is_reported_by_queue(emptied_service: Service) -> None:
     now = datetime.now(UTC)
     for task, scheduled in (("a", now - timedelta(seconds=90)), ("b", now + timedelta(hours=1)), ("c", None)):
         await rows(
@@ -271,9 +269,7 @@ async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(emptied
     await database.close()
 
 
-async def test_a_run_that_fails_is_counted_as_one_and_leaves_the_last_success_as_it_is(
-    emptied_service: Service,
-) -> None:
+async def test_failed_run_is_counted_and_keeps_the_last_success(emptied_service: Service) -> None:
     database = Database(emptied_service.conninfo, pool_size=1)
     await database.open()
     async with counted(database, DELIVER_MAIL):
@@ -289,7 +285,7 @@ async def test_a_run_that_fails_is_counted_as_one_and_leaves_the_last_success_as
     await database.close()
 
 
-async def test_a_job_whose_run_cannot_be_counted_goes_well_all_the_same(conninfo: str) -> None:
+async def test_job_succeeds_if_its_run_cannot_be_counted(conninfo: str) -> None:
     await rows(conninfo, "DROP TABLE job_runs")
     database = Database(conninfo, pool_size=1)
     await database.open()
@@ -308,7 +304,7 @@ async def test_a_job_whose_run_cannot_be_counted_goes_well_all_the_same(conninfo
          "InsufficientPrivilege"),
     ],
 )  # fmt: skip
-async def test_what_the_database_does_not_tell_is_left_out_and_the_log_says_once_why(
+async def test_unavailable_metrics_are_omitted_and_logged_once(
     fresh_service: Service, spoil: str, mend: str, fault: str
 ) -> None:
     known = {"tenantry_notifications_queued", "tenantry_jobs", "tenantry_job_last_success_timestamp_seconds"}
@@ -339,7 +335,7 @@ print(metrics.render().decode())
 """
 
 
-def test_of_a_process_that_ended_counts_what_it_counted_and_not_how_it_stood(tmp_path: Path) -> None:
+def test_ended_process_keeps_its_counters_and_loses_its_gauges(tmp_path: Path) -> None:
     texts = [
         subprocess.run(
             [sys.executable, "-c", PROCESS],
@@ -369,7 +365,7 @@ NOBODY: Final = 2**30
 """A number above those of all processes."""
 
 
-def test_a_process_starts_also_where_another_that_starts_forgets_the_dead_before_it(tmp_path: Path) -> None:
+def test_process_starts_while_another_drops_metrics_of_dead_workers(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"gauge_livesum_{NOBODY + number}.db").touch()
     done = subprocess.run(

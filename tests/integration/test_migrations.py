@@ -69,14 +69,14 @@ async def until_it_waits(conninfo: str) -> None:
             pass
 
 
-async def test_four_that_migrate_a_new_database_at_once_take_turns(empty: str) -> None:
+async def test_concurrent_migrations_run_one_after_another(empty: str) -> None:
     done = await asyncio.gather(*(asyncio.to_thread(migrate, empty) for _ in range(4)))
     newest = newest_revision()
     assert sorted(done, key=str) == [(newest, newest)] * 3 + [(None, newest)]
     assert revision_of(empty) == newest
 
 
-async def test_index_is_built_concurrently_while_others_want_to_migrate(conninfo: str, tmp_path: Path) -> None:
+async def test_index_is_built_concurrently_while_other_migrations_wait(conninfo: str, tmp_path: Path) -> None:
     folder = history(tmp_path / "migrations", newest_revision(), r0099=INDEX)
     async with writing(conninfo) as writer:
         building = asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder))
@@ -88,9 +88,7 @@ async def test_index_is_built_concurrently_while_others_want_to_migrate(conninfo
     assert ask(conninfo, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'tenants_by_name'::regclass") == [(True,)]
 
 
-async def test_migration_that_waits_for_a_table_lets_others_use_it_and_comes_back(
-    conninfo: str, tmp_path: Path
-) -> None:
+async def test_migration_retries_a_locked_table(conninfo: str, tmp_path: Path) -> None:
     folder = history(tmp_path / "migrations", newest_revision(), r0099=COLUMN)
     async with writing(conninfo) as writer:
         migrating = asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder))
@@ -102,7 +100,7 @@ async def test_migration_that_waits_for_a_table_lets_others_use_it_and_comes_bac
     assert ask(conninfo, "SELECT colour FROM tenants") == []
 
 
-async def test_row_level_security_waits_for_a_table_like_a_migration(conninfo: str) -> None:
+async def test_row_level_security_retries_a_locked_table(conninfo: str) -> None:
     with psycopg.connect(conninfo) as connection:
         connection.execute("COMMENT ON POLICY one_tenant ON tenants IS NULL")
     async with writing(conninfo) as writer:
@@ -116,7 +114,7 @@ async def test_row_level_security_waits_for_a_table_like_a_migration(conninfo: s
 
 
 @pytest.mark.parametrize("revision", [revision for revision in revisions() if revision >= BOUND_FROM])
-def test_the_release_before_survives_each_migration(empty: str, tmp_path: Path, revision: str) -> None:
+def test_previous_release_runs_on_each_migrated_schema(empty: str, tmp_path: Path, revision: str) -> None:
     before = revisions()[revisions().index(revision) - 1]
     migrate(empty, history(tmp_path / "before", before))
     was = Schema.of(empty)
@@ -156,7 +154,7 @@ def test_breach_of_the_rule_is_found(altered: str, statement: str, breach: str) 
         "ALTER TABLE tenants ALTER name DROP NOT NULL",
     ],
 )
-def test_what_only_adds_keeps_to_the_rule(altered: str, statement: str) -> None:
+def test_additive_migration_passes_the_rule(altered: str, statement: str) -> None:
     was = Schema.of(altered)
     execute(altered, statement)
     assert list(breaches(was, Schema.of(altered), statement)) == []

@@ -96,7 +96,7 @@ async def is_closed_as_idle(address: str, path: bytes = b"/other/a") -> None:
 
 
 @pytest.mark.parametrize("end", [b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b" HTTP/1.1\r\nConnection: close\r\n"])
-async def test_answer_is_the_same_both_ways(address: str, end: bytes) -> None:
+async def test_response_is_the_same_on_both_paths(address: str, end: bytes) -> None:
     answers = {}
     for path in (b"/hot/a", b"/%68ot/a"):
         line = await Line.to(address)
@@ -125,7 +125,7 @@ async def test_answer_is_the_same_both_ways(address: str, end: bytes) -> None:
         b"GET /hot/a HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AA\r\n",
     ],
 )
-async def test_request_of_another_form_goes_the_long_way(line: Line, request_: bytes) -> None:
+async def test_other_requests_go_through_asgi(line: Line, request_: bytes) -> None:
     await line.send(request_ + HOST)
     status, headers, _ = await line.answer()
     assert (status, headers["x-way"]) == (200, "long")
@@ -151,7 +151,7 @@ async def test_handler_gets_the_whole_body(line: Line, way: str, head: bytes, pa
         assert (status, headers["x-way"], body) == (200, way, sent)
 
 
-async def test_body_past_the_limit_is_refused_before_it_is_sent(line: Line) -> None:
+async def test_body_over_the_limit_is_rejected_before_it_is_sent(line: Line) -> None:
     await line.send(b"POST /hot/echo HTTP/1.1\r\nContent-Length: 1048577\r\n" + HOST)
     assert (await line.answer())[0] == 413
 
@@ -167,9 +167,7 @@ async def test_body_past_the_limit_is_refused_before_it_is_sent(line: Line) -> N
         b"Content-Length : 4\r\n",
     ],
 )
-async def test_length_that_can_be_read_in_two_ways_is_refused(
-    line: Line, application: Application, head: bytes
-) -> None:
+async def test_ambiguous_length_is_rejected(line: Line, application: Application, head: bytes) -> None:
     await line.send(b"POST /hot/echo HTTP/1.1\r\n" + head + HOST + b"body")
     assert (await line.head())[0] == 400
     assert application.paths == []
@@ -214,7 +212,7 @@ async def test_idle_connection_is_closed_and_one_in_use_is_not(
 
 
 @pytest.mark.parametrize("path", [b"/hot/a", b"/hot/echo", b"/other/a"])
-async def test_client_that_asks_before_it_sends_its_body_is_told_to_at_once(line: Line, path: bytes) -> None:
+async def test_expect_continue_is_answered_immediately(line: Line, path: bytes) -> None:
     for _ in range(2):
         await line.send(b"POST " + path + b" HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n" + HOST)
         assert (await line.head())[0] == 100
@@ -224,7 +222,7 @@ async def test_client_that_asks_before_it_sends_its_body_is_told_to_at_once(line
 
 
 @pytest.mark.parametrize("path", [b"/hot/a", b"/other/a"])
-async def test_client_of_the_version_before_is_told_nothing_but_its_answer(line: Line, path: bytes) -> None:
+async def test_http_1_0_client_gets_no_100_continue(line: Line, path: bytes) -> None:
     await line.send(b"POST " + path + b" HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n", b"body")
     status, _, body = await line.answer()
     assert (status, body) == (200, path)
@@ -245,7 +243,7 @@ async def test_body_of_a_get_is_not_waited_for(line: Line) -> None:
     assert (await line.answer())[2] == b"/hot/a"
 
 
-async def test_request_after_a_late_body_is_not_cut_off(address: str, line: Line, application: Application) -> None:
+async def test_request_after_a_late_body_is_answered(address: str, line: Line, application: Application) -> None:
     await line.send(b"POST /other/a HTTP/1.1\r\nContent-Length: 4\r\n" + HOST)
     assert (await line.answer())[2] == b"/other/a"
     await line.send(b"body" + b"GET /hot/held/b HTTP/1.1\r\n" + HOST)
@@ -267,7 +265,7 @@ async def test_connection_stays_timed_where_the_answer_came_before_the_body(line
     assert await line.is_closed()
 
 
-async def test_client_that_does_not_read_its_answers_gets_no_more_of_them(line: Line, application: Application) -> None:
+async def test_client_that_does_not_read_gets_no_further_responses(line: Line, application: Application) -> None:
     asked = 40
     for _ in range(asked):
         await line.send(b"GET /hot/large HTTP/1.1\r\n" + HOST)
@@ -276,7 +274,7 @@ async def test_client_that_does_not_read_its_answers_gets_no_more_of_them(line: 
         assert (await line.answer())[2] == LARGE
 
 
-async def test_client_that_is_gone_is_no_fault(address: str, application: Application) -> None:
+async def test_disconnect_is_no_error(address: str, application: Application) -> None:
     for sent in (b"GET /hot/held/a HTTP/1.1\r\n" + HOST, b"POST /hot/b HTTP/1.1\r\nContent-Length: 4\r\n" + HOST):
         gone = await Line.to(address)
         await gone.send(sent, b"bo")  # of the body, or of another request
@@ -303,7 +301,7 @@ async def go_on_once_it_ends(idle: Line, half: Line, application: Application) -
     application.let_go.set()
 
 
-async def test_requests_under_way_are_answered_when_the_server_ends(application: Application) -> None:
+async def test_pending_requests_are_answered_during_shutdown(application: Application) -> None:
     async with served(application.front, http=HttpProtocol) as address:
         line = await Line.to(address)
         await line.send(b"GET /hot/held/a HTTP/1.1\r\n" + HOST)
@@ -317,7 +315,7 @@ async def test_requests_under_way_are_answered_when_the_server_ends(application:
         assert await one.is_closed()
 
 
-async def test_address_of_the_client_is_taken_from_a_trusted_proxy(line: Line, application: Application) -> None:
+async def test_trusted_proxy_provides_the_client_address(line: Line, application: Application) -> None:
     for path in (b"/hot/a", b"/%68ot/a"):
         await line.send(b"GET " + path + b" HTTP/1.1\r\nX-Forwarded-For: 198.51.100.7, 203.0.113.9\r\n" + HOST)
         assert (await line.answer())[0] == 200

@@ -24,7 +24,7 @@ async def kept(conninfo: str, event_id: str) -> bytes:
         await database.close()
 
 
-async def test_body_is_kept_byte_for_byte_in_less_room(emptied_service: Service) -> None:
+async def test_body_is_stored_compressed(emptied_service: Service) -> None:
     event = events.updated(event_id="evt_1") | {"note": "Zürich " * 500}
     body = json.dumps(event, indent=3, ensure_ascii=False).encode() + b" \r\n"
     await deliver(emptied_service.client, body)
@@ -33,14 +33,14 @@ async def test_body_is_kept_byte_for_byte_in_less_room(emptied_service: Service)
     assert len(stored["body"]) < len(body) / 3
 
 
-async def test_body_of_before_they_were_compressed_is_read_as_it_is(emptied_service: Service) -> None:
+async def test_uncompressed_body_of_an_earlier_release_is_readable(emptied_service: Service) -> None:
     event = events.updated(event_id="evt_1")
     await deliver(emptied_service.client, events.body(event))
     await rows(emptied_service.conninfo, "UPDATE billing_bodies SET body = %s", events.body(event))
     assert await kept(emptied_service.conninfo, "evt_1") == events.body(event)
 
 
-async def test_body_that_is_gone_and_event_that_never_was_are_not_found(emptied_service: Service) -> None:
+async def test_removed_body_and_unknown_event_are_not_found(emptied_service: Service) -> None:
     await deliver(emptied_service.client, events.body(events.updated(event_id="evt_1")))
     await rows(emptied_service.conninfo, "DELETE FROM billing_bodies")
     with pytest.raises(

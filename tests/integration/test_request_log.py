@@ -70,7 +70,7 @@ def line(**told: object) -> dict[str, object]:
     }  # fmt: skip
 
 
-async def test_a_request_is_told_with_its_caller_its_route_and_what_came_of_it(service: Service, lines: Lines) -> None:
+async def test_request_is_logged_with_caller_route_and_outcome(service: Service, lines: Lines) -> None:
     org = await service.organization()
     key = {"tenant": org.id, "principal": "api_key"}
     user = service.user(org=org.id, role="owner")
@@ -96,7 +96,7 @@ async def test_a_request_is_told_with_its_caller_its_route_and_what_came_of_it(s
     ]
 
 
-async def test_an_event_is_told_with_its_tenant_and_its_outcome(service: Service, lines: Lines) -> None:
+async def test_event_is_logged_with_tenant_and_outcome(service: Service, lines: Lines) -> None:
     provider = Provider(service)
     subscriber = await provider.subscriber()
     event = events.updated(**subscriber.names)
@@ -115,14 +115,14 @@ async def test_an_event_is_told_with_its_tenant_and_its_outcome(service: Service
     ]
 
 
-async def test_what_machines_ask_for_all_the_time_is_not_told(service: Service, lines: Lines) -> None:
+async def test_health_checks_and_metrics_are_not_logged(service: Service, lines: Lines) -> None:
     lines.written.clear()
     for path in ("/healthz", "/readyz", "/metrics"):
         assert (await service.anonymous.get(path)).status_code == 200
     assert lines.written == []
 
 
-async def test_without_the_setting_no_request_is_told(emptied: str, lines: Lines) -> None:
+async def test_without_the_setting_no_request_is_logged(emptied: str, lines: Lines) -> None:
     async with running_service(emptied) as service:
         await service.anonymous.get(PROJECTS)
         await service.anonymous.get(WHOAMI)
@@ -147,7 +147,7 @@ def test_no_field_shows_a_secret_or_makes_another_line(formatter: logging.Format
     assert "\n" not in text
 
 
-async def test_who_sends_too_much_is_told_by_name(conninfo: str, tmp_path: Path, lines: Lines) -> None:
+async def test_rate_limited_caller_is_logged_by_name(conninfo: str, tmp_path: Path, lines: Lines) -> None:
     async with running_service(conninfo, LOG_REQUESTS="true", TENANTRY_PLANS=write_catalog(tmp_path)) as service:
         org = await tenant_of(service)
         for _ in range(5):

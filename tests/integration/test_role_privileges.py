@@ -43,13 +43,13 @@ def read(connection: psycopg.Connection, table: str, column: str) -> None:
     connection.execute(sql.SQL("SELECT {} FROM {}").format(sql.Identifier(column), sql.Identifier(table)))
 
 
-def test_each_table_says_what_the_roles_may(filled: str) -> None:
+def test_every_table_declares_its_privileges(filled: str) -> None:
     with psycopg.connect(filled) as connection:
         tables = {row[0] for row in connection.execute(OWN_TABLES).fetchall()}
     assert tables == set(TABLES)
 
 
-def test_a_role_has_no_privilege_that_is_not_said(filled: str) -> None:
+def test_no_role_has_undeclared_privileges(filled: str) -> None:
     with psycopg.connect(filled) as connection:
         found = connection.execute(
             "SELECT DISTINCT table_name, grantee FROM information_schema.column_privileges WHERE grantee = ANY(%s)",
@@ -58,7 +58,7 @@ def test_a_role_has_no_privilege_that_is_not_said(filled: str) -> None:
     assert {*found} == {(table, role) for table, grants in TABLES.items() for role in grants}
 
 
-def test_functions_that_do_what_their_callers_may_not_are_for_those_named_alone(filled: str) -> None:
+def test_security_definer_functions_are_executable_by_the_named_roles_only(filled: str) -> None:
     with psycopg.connect(filled) as connection:
         functions = connection.execute(
             "SELECT oid::regprocedure::text, has_function_privilege('public', oid, 'EXECUTE'), "
@@ -72,7 +72,7 @@ def test_functions_that_do_what_their_callers_may_not_are_for_those_named_alone(
     }
 
 
-def test_functions_that_do_what_their_callers_may_not_mean_our_tables_whatever_a_caller_has_set(filled: str) -> None:
+def test_security_definer_functions_ignore_the_caller_s_search_path(filled: str) -> None:
     with psycopg.connect(filled) as connection:
         settings = connection.execute(
             "SELECT DISTINCT proconfig FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace"
@@ -80,7 +80,7 @@ def test_functions_that_do_what_their_callers_may_not_mean_our_tables_whatever_a
     assert settings == [(["search_path=public, pg_temp"],)]
 
 
-def test_what_everybody_may_is_nothing(filled: str) -> None:
+def test_public_has_no_privileges(filled: str) -> None:
     with psycopg.connect(filled) as connection:
         found = connection.execute(
             "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind <> 'i' "
@@ -140,7 +140,7 @@ def test_batches_do_not_read_what_they_do_not_need(filled: str, table: str, colu
         "UPDATE dashboard_sessions SET subject = 'another'",
     ],
 )
-def test_batches_do_not_write_what_is_the_apis_to_write(filled: str, statement: str) -> None:
+def test_batches_do_not_write_the_api_s_columns(filled: str, statement: str) -> None:
     with as_role(filled, BATCH) as connection, pytest.raises(InsufficientPrivilege):
         connection.execute(statement)
 
@@ -169,7 +169,7 @@ def test_batches_do_not_write_what_is_the_apis_to_write(filled: str, statement: 
         "SELECT purge_tenant('one')",
     ],
 )
-def test_the_api_does_not_do_within_a_tenant_what_no_request_asks_for(filled: str, statement: str) -> None:
+def test_api_role_lacks_privileges_that_no_request_needs(filled: str, statement: str) -> None:
     with as_role(filled, API) as connection, pytest.raises(InsufficientPrivilege):
         connection.execute(statement)
 
@@ -187,7 +187,7 @@ def test_the_api_does_not_do_within_a_tenant_what_no_request_asks_for(filled: st
         "SELECT event_body('evt_one')",
     ],
 )
-def test_what_is_peoples_leads_to_no_tenants_data(filled: str, statement: str) -> None:
+def test_role_for_people_cannot_read_tenants_data(filled: str, statement: str) -> None:
     with as_role(filled, PEOPLE) as connection, pytest.raises(InsufficientPrivilege):
         connection.execute(statement)
 
@@ -218,7 +218,7 @@ def test_the_read_only_role_reads_no_digest_no_address_and_no_session(filled: st
         read(connection, table, column)
 
 
-def test_the_read_only_role_reads_how_tenants_stand(filled: str) -> None:
+def test_read_only_role_reads_the_state_of_tenants(filled: str) -> None:
     with as_role(filled, READ) as connection:
         found = connection.execute(
             "SELECT t.id, t.plan, count(k.id), max(e.outcome) FROM tenants t JOIN api_keys k ON k.org_id = t.id "
@@ -227,18 +227,18 @@ def test_the_read_only_role_reads_how_tenants_stand(filled: str) -> None:
     assert found == [("one", "free", 1, "applied"), ("two", "free", 1, "applied")]
 
 
-def test_what_was_settled_is_left_alone_at_the_next_start(conninfo: str) -> None:
+def test_granted_privileges_are_unchanged_at_the_next_start(conninfo: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         policies = connection.execute("SELECT oid FROM pg_policy ORDER BY oid").fetchall()
         migrate(conninfo)
         assert connection.execute("SELECT oid FROM pg_policy ORDER BY oid").fetchall() == policies
 
 
-def test_lists_that_have_changed_are_another_edition() -> None:
+def test_changed_privileges_need_another_edition() -> None:
     assert hashlib.sha256(repr((TABLES, FUNCTIONS, RLS_POLICIES)).encode()).hexdigest() == DIGESTS[EDITION]
 
 
-def test_what_a_copy_without_privileges_has_lost_is_given_again(conninfo: str) -> None:
+def test_privileges_missing_in_a_copy_are_granted_again(conninfo: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         everyone = sql.SQL(", ").join(map(sql.Identifier, ROLES))
         connection.execute(sql.SQL("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {}").format(everyone))
@@ -248,7 +248,7 @@ def test_what_a_copy_without_privileges_has_lost_is_given_again(conninfo: str) -
         assert connection.execute("SELECT org_id FROM projects").fetchall() == [(ONE,)]
 
 
-def test_what_was_settled_by_a_later_release_is_left_alone(conninfo: str) -> None:
+def test_privileges_of_a_later_release_are_unchanged(conninfo: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("COMMENT ON POLICY one_tenant ON tenants IS '1000 0006'")
         connection.execute("GRANT SELECT ON projects TO tenantry_people")
@@ -257,7 +257,7 @@ def test_what_was_settled_by_a_later_release_is_left_alone(conninfo: str) -> Non
         read(connection, "projects", "id")
 
 
-def test_what_was_settled_by_an_earlier_release_is_settled_anew(conninfo: str) -> None:
+def test_privileges_of_an_earlier_release_are_replaced(conninfo: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("COMMENT ON POLICY one_tenant ON tenants IS '0 0005'")
         connection.execute("GRANT SELECT (digest) ON api_keys TO tenantry_api")

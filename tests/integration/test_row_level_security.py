@@ -99,7 +99,7 @@ def test_the_api_cannot_disable_row_level_security(filled: str, table: str) -> N
 
 @pytest.mark.parametrize("tenant_id", [ONE, TWO])
 @pytest.mark.parametrize("table", OF_API)
-def test_the_api_sees_the_rows_of_its_transactions_tenant_alone(filled: str, table: str, tenant_id: str) -> None:
+def test_api_sees_only_rows_of_its_transaction_s_tenant(filled: str, table: str, tenant_id: str) -> None:
     with as_role(filled, API) as connection:
         name_tenant(connection, tenant_id)
         assert owners_in(connection, table) == {tenant_id}
@@ -178,7 +178,7 @@ def test_no_row_can_be_handed_to_another_tenant(privileged: psycopg.Connection, 
 
 
 @pytest.mark.parametrize(("event_id", "body"), [("evt_one", BODY_OF[ONE]), ("evt_two", None)])
-def test_a_raw_body_is_read_for_its_own_tenant(filled: str, event_id: str, body: bytes | None) -> None:
+def test_raw_body_is_readable_only_for_its_tenant(filled: str, event_id: str, body: bytes | None) -> None:
     with as_role(filled, API) as connection:
         name_tenant(connection, ONE)
         assert connection.execute("SELECT tenant_event_body(%s)", (event_id,)).fetchall() == [(body,)]
@@ -207,7 +207,7 @@ async def seen(connection: Connection) -> tuple[str, list[str]]:
     return role, tenants
 
 
-async def test_a_transaction_meets_what_is_in_its_scope(filled: str) -> None:
+async def test_transaction_sees_only_its_scope(filled: str) -> None:
     database = Database(filled, pool_size=1)
     await database.open()
     met = []

@@ -88,7 +88,7 @@ async def line(address: str, first: Line) -> AsyncIterator[Line]:
     line.close()
 
 
-async def test_api_is_told_by_a_problem_document(line: Line) -> None:
+async def test_shed_api_request_gets_a_problem_document(line: Line) -> None:
     await line.send(API + b"X-Request-Id: mine\r\n" + END)
     status, headers, body = await line.answer()
     assert (status, headers["retry-after"], headers["x-request-id"]) == (503, "1", "mine")
@@ -97,7 +97,7 @@ async def test_api_is_told_by_a_problem_document(line: Line) -> None:
     assert (problem["code"], problem["status"], problem["requestId"]) == ("overloaded", 503, "mine")
 
 
-async def test_provider_is_told_in_plain_text(line: Line, application: Application) -> None:
+async def test_shed_webhook_gets_plain_text(line: Line, application: Application) -> None:
     await line.send(EVENT + b"Content-Length: 4\r\n\r\nbody")
     status, headers, body = await line.answer()
     assert (status, headers["retry-after"], body) == (503, "1", b"Service unavailable")
@@ -114,7 +114,7 @@ async def test_connection_is_good_for_the_next_request(line: Line, first: Line, 
     assert (await line.answer())[0] == 200
 
 
-async def test_body_that_comes_later_is_not_taken_for_a_request(
+async def test_late_body_of_a_shed_request_is_not_parsed_as_a_request(
     line: Line, first: Line, application: Application
 ) -> None:
     await line.send(EVENT + b"Content-Length: 62\r\n\r\n", API, b"Secret: in the body\r\n\r\n")
@@ -140,7 +140,7 @@ async def test_request_that_waits_behind_another_does_not_count_as_arriving(
     assert application.detector.arriving == 0
 
 
-async def test_requests_that_never_arrive_keep_nobody_out(address: str, application: Application) -> None:
+async def test_incomplete_requests_do_not_cause_overload(address: str, application: Application) -> None:
     halves = [await Line.to(address) for _ in range(3)]
     for half in halves:
         await half.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
@@ -155,7 +155,7 @@ async def test_requests_that_never_arrive_keep_nobody_out(address: str, applicat
         connection.close()
 
 
-async def test_clients_who_hang_up_all_at_once_keep_nobody_out(address: str, application: Application) -> None:
+async def test_disconnected_clients_do_not_cause_overload(address: str, application: Application) -> None:
     halves = [await Line.to(address) for _ in range(3)]
     for half in halves:
         await half.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
@@ -170,7 +170,7 @@ async def test_clients_who_hang_up_all_at_once_keep_nobody_out(address: str, app
     assert application.detector.arriving == 0
 
 
-def test_what_comes_as_the_request_of_a_client_that_hung_up_ends_is_let_in() -> None:
+def test_request_is_accepted_after_a_disconnected_one_ends() -> None:
     uvloop.run(ask_as_another_ends())
 
 
@@ -213,9 +213,7 @@ async def test_only_whole_names_of_headers_count(line: Line, first: Line, applic
     ],
     ids=["health", "head in two parts", "chunked", "two lengths", "odd length", "two at once", "bare line feed"],
 )
-async def test_what_is_not_the_rule_goes_the_usual_way(
-    line: Line, application: Application, sent: tuple[bytes, ...]
-) -> None:
+async def test_unusual_requests_go_to_the_parser(line: Line, application: Application, sent: tuple[bytes, ...]) -> None:
     """The parser may pass it on or refuse it, but no part of it is taken for a request."""
     application.let_go.set()
     await line.send(*sent)

@@ -66,7 +66,7 @@ def changing(scheme: str) -> list[tuple[str, str]]:
     ]
 
 
-def test_walk_leaves_no_changing_route_out() -> None:
+def test_walk_includes_every_changing_route() -> None:
     changed = {(method.upper(), path) for path, method, _ in operations() if method not in SAFE and path not in PUBLIC}
     assert {*changing("bearer"), *changing("userToken"), *changing("operatorToken")} == changed
 
@@ -153,7 +153,7 @@ async def test_revoked_key_creates_no_project(site: Site) -> None:
         (by_expiry, 401, "api_key_expired"),
     ],
 )
-async def test_right_that_is_lost_before_the_body_is_complete_opens_no_portal(
+async def test_scope_revoked_before_the_body_is_complete_opens_no_portal(
     site: Site,
     losing: Callable[[Site, Organization], Awaitable[tuple[Caller, Callable[[], Awaitable[object]]]]],
     status: int,
@@ -176,7 +176,7 @@ async def test_kept_answer_is_not_given_to_a_revoked_key(site: Site) -> None:
     assert await request.refused() == (401, "api_key_revoked")
 
 
-async def test_slow_request_of_a_good_caller_is_served_and_counted_once(site: Site) -> None:
+async def test_slow_request_of_an_authorized_caller_is_answered_and_counted_once(site: Site) -> None:
     org = await site.service.organization()
     key = await site.service.key(org.owner, org.id, "projects:*")
     before = await key.caller.get(PROJECTS)
@@ -191,7 +191,7 @@ def left(field: str) -> int:
     return int(field.partition("r=")[2].partition(";")[0])
 
 
-async def test_caller_without_a_right_is_refused_before_the_body_is_sent(site: Site) -> None:
+async def test_caller_without_the_scope_is_rejected_before_the_body_is_sent(site: Site) -> None:
     org = await site.service.organization()
     reader = await site.service.key(org.owner, org.id, "projects:read")
     for caller, status, code in (

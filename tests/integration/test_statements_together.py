@@ -65,7 +65,7 @@ async def test_more_than_the_socket_takes_at_once(connection: Connection) -> Non
     assert [len(blob) for (blob,) in rows] == [2**20] * 64
 
 
-async def test_they_are_one_transaction_that_the_caller_ends(connection: Connection, conninfo: str) -> None:
+async def test_statements_are_one_transaction_that_the_caller_ends(connection: Connection, conninfo: str) -> None:
     insert = Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)
     await connection.together(insert([1]))
     await connection.together(insert([2]))
@@ -76,7 +76,7 @@ async def test_they_are_one_transaction_that_the_caller_ends(connection: Connect
         assert await (await other.execute("SELECT n FROM kept")).fetchall() == [(3,)]
 
 
-async def test_after_one_that_fails_none_is_run(connection: Connection) -> None:
+async def test_no_statement_runs_after_a_failed_one(connection: Connection) -> None:
     insert = Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)
     with pytest.raises(psycopg.errors.DivisionByZero):
         await connection.together(insert([1]), FAULTY([1]), insert([2]), commit=True)
@@ -85,7 +85,7 @@ async def test_after_one_that_fails_none_is_run(connection: Connection) -> None:
     assert await connection.together(Statement("SELECT n FROM kept")(), FAULTY([2]), insert([2])) == [[], [(1,)], []]
 
 
-async def test_they_mix_with_the_driver_s_own(connection: Connection) -> None:
+async def test_statements_mix_with_psycopg_s_own(connection: Connection) -> None:
     await connection.together(Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)([1]))
     cursor = await connection.execute("SELECT n FROM kept WHERE n = %s", (1,))
     assert await cursor.fetchall() == [(1,)]
@@ -102,7 +102,7 @@ async def test_a_wait_that_is_cancelled_closes_the_connection(connection: Connec
     assert connection.closed
 
 
-async def test_a_server_that_goes_away_is_an_operational_error(connection: Connection, conninfo: str) -> None:
+async def test_lost_server_is_an_operational_error(connection: Connection, conninfo: str) -> None:
     waiting = asyncio.create_task(connection.together(SLEEP()))
     async with await Connection.connect(conninfo) as other:
         await other.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
@@ -111,7 +111,7 @@ async def test_a_server_that_goes_away_is_an_operational_error(connection: Conne
     assert connection.closed
 
 
-def test_lost_connections_are_made_anew_in_the_service_s_event_loop(conninfo: str) -> None:
+def test_lost_connections_are_replaced_in_uvloop(conninfo: str) -> None:
     uvloop.run(lose_connections(conninfo, times=30))
 
 

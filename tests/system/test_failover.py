@@ -59,7 +59,7 @@ async def ledger(conninfo: str) -> list[str]:
         return [row[0] for row in await cursor.fetchall()]
 
 
-async def test_what_was_acknowledged_is_there_on_the_synchronous_standby_that_takes_over(pair: Pair) -> None:
+async def test_acknowledged_data_is_on_the_promoted_synchronous_standby(pair: Pair) -> None:
     async with running_service(pair.conninfo) as service:
         org = await service.organization(stripeCustomerId="cus_1")
         kept = await service.key(org.owner, org.id, "projects:read")
@@ -85,7 +85,7 @@ def now(service: Service) -> int:
     return int(service.clock.now.timestamp())
 
 
-async def test_of_several_hosts_the_one_that_takes_writes_is_used(pair: Pair) -> None:
+async def test_primary_of_several_hosts_is_used(pair: Pair) -> None:
     both = f"host={pair.standby.sockets},{pair.primary.sockets} user=postgres dbname=postgres"
     migrate(both)
     async with running_service(both) as service:
@@ -105,7 +105,7 @@ async def run(conninfo: str, statement: str) -> None:
             await connection.execute(each)
 
 
-async def test_what_the_standby_has_not_received_is_acknowledged_to_nobody(pair: Pair) -> None:
+async def test_data_missing_on_the_standby_is_not_acknowledged(pair: Pair) -> None:
     async with running_service(pair.conninfo) as service:
         org = await service.organization()
         pair.standby.kill()
@@ -136,7 +136,7 @@ async def test_a_commit_that_waits_for_the_standby_is_found(pair: Pair) -> None:
         assert await count_unconfirmed(connection, timedelta()) == 0
 
 
-async def test_a_primary_that_comes_back_is_not_used_beside_its_successor(pair: Pair) -> None:
+async def test_returning_primary_is_not_used_beside_the_new_one(pair: Pair) -> None:
     pair.demand(synchronous=False)
     old, hidden = pair.primary, pair.primary.sockets.with_name("hidden")
     database = Database(pair.conninfo, pool_size=1)
@@ -163,7 +163,7 @@ async def place(transaction: AbstractAsyncContextManager[Connection]) -> str:
     return str(folder)
 
 
-async def test_a_worker_ends_though_its_last_words_wait_for_the_standby(pair: Pair, tmp_path: Path) -> None:
+async def test_worker_exits_though_its_last_write_waits_for_the_standby(pair: Pair, tmp_path: Path) -> None:
     settings = {**SECRETS, "DATABASE_URL": as_url(pair.conninfo)}
     async with running("worker", folder=tmp_path, **settings) as command:
         await asyncio.to_thread(pair.primary.until, "SELECT count(*) = 1 FROM procrastinate_workers")

@@ -70,12 +70,12 @@ def test_public_paths_are_exact_or_below_a_prefix(path: str, *, public: bool) ->
         ("WEBSOCKET", "/me", "*:*"),
     ],
 )
-def test_what_a_table_does_not_list_needs_everything(method: str, path: str, needed: str | None) -> None:
+def test_unlisted_request_needs_all_scopes(method: str, path: str, needed: str | None) -> None:
     assert TABLE(method, path) == needed
 
 
 @pytest.mark.parametrize("scopes", [{("GET", "projects"): "a:b"}, {("GET", "/"): "a"}, {("GET", "/"): ""}])
-def test_faulty_table_is_refused(scopes: dict[tuple[str, str], str | None]) -> None:
+def test_invalid_table_is_rejected(scopes: dict[tuple[str, str], str | None]) -> None:
     with pytest.raises(ValueError, match="is not a"):
         scope_rule(scopes)
 

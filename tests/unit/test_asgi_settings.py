@@ -38,7 +38,7 @@ def test_an_embedded_database_cannot_be_shared() -> None:
         load_for_authentication({**NEEDED, "DATABASE_URL": "embedded"})
 
 
-def test_faults_of_settings_that_do_not_matter_here_are_not_looked_for() -> None:
+def test_irrelevant_settings_are_not_validated() -> None:
     others = {"PROVIDER_WEBHOOK_SECRET": "", "SUBSCRIPTIONS": "nonsense", "PORT": "x", "SMTP_URL": "x"}
     load_for_authentication({**NEEDED, **others})
 

@@ -45,14 +45,14 @@ async def submitted(batcher: Batcher[int, int], *items: int) -> list[asyncio.Tas
     return tasks
 
 
-async def test_a_lone_item_goes_at_once() -> None:
+async def test_single_item_starts_a_batch_immediately() -> None:
     doubler = Doubler()
     doubler.gate.set()
     assert await Batcher(doubler.run).submit(1) == 2
     assert doubler.batches == [[1]]
 
 
-async def test_another_batch_is_begun_beside_the_first_where_a_crowd_waits() -> None:
+async def test_second_batch_starts_when_many_items_wait() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run, max_concurrent=2)
     first = await held(batcher, doubler, 0)
@@ -69,7 +69,7 @@ async def test_another_batch_is_begun_beside_the_first_where_a_crowd_waits() -> 
     assert doubler.most_at_once == 2
 
 
-async def test_all_batches_are_waited_for_on_closing() -> None:
+async def test_closing_waits_for_all_batches() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run, max_concurrent=2)
     tasks = await submitted(batcher, *range(2 * CONCURRENT_ITEMS))
@@ -79,7 +79,7 @@ async def test_all_batches_are_waited_for_on_closing() -> None:
     assert all(task.done() for task in tasks)
 
 
-async def test_worker_that_is_cancelled_before_it_begins_holds_up_nobody() -> None:
+async def test_worker_canceled_before_it_starts_blocks_no_item() -> None:
     doubler = Doubler()
     doubler.gate.set()
     batcher = Batcher(doubler.run)
@@ -93,7 +93,7 @@ async def test_worker_that_is_cancelled_before_it_begins_holds_up_nobody() -> No
     await batcher.close()
 
 
-async def test_items_that_wait_form_the_next_batch() -> None:
+async def test_waiting_items_form_the_next_batch() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run)
     first = await held(batcher, doubler, 1)
@@ -112,7 +112,7 @@ async def test_a_batch_has_a_bound() -> None:
     assert doubler.batches == [[0, 1], [2, 3], [4]]
 
 
-async def test_a_failure_of_one_item_reaches_its_submitter_alone() -> None:
+async def test_error_of_one_item_is_raised_to_its_submitter() -> None:
     async def run(items: Sequence[int]) -> Answers:
         return [ValueError("two") if item == 2 else item for item in items]
 
@@ -121,7 +121,7 @@ async def test_a_failure_of_one_item_reaches_its_submitter_alone() -> None:
     assert [repr(answer) for answer in answers] == ["1", "ValueError('two')", "3"]
 
 
-async def test_a_failure_of_the_run_reaches_its_whole_batch_and_no_other() -> None:
+async def test_error_of_a_batch_is_raised_to_all_its_submitters() -> None:
     async def run(items: Sequence[int]) -> Answers:
         if 2 in items:
             raise ValueError("two")
@@ -141,7 +141,7 @@ async def test_too_few_answers_are_a_failure_of_the_run() -> None:
     assert [type(answer) for answer in answers] == [RuntimeError, RuntimeError]
 
 
-async def test_a_hanging_run_is_given_up_and_all_who_wait_are_refused() -> None:
+async def test_hanging_batch_refuses_all_waiting_items() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run, deadline=0.05)
     first = await held(batcher, doubler, 1)
@@ -150,7 +150,7 @@ async def test_a_hanging_run_is_given_up_and_all_who_wait_are_refused() -> None:
     assert [type(answer) for answer in answers] == [DatabaseUnavailableError] * 3
 
 
-async def test_a_hanging_run_is_followed_by_sound_ones() -> None:
+async def test_batches_continue_after_a_hanging_one() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run, deadline=0.05)
     with pytest.raises(DatabaseUnavailableError):
@@ -160,7 +160,7 @@ async def test_a_hanging_run_is_followed_by_sound_ones() -> None:
     assert await batcher.submit(2) == 4
 
 
-async def test_while_a_run_does_not_let_go_everybody_is_refused_at_once() -> None:
+async def test_items_are_refused_while_a_batch_hangs() -> None:
     let_go = asyncio.Event()
 
     async def run(_items: Sequence[int]) -> Answers:
@@ -207,7 +207,7 @@ async def test_the_queue_has_a_bound() -> None:
     assert await asyncio.gather(first, *others) == [2, 4, 6]
 
 
-async def test_a_submitter_that_is_cancelled_while_waiting_takes_its_item_along() -> None:
+async def test_item_of_a_canceled_waiting_submitter_is_dropped() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run)
     first = await held(batcher, doubler, 1)
@@ -218,7 +218,7 @@ async def test_a_submitter_that_is_cancelled_while_waiting_takes_its_item_along(
     assert doubler.batches == [[1], [3]]
 
 
-async def test_a_submitter_that_is_cancelled_in_flight_hurts_nobody() -> None:
+async def test_canceled_submitter_does_not_affect_its_batch() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run)
     first = await held(batcher, doubler, 1)
@@ -237,7 +237,7 @@ async def test_closing_waits_for_what_was_submitted() -> None:
     assert await first == 2
 
 
-async def test_who_waits_loses_patience_before_the_run_that_holds_them_up_does() -> None:
+async def test_start_timeout_is_shorter_than_the_deadline() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run, start_timeout=0.02)
     first = await held(batcher, doubler, 1)
@@ -249,7 +249,7 @@ async def test_who_waits_loses_patience_before_the_run_that_holds_them_up_does()
     assert doubler.batches == [[1]]
 
 
-async def test_patience_is_lost_with_each_run_anew() -> None:
+async def test_start_timeout_applies_to_each_batch() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run, start_timeout=0.02)
     first = await held(batcher, doubler, 1)

@@ -75,7 +75,7 @@ async def get_from(front: Dispatcher, path: str) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("path", [HOT, f"{HOT}/below"])
-async def test_fault_of_a_hot_route_is_500_and_logged_under_the_requests_id(path: str) -> None:
+async def test_exception_in_a_hot_route_is_500_and_logged_with_the_request_id(path: str) -> None:
     front = front_of()
     with watched("tenantry.server.dispatch") as log:
         answer = await get_from(front, path)
@@ -86,7 +86,7 @@ async def test_fault_of_a_hot_route_is_500_and_logged_under_the_requests_id(path
     assert 'status="500"} 1.0' in counted(front)
 
 
-async def test_fault_behind_the_front_is_500_and_logged_under_the_requests_id() -> None:
+async def test_exception_in_a_litestar_route_is_500_and_logged_with_the_request_id() -> None:
     @get("/broken")
     async def broken() -> None:
         raise RuntimeError("on the way")
@@ -98,7 +98,7 @@ async def test_fault_behind_the_front_is_500_and_logged_under_the_requests_id() 
     assert log.count(answer.headers["x-request-id"]) == 1
 
 
-async def test_route_without_a_guard_has_no_caller_and_lets_nobody_in() -> None:
+async def test_route_without_a_guard_is_401() -> None:
     @get("/forgotten")
     async def forgotten(principal: NamedDependency[Principal]) -> str:
         return principal.org_id
@@ -115,7 +115,7 @@ async def test_refusal_of_a_hot_route_is_a_problem() -> None:
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-async def test_application_that_does_not_answer_in_time_is_503() -> None:
+async def test_timeout_of_the_application_is_503() -> None:
     front = front_of(nothing)
     answer = await get_from(front, "/anything")
     assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
@@ -137,7 +137,7 @@ async def posted_slowly(front: Dispatcher) -> httpx2.Response:
         return await client.post("/anything", content=slowly())
 
 
-async def test_slow_client_does_not_use_up_the_time_for_the_answer() -> None:
+async def test_waits_for_the_client_do_not_count_against_the_deadline() -> None:
     async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         body, more = b"", True
         while more:
@@ -150,7 +150,7 @@ async def test_slow_client_does_not_use_up_the_time_for_the_answer() -> None:
     assert (answer.status_code, answer.content) == (200, b"body")
 
 
-async def test_answer_has_its_time_once_a_slow_client_is_done() -> None:
+async def test_deadline_applies_after_a_slow_client_is_done() -> None:
     async def read_only(scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive())["more_body"]:
             pass
@@ -160,7 +160,7 @@ async def test_answer_has_its_time_once_a_slow_client_is_done() -> None:
     assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
 
 
-async def test_page_is_given_in_the_place_of_a_refusal_where_there_is_one() -> None:
+async def test_error_page_replaces_the_problem_document() -> None:
     def page_of(scope: Scope, status: int, request_id: str) -> HotResponse | None:
         return HotResponse(status, [(b"x-page-of", request_id.encode())], b"page") if scope["path"] == "/page" else None
 
@@ -189,7 +189,7 @@ async def test_head_is_answered_as_get_without_its_body() -> None:
     assert 'method="HEAD"' in counted(front)
 
 
-async def test_answer_that_comes_too_late_is_not_sent_after_the_refusal() -> None:
+async def test_late_response_is_not_sent_after_the_timeout() -> None:
     async def late(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await asyncio.Event().wait()
@@ -201,7 +201,7 @@ async def test_answer_that_comes_too_late_is_not_sent_after_the_refusal() -> Non
     assert json.loads(answer.content)["code"] == "database_unavailable"
 
 
-async def test_answer_that_has_begun_in_time_is_sent_to_its_end() -> None:
+async def test_response_that_started_in_time_is_completed() -> None:
     overdue = asyncio.Event()
 
     async def slow_body(scope: Scope, receive: Receive, send: Send) -> None:
@@ -214,7 +214,7 @@ async def test_answer_that_has_begun_in_time_is_sent_to_its_end() -> None:
     assert (answer.status_code, answer.text) == (200, "whole")
 
 
-async def test_unhurried_path_may_take_longer() -> None:
+async def test_path_without_a_deadline_may_take_longer() -> None:
     overdue = asyncio.Event()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
@@ -225,7 +225,7 @@ async def test_unhurried_path_may_take_longer() -> None:
     assert (await get_from(front_of(slow), "/slow")).text == "hello"
 
 
-async def test_client_that_goes_away_ends_the_work() -> None:
+async def test_disconnect_cancels_the_application() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def working(scope: Scope, receive: Receive, send: Send) -> None:
@@ -241,7 +241,7 @@ async def test_client_that_goes_away_ends_the_work() -> None:
     await ended.wait()
 
 
-async def test_request_id_is_handed_on() -> None:
+async def test_application_gets_the_request_id() -> None:
     seen: list[object] = []
 
     async def look(scope: Scope, receive: Receive, send: Send) -> None:
@@ -252,7 +252,7 @@ async def test_request_id_is_handed_on() -> None:
     assert seen == [answer.headers["x-request-id"]]
 
 
-async def test_what_is_no_request_is_passed_on_as_it_is() -> None:
+async def test_lifespan_and_websocket_are_passed_on() -> None:
     seen: list[str] = []
 
     async def look(scope: Scope, receive: Receive, send: Send) -> None:
@@ -272,7 +272,7 @@ async def test_what_is_no_request_is_passed_on_as_it_is() -> None:
     "mark", [{CALLER: None}, {CLAIMS: None}, {OPERATOR: True}, {OUTCOME: "invalid_credential"}, {OUTCOME: "not_found"}]
 )
 @pytest.mark.parametrize("path", [HOT, "/other"])
-async def test_only_strangers_wait_for_refusals_behind_strangers(path: str, mark: dict[str, object]) -> None:
+async def test_only_anonymous_refusals_are_throttled(path: str, mark: dict[str, object]) -> None:
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         scope.update(mark)
         await send({"type": "http.response.start", "status": 404, "headers": []})
@@ -294,7 +294,7 @@ async def test_only_strangers_wait_for_refusals_behind_strangers(path: str, mark
     await asyncio.wait((asked, *crowd))
 
 
-async def test_time_for_which_a_refusal_is_held_is_not_that_of_the_answer() -> None:
+async def test_throttling_does_not_count_against_the_deadline() -> None:
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 404, "headers": []})
         await send({"type": "http.response.body"})

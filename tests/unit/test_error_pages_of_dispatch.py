@@ -20,7 +20,7 @@ def page_of(path: str, *, method: str = "GET", accept: bytes = BROWSER, status: 
 
 
 @pytest.mark.parametrize("path", ["/orgs/acme/", "/", "/sign-in/callback"])
-def test_answer_that_took_too_long_is_a_page_that_says_when_to_come_again(path: str) -> None:
+def test_timeout_of_a_page_names_when_to_retry(path: str) -> None:
     page = page_of(path)
     assert page is not None
     headers = dict(page.headers)
@@ -30,7 +30,7 @@ def test_answer_that_took_too_long_is_a_page_that_says_when_to_come_again(path: 
     assert b"an-id" in page.body
 
 
-def test_who_sent_something_is_told_that_it_may_have_been_carried_out() -> None:
+def test_timeout_of_a_form_says_that_it_may_have_been_processed() -> None:
     page = page_of("/orgs/acme/projects/new", method="POST")
     assert page is not None
     assert b"may have succeeded" in page.body
@@ -45,6 +45,6 @@ def test_body_that_no_browser_sends_is_refused_without_a_page() -> None:
     assert page_of("/orgs/acme/projects/new", method="POST", status=415) is None
 
 
-def test_programs_get_none_but_among_the_pages() -> None:
+def test_programs_get_a_page_only_below_dashboard_paths() -> None:
     assert page_of("/healthz", accept=b"application/json") is None
     assert page_of("/orgs/acme/", accept=b"application/json") is not None

@@ -40,25 +40,23 @@ async def test_parts_make_one_body(bodies: tuple[bytes, ...]) -> None:
 
 
 @pytest.mark.parametrize("said", [(), (length(b"1"),), (length(b"nonsense"),)])
-async def test_body_past_the_limit_is_refused_whatever_is_said_of_its_length(
-    said: tuple[tuple[bytes, bytes], ...],
-) -> None:
+async def test_body_over_the_limit_is_rejected_for_any_content_length(said: tuple[tuple[bytes, bytes], ...]) -> None:
     with pytest.raises(PayloadTooLargeError):
         await request(parts(b"x" * (MAX_BODY + 1)), *said).body()
 
 
-async def test_body_past_the_limit_is_not_read_to_its_end() -> None:
+async def test_body_over_the_limit_is_not_read_completely() -> None:
     with pytest.raises(PayloadTooLargeError):
         await request(parts(b"x" * MAX_BODY, b"x", end=False)).body()
 
 
 @pytest.mark.parametrize("said", [b"%d" % (MAX_BODY + 1), b"9" * 5000])
-async def test_length_past_the_limit_is_refused_before_anything_is_read(said: bytes) -> None:
+async def test_length_over_the_limit_is_rejected_before_reading(said: bytes) -> None:
     with pytest.raises(PayloadTooLargeError):
         await request((), length(said)).body()
 
 
-async def test_client_that_hangs_up_is_told_apart_from_one_that_has_sent_all() -> None:
+async def test_disconnect_is_distinguished_from_a_complete_body() -> None:
     with pytest.raises(ClientGoneError):
         await request([*parts(b"half", end=False), GONE]).body()
 

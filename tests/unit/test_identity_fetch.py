@@ -40,5 +40,5 @@ def test_all_else_is_not(url: str) -> None:
     assert not is_secure(url)
 
 
-def test_plain_http_may_be_allowed_aloud() -> None:
+def test_plain_http_can_be_allowed() -> None:
     assert is_secure("http://issuer.internal", allow_http=True)

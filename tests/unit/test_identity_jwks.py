@@ -60,7 +60,7 @@ def test_use_alg_and_kid_are_optional() -> None:
         pytest.param("key", id="not an object"),
     ],
 )
-def test_what_cannot_prove_a_token_is_left_out_and_the_others_stay(entry: Any) -> None:
+def test_unusable_keys_are_ignored(entry: Any) -> None:
     assert [key.kid for _, key in usable_keys([entry, EC])] == ["ec-1"]
 
 
@@ -110,9 +110,7 @@ OF_ORDER_8: Final = int.from_bytes(
         *(pytest.param(okp("Ed448", y), "small order", id=f"Ed448 {y % 9}") for y in (0, 1, P448 - 1, P448)),
     ],
 )  # fmt: skip
-def test_weak_key_is_ignored_and_the_log_says_so(
-    entry: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weak_key_is_ignored_and_logged(entry: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture) -> None:
     assert [key.kid for _, key in usable_keys([entry, EC])] == ["ec-1"]
     [record] = caplog.records
     assert record.levelno == logging.WARNING

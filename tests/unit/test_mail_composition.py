@@ -91,7 +91,7 @@ def test_without_an_address_there_is_no_link(subtype: str) -> None:
 
 @pytest.mark.parametrize("subtype", ["plain", "html"])
 @pytest.mark.parametrize("missing", [{"amount_due": None}, {"currency": None}])
-def test_without_an_amount_none_is_named(subtype: str, missing: dict[str, None]) -> None:
+def test_mail_without_an_amount(subtype: str, missing: dict[str, None]) -> None:
     text = body(on_arrival(mail(**missing)), subtype)
     assert "Remaining" not in text
     assert "None" not in text
@@ -133,7 +133,7 @@ def test_a_very_long_name_is_cut(name: str) -> None:
     assert max(len(line) for line in wire.split(b"\r\n")) < 998
 
 
-def test_a_name_of_nothing_is_replaced() -> None:
+def test_empty_name_is_replaced() -> None:
     text = body(on_arrival(mail(tenant_name=" \x00\n\u200b")), "plain")
     assert 'Organization: "your organization"' in text
 
@@ -152,7 +152,7 @@ ABOUT = {
 
 
 @pytest.mark.parametrize("about", ABOUT)
-def test_subject_has_nothing_that_a_tenant_chose(about: str) -> None:
+def test_subject_has_no_text_of_the_tenant(about: str) -> None:
     subjects = {
         on_arrival(mail(tenant_name=name, about=ABOUT[about]))["Subject"] for name in ("Acme", "ACTION REQUIRED")
     }
@@ -179,7 +179,7 @@ def test_no_mail_shows_a_link_that_a_tenant_chose(subtype: str, about: str) -> N
     assert not [part for part in ("evil.example", "://evil", "@evil", "555 0199", "\u202e", "\u200b") if part in text]
 
 
-def test_confirmation_says_nothing_that_a_tenant_chose() -> None:
+def test_confirmation_has_no_text_of_the_tenant() -> None:
     mails = {
         body(on_arrival(mail(tenant_name=name, about=ABOUT["confirmation"])), "plain") for name in ("Acme", "Other")
     }
@@ -230,7 +230,7 @@ def test_a_local_part_that_is_not_ascii_is_kept() -> None:
         "<owner@acme.example>",
     ],
 )
-def test_an_unusable_address_fails_for_good(recipient: str) -> None:
+def test_invalid_address_is_a_permanent_error(recipient: str) -> None:
     with pytest.raises(PermanentMailError, match="address"):
         compose(mail(recipient=recipient), SENDER)
 
@@ -255,7 +255,7 @@ def test_amounts(amount: int, currency: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("currency", ["", "us", "usdt", "u$d", "<b>", "ußd"])
-def test_what_is_no_currency_gives_no_amount(currency: str) -> None:
+def test_invalid_currency_has_no_amount(currency: str) -> None:
     assert format_amount(100, currency) is None
 
 

@@ -40,6 +40,6 @@ def test_a_statement_refuses_another_number_of_parameters() -> None:
         Statement("SELECT $1, $2", statements.TEXT, statements.TEXT)("one")
 
 
-def test_a_text_that_is_no_text_is_refused_before_anything_is_sent() -> None:
+def test_unencodable_text_is_rejected_before_sending() -> None:
     with pytest.raises(UnicodeEncodeError):
         Statement("SELECT $1", statements.TEXTS)(["\ud800"])

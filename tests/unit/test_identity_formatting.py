@@ -22,7 +22,7 @@ NOW = 1_767_268_800.0  # 2026-01-01T12:00:00Z
         (90_061, "1 d 1 h"),
     ],
 )
-def test_a_span_is_told_in_its_two_biggest_units(seconds: float, text: str) -> None:
+def test_duration_has_its_two_largest_units(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
@@ -37,17 +37,17 @@ def test_a_span_is_told_in_its_two_biggest_units(seconds: float, text: str) -> N
         (math.inf, "Infinity"),
     ],
 )
-def test_a_moment_is_told_beside_its_distance(seconds: float, text: str) -> None:
+def test_time_has_its_distance(seconds: float, text: str) -> None:
     assert format_time(seconds, NOW) == text
 
 
-def test_a_value_is_shown_format_json_of_bounded_length() -> None:
+def test_json_has_a_bounded_length() -> None:
     assert format_json("\x1b[2J\ud800\u202e") == '"\\u001b[2J\\ud800\\u202e"'
     assert format_json(msgspec.UNSET) == "none"
     assert format_json(["x" * 200]) == f'["{"x" * 118}... (204 characters)'
 
 
-def test_a_value_nested_too_deeply_is_not_shown() -> None:
+def test_deeply_nested_value_is_not_shown() -> None:
     nested: list[object] = []
     for _ in range(100_000):
         nested = [nested]

@@ -26,7 +26,7 @@ def proof(subject: str = "user_1", scopes: tuple[str, ...] = ()) -> VerifiedToke
     return VerifiedToken("rsa-1", "RS256", signing_key("RS256", "rsa-1").private, Times(0, None, 1), claims)
 
 
-def test_a_proof_is_found_by_the_digest_of_the_token() -> None:
+def test_entry_is_found_by_the_token_s_digest() -> None:
     proven = VerifiedTokenCache()
     proven.add(token_digest("a.b.c"), proof("ann"), LENGTH)
     found = proven.find(token_digest("a.b.c"))
@@ -41,7 +41,7 @@ def test_another_token_is_not_found(token: str) -> None:
     assert proven.find(token_digest(token)) is None
 
 
-def test_those_not_asked_for_longest_make_room() -> None:
+def test_least_recently_used_entries_are_evicted() -> None:
     proven = VerifiedTokenCache(max_entries=2)
     for token in ("first", "second"):
         proven.add(token_digest(token), proof(), LENGTH)
@@ -62,7 +62,7 @@ def test_bytes_are_bounded_too() -> None:
     assert len(proven) == 100_000 // (proven.bytes_held // len(proven))
 
 
-def test_one_that_is_too_big_alone_is_not_kept() -> None:
+def test_too_large_entry_is_not_kept() -> None:
     proven = VerifiedTokenCache(max_bytes=1000)
     proven.add(token_digest("a"), proof(), 8192)
     assert (len(proven), proven.bytes_held) == (0, 0)
@@ -75,7 +75,7 @@ def test_many_small_scopes_count_for_what_they_take() -> None:
     assert many.bytes_held - few.bytes_held >= 3000 * 8
 
 
-def test_what_is_forgotten_is_not_counted() -> None:
+def test_dropped_entry_does_not_count() -> None:
     proven = VerifiedTokenCache()
     for token in ("a", "b", "b"):
         proven.add(token_digest(token), proof(), LENGTH)

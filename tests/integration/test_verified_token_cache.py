@@ -63,7 +63,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 @pytest.mark.parametrize("key", [RSA, EC], ids=lambda key: key.alg)
-async def test_a_token_is_proved_once_and_says_the_same_ever_after(bench: Bench, key: SigningKey) -> None:
+async def test_token_is_verified_once_with_the_same_claims_afterwards(bench: Bench, key: SigningKey) -> None:
     token = bench.issuer.mint(key, claims={"org_id": "acme", "org_role": "admin", "scope": "a:b"})
     first = await bench.verifier.verify(token)
     await bench.known(token)
@@ -78,7 +78,7 @@ async def test_a_token_with_another_signature_is_another_token(bench: Bench) -> 
     await bench.accepted(second)
 
 
-async def test_a_known_token_with_a_changed_signature_is_refused(bench: Bench) -> None:
+async def test_cached_token_with_another_signature_is_rejected(bench: Bench) -> None:
     token = bench.issuer.mint()
     await bench.accepted(token)
     for changed in (f"{token.rpartition('.')[0]}.", f"{token}AAAA", token[:-4]):
@@ -86,7 +86,7 @@ async def test_a_known_token_with_a_changed_signature_is_refused(bench: Bench) -
             await bench.verifier.verify(changed)
 
 
-async def test_a_known_token_expires_to_the_second(bench: Bench) -> None:
+async def test_cached_token_expires_to_the_second(bench: Bench) -> None:
     token = bench.issuer.mint(claims={"exp": ISSUED + 60})
     await bench.accepted(token)
     bench.now = NOW + timedelta(seconds=89, microseconds=999_999)
@@ -96,7 +96,7 @@ async def test_a_known_token_expires_to_the_second(bench: Bench) -> None:
         await bench.verifier.verify(token)
 
 
-async def test_an_expired_token_is_forgotten(bench: Bench) -> None:
+async def test_expired_token_is_evicted(bench: Bench) -> None:
     token = bench.issuer.mint(claims={"exp": ISSUED + 60})
     await bench.accepted(token)
     bench.now = NOW + timedelta(hours=1)
@@ -106,7 +106,7 @@ async def test_an_expired_token_is_forgotten(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("claims", [{"nbf": ISSUED}, {"iat": ISSUED}], ids=lambda claims: next(iter(claims)))
-async def test_a_known_token_is_not_good_before_its_time(bench: Bench, claims: dict[str, int]) -> None:
+async def test_cached_token_is_not_valid_before_its_time(bench: Bench, claims: dict[str, int]) -> None:
     """Clocks are set back sometimes."""
     token = bench.issuer.mint(claims=claims)
     await bench.accepted(token)
@@ -115,7 +115,7 @@ async def test_a_known_token_is_not_good_before_its_time(bench: Bench, claims: d
         await bench.verifier.verify(token)
 
 
-async def test_a_known_token_of_a_withdrawn_key_is_refused(bench: Bench) -> None:
+async def test_cached_token_of_a_withdrawn_key_is_rejected(bench: Bench) -> None:
     token, other = bench.issuer.mint(RSA), bench.issuer.mint(EC)
     await bench.accepted(token)
     await bench.accepted(other)
@@ -126,7 +126,7 @@ async def test_a_known_token_of_a_withdrawn_key_is_refused(bench: Bench) -> None
     await bench.known(other)
 
 
-async def test_a_known_token_is_proved_again_by_the_key_that_has_taken_the_id(bench: Bench) -> None:
+async def test_cached_token_is_verified_again_when_its_key_id_has_another_key(bench: Bench) -> None:
     """An id may be given to another key; what the first has signed is then worth nothing."""
     token = bench.issuer.mint(RSA)
     await bench.accepted(token)
@@ -136,7 +136,7 @@ async def test_a_known_token_is_proved_again_by_the_key_that_has_taken_the_id(be
         await bench.verifier.verify(token)
 
 
-async def test_a_known_token_without_an_id_depends_on_the_key_that_proved_it(bench: Bench) -> None:
+async def test_cached_token_without_an_id_depends_on_its_key(bench: Bench) -> None:
     bench.issuer.keys = [RSA, signing_key("RS256", "rsa-2")]
     await bench.keys.refresh()
     token = bench.issuer.mint(RSA, without=("kid",))
@@ -147,14 +147,14 @@ async def test_a_known_token_without_an_id_depends_on_the_key_that_proved_it(ben
         await bench.verifier.verify(token)
 
 
-async def test_a_known_token_stays_known_when_the_same_keys_are_fetched_again(bench: Bench) -> None:
+async def test_cached_token_stays_when_the_same_keys_are_fetched_again(bench: Bench) -> None:
     token = bench.issuer.mint()
     await bench.accepted(token)
     await bench.keys.refresh()
     await bench.known(token)
 
 
-async def test_a_known_token_is_good_while_the_provider_is_away(bench: Bench) -> None:
+async def test_cached_token_is_valid_while_the_provider_is_away(bench: Bench) -> None:
     token = bench.issuer.mint()
     await bench.accepted(token)
     await bench.issuer.stop()
@@ -162,7 +162,7 @@ async def test_a_known_token_is_good_while_the_provider_is_away(bench: Bench) ->
     await bench.known(token)
 
 
-async def test_a_known_token_is_unavailable_once_the_keys_are_too_old(bench: Bench) -> None:
+async def test_cached_token_is_unavailable_once_the_keys_are_too_old(bench: Bench) -> None:
     token = bench.issuer.mint(claims={"exp": ISSUED + 3600})
     await bench.accepted(token)
     await bench.issuer.stop()
@@ -171,7 +171,7 @@ async def test_a_known_token_is_unavailable_once_the_keys_are_too_old(bench: Ben
         await bench.verifier.verify(token)
 
 
-async def test_refusals_are_not_kept(bench: Bench) -> None:
+async def test_rejected_tokens_are_not_cached(bench: Bench) -> None:
     future = bench.issuer.mint(claims={"nbf": ISSUED + 60})
     forged = bench.issuer.mint(signing_key("RS256", "outsider"), header={"kid": "rsa-1"})
     unknown = bench.issuer.mint(signing_key("RS256", "rsa-2"))
@@ -186,7 +186,7 @@ async def test_refusals_are_not_kept(bench: Bench) -> None:
     await bench.accepted(unknown)
 
 
-async def test_nothing_of_the_token_is_kept_but_what_it_says(bench: Bench) -> None:
+async def test_cache_contains_only_claims_of_a_token(bench: Bench) -> None:
     token = bench.issuer.mint(claims={"secret": "of-the-provider"})
     await bench.accepted(token)
     kept = repr(vars(bench.cache))
@@ -195,7 +195,7 @@ async def test_nothing_of_the_token_is_kept_but_what_it_says(bench: Bench) -> No
     assert "user_1" in kept
 
 
-async def test_explaining_looks_at_the_signature_of_a_known_token_too(bench: Bench) -> None:
+async def test_explaining_checks_the_signature_of_a_cached_token(bench: Bench) -> None:
     token = bench.issuer.mint()
     await bench.accepted(token)
     assert (await bench.verifier.explain(token)).proven
