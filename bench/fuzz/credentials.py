@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from bench.fuzz.target import Target, parts, require, require_storable, text
-from tenantry.api.pages.reference import takes_gzip
+from tenantry.api.reference import takes_gzip
 from tenantry.auth.authentication import bearer_credential, requested_organization
 from tenantry.cli.key_scan import scan_stream
 from tenantry.common import encoding as cursor

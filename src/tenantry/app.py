@@ -26,10 +26,10 @@ from tenantry.api.billing import billing_routes, checkout_routes
 from tenantry.api.guards import Access
 from tenantry.api.members import member_routes, membership_routes
 from tenantry.api.openapi import OpenApiDocument
-from tenantry.api.pages.reference import reference_routes
 from tenantry.api.projects import ProjectList, project_routes
+from tenantry.api.reference import reference_routes
 from tenantry.api.tenants import operator_routes, tenant_routes
-from tenantry.api.webhooks import WebhookEndpoint
+from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.trail import AuditService
 from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.leak_reports import LeakReportService
@@ -120,7 +120,7 @@ def build_app(
     verifier = SignatureVerifier([secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance)
     hot = HotRoutes()
     traceparent = parts.tracing.traceparent if parts.tracing else None
-    endpoint = WebhookEndpoint(parts.webhooks, verifier, parts.metrics, clock, settings.billing, traceparent)
+    endpoint = WebhookReceiver(parts.webhooks, verifier, parts.metrics, clock, settings.billing, traceparent)
     hot.add_any_method(webhooks.PATH, endpoint.handle)
     hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)

@@ -14,7 +14,7 @@ import pytest
 import schemathesis
 import schemathesis.specs.openapi.schemas  # else the test loads it, while other threads may be loading too
 
-from tenantry.api.pages.reference import PATH
+from tenantry.api.reference import PATH
 from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry.server.page_assets import ASSETS, POLICY
 from tenantry.server.problems import STATUSES, all_codes

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
-from tenantry.api.pages.reference import PATH as REFERENCE
+from tenantry.api.reference import PATH as REFERENCE
 from tenantry.app import build_app
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_provider import DemoUser

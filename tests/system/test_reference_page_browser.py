@@ -6,7 +6,7 @@ from typing import Final, Literal
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tenantry.api.pages.reference import PATH
+from tenantry.api.reference import PATH
 from tenantry.app import build_app
 from tests.support.app import make_settings
 from tests.support.browser import Watched

@@ -43,7 +43,7 @@ class _NoEvent(StrEnum):
     INVALID_PAYLOAD = "invalid_payload"
 
 
-class WebhookEndpoint:
+class WebhookReceiver:
     """Receives signed events."""
 
     def __init__(

@@ -1,1 +1,0 @@
-"""Pages for people: templates, style sheets, and the routes that serve them."""
