@@ -1,4 +1,4 @@
-"""Peers on Node: better-auth's API keys, its Stripe plugin, and a Stripe sync engine, each in a folder of its own."""
+"""Peers on Node: better-auth's API keys, its Stripe plugin, and a Stripe sync engine, each in a separate folder."""
 
 import base64
 import contextlib
@@ -47,7 +47,7 @@ def contestants() -> list[Contestant]:
 
 
 class _Peer(Contestant):
-    """A package of npm behind a small server of ours: ``server.js`` in a folder beside this file."""
+    """A package of npm behind a small server: ``server.js`` in a folder beside this file."""
 
     name: str
     title: str

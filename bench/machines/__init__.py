@@ -1,1 +1,1 @@
-"""Several machines, each a network namespace: what becomes of the service when the network or a host fails."""
+"""Faults of the network and of hosts, on several machines that are network namespaces."""

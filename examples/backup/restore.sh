@@ -1,8 +1,8 @@
 #!/bin/sh
 # Restore a copy that backup.sh made into an empty database: restore.sh FILE
 #
-# The database is named as for psql, by PGDATABASE at least. Whoever restores owns the tables then: be the role that
-# runs `tenantry migrate`. All of it is restored, or nothing.
+# The database is named as for psql, by PGDATABASE at least. The role that restores owns the tables: use the role that
+# runs `tenantry migrate`. The restore is one transaction.
 set -eu
 file=${1:?usage: restore.sh FILE}
 : "${PGDATABASE:?the database to restore into}"
@@ -25,7 +25,7 @@ sed -E -i '/^[0-9]+; [0-9]+ [0-9]+ (POLICY|ROW SECURITY|COMMENT [^ ]+ POLICY) /d
 pg_restore --no-password --exit-on-error --single-transaction --no-owner --no-privileges --use-list="$contents" \
   --dbname="$PGDATABASE" "$file"
 psql --no-psqlrc --no-password --quiet --set ON_ERROR_STOP=1 <<'SQL'
--- Privileges are not in the copy: what a function may do on behalf of its owner is nobody else's until they are given.
+-- The dump has no privileges: until they are granted, no other role may call a function that acts for its owner.
 DO $$
 DECLARE
   name regprocedure;

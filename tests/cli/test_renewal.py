@@ -46,7 +46,7 @@ async def test_signing_out_meanwhile(home: Home, provider: StandIn) -> None:
     provider.on_request[WHOAMI] = (home.kept / "default" / "session.json").unlink
     done = await home.run("whoami")
     assert done.code == 4
-    assert "somebody signed out" in done.err
+    assert "the user signed out" in done.err
     assert SIGN_IN in done.err
 
 

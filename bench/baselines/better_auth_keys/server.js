@@ -1,7 +1,7 @@
 // better-auth with organizations that own API keys, and an API behind these keys. `node server.js migrate` makes the
 // tables, `node server.js` serves on PORT in PROCESSES processes. With KEY_STORAGE=memory the keys are in secondary
-// storage alone, as the plugin's documentation advises for high performance; each process's memory stands in for the
-// Redis of its example, filled from the table when it starts.
+// storage alone, as the plugin's documentation advises for high performance; each process's memory replaces the Redis
+// of its example, and is filled from the table at the start.
 import { createServer } from 'node:http';
 import { json } from 'node:stream/consumers';
 

@@ -35,7 +35,7 @@ class Content(bytes):
 class Call(msgspec.Struct, frozen=True):
     """A request: where to, and what with. ``repeatable`` ones may be sent again when an answer is lost.
 
-    ``vanishes`` tells of a deletion after which the object is missing: then a 404 after a lost answer is its success.
+    ``vanishes`` marks a deletion after which the object is missing: then a 404 after a lost answer is its success.
     """
 
     method: str
@@ -131,7 +131,7 @@ def record_responses() -> Generator[list[Response]]:
 
 
 def record(response: Response) -> None:
-    """Hand an answer to whoever records."""
+    """Pass an answer to the recorders."""
     for responses in _recorders.get():
         responses.append(response)
 

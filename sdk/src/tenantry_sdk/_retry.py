@@ -93,21 +93,21 @@ class Progress:
         return seconds
 
     def after_loss(self, error: ConnectionFailedError, now: float) -> float:
-        """Seconds to wait where no answer came. Raises ``error`` where that is the end of it."""
+        """Return seconds to wait after a lost answer. Raises ``error`` if there are no more attempts."""
         self._lost = True
         return self._wait(error, None, now, again=True)
 
     def after(self, response: Response, at: datetime, now: float) -> float | None:
-        """None for an answer that is the call's, else seconds to wait. Raises the error that it tells of."""
+        """Return seconds to wait before a retry, or None for a successful answer. Raises the answer's error."""
         status = response.status_code
         if status < 300:  # noqa: PLR2004
             return None
         if status == _NOT_FOUND and self._lost and self._call.vanishes:
-            return None  # the attempt whose answer was lost has done it
+            return None  # the attempt with the lost answer succeeded
         pause = retry_after(response.headers, at)
         error = error_of(status, response.headers, response.content, pause)
         if error.code == _IN_FLIGHT and self._lost:
-            self._attempt -= 1  # the lost attempt still runs: that takes as long as it takes
+            self._attempt -= 1  # the lost attempt still runs; it does not count
             return self._wait(error, self._patience.backoff.in_flight, now, again=True)
         if status in _MAYBE_DONE:
             self._lost = True

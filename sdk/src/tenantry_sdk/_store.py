@@ -21,7 +21,7 @@ _SERVICE: Final = "tenantry"
 
 
 class Token(msgspec.Struct, frozen=True):
-    """An access token. ``expires_at`` is Unix time in seconds and ``lifetime`` in seconds; None where nobody says.
+    """An access token. ``expires_at`` is Unix time in seconds and ``lifetime`` in seconds; None if unknown.
 
     ``issuer`` and ``client_id`` say where it is from, so that no other identity provider is sent it.
     """
@@ -62,7 +62,7 @@ class TokenStore(Protocol):
         """Keep nothing any more."""
 
     def try_lock(self) -> Any:  # noqa: ANN401
-        """What `unlock` takes, if nobody else renews the token now; else None."""
+        """Lock the token; return the argument for `unlock`, or None if another process holds the lock."""
 
     def unlock(self, lock: Any) -> None:  # noqa: ANN401
         """Let others renew it."""

@@ -54,7 +54,7 @@ class RefreshToken(_Grant, frozen=True, kw_only=True):
 
 
 class ClientCredentials(_Grant, frozen=True, kw_only=True):
-    """Tokens of a program of its own (RFC 6749, 4.4). ``audience`` is sent as ``audience`` and ``resource``."""
+    """Tokens of a program (RFC 6749, 4.4). ``audience`` is sent as ``audience`` and ``resource``."""
 
     client_secret: str | Secret
     scope: str | None = None
@@ -160,14 +160,14 @@ def as_token(value: object, now: float) -> Token:
 
 
 def check_address(url: str, what: str) -> None:
-    """Let only addresses pass where what is sent can be read by nobody else. Raises `ConfigurationError`."""
+    """Require https, or a loopback address. Raises `ConfigurationError`."""
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise ConfigurationError(f"{what} has to be an https address, or on this machine: {url}")
 
 
 def _usable(token: str) -> Secret:
-    """The token, if a header can carry it."""
+    """Return the token if a header can carry it."""
     stripped = token.strip()
     if not stripped.isascii() or not stripped.isprintable() or not stripped or " " in stripped:
         raise ConfigurationError("The access token holds characters that none has, or is empty.")
@@ -179,7 +179,7 @@ class _Claims(msgspec.Struct):
 
 
 def _expiry(token: str) -> float | None:
-    """``exp`` of a JWT, unchecked: it only says when to ask again."""
+    """Return the ``exp`` of a JWT, unverified: it only determines the renewal."""
     parts = token.split(".")
     if len(parts) != _JWT_PARTS:
         return None

@@ -104,7 +104,7 @@ class LostKeyError(TenantryError):
 class TokenRefreshError(TenantryError):
     """The identity provider gave no token. ``code`` is its OAuth error (RFC 6749, 5.2), where it named one.
 
-    It is ``signed_out`` where the kept token is gone, because somebody signed out meanwhile.
+    It is ``signed_out`` if the stored token is gone because the user signed out.
     """
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
@@ -113,7 +113,7 @@ class TokenRefreshError(TenantryError):
 
 
 class APIError(TenantryError):
-    """The service refused. Each status has a class of its own below this one.
+    """The service rejected the request. Each status has its own subclass.
 
     ``code`` names the reason, ``detail`` tells it in words, ``errors`` the faulty fields, ``request_id`` finds the
     request in the service's log, and ``next_step`` says what to do, where that is known.
@@ -193,7 +193,7 @@ class RequestTimeoutError(APIError):
 
 
 class ConflictError(APIError):
-    """409: it does not go together with what is there."""
+    """409: the request conflicts with the current state."""
 
     status = 409
 
@@ -275,7 +275,7 @@ class _Problem(msgspec.Struct):
 
 
 def error_of(status: int, headers: Mapping[str, str], content: bytes, retry_after: float | None) -> APIError:
-    """The error that an answer tells of."""
+    """Return the error of an answer."""
     try:
         document = msgspec.json.decode(content, type=dict[str, Any])
         problem = msgspec.convert(document, _Problem)

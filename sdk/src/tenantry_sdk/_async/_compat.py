@@ -70,7 +70,7 @@ class Guard(nullcontext[None]):
 
 
 class Flight(Generic[T]):
-    """Work that goes on whoever waits for it, and whether or not anybody does."""
+    """Shared work that continues even if every waiting caller is canceled."""
 
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         import anyio  # noqa: PLC0415
@@ -112,7 +112,7 @@ class Flight(Generic[T]):
 
 
 def _detached(work: Callable[[], Awaitable[None]]) -> object:
-    """Begin work that is nobody's: cancelling whoever began it does not end it."""
+    """Start detached work: canceling its starter does not end it."""
     import asyncio  # noqa: PLC0415
 
     try:

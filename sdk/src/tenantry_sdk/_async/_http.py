@@ -27,7 +27,7 @@ class AsyncHttp:
         self._is_closed = False
 
     def client(self) -> httpx2.AsyncClient:
-        """The client; a child of this process gets one of its own, for two cannot share a connection.
+        """The client; a forked child gets another one, because two processes cannot share a connection.
 
         Raises `ConfigurationError` once it is closed.
         """

@@ -1,4 +1,4 @@
-"""Lists that go on over all pages."""
+"""Iterators over all pages of a list."""
 
 from __future__ import annotations
 

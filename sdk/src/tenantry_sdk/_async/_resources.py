@@ -84,15 +84,14 @@ class AsyncApiKeys(_Resource):
         mode: str | None = None,
         idempotency_key: str | None = None,
     ) -> NewApiKey:
-        """Make a key; its ``secret`` is in the result and never again.
+        """Create a key; only this result has its ``secret``.
 
         ``scopes`` are ``<resource>:<action>``, either part ``*`` for any; ``access_level="OWNER"`` takes none.
-        ``mode`` is ``live`` or ``test``, the caller's own where it is left out. ``expires_at`` needs a time zone.
+        ``mode`` is ``live`` or ``test``; by default the caller's mode. ``expires_at`` needs a time zone.
 
-        No key is left behind whose secret nobody saw: where the answer is lost, the key it told of is revoked and
-        another one made. A caller that passes an ``idempotency_key`` keeps that to itself, and gets `ConflictError`
-        with the code ``idempotency_replay`` for a key that was made before. Raises `LostKeyError` where the lost key
-        could not be revoked.
+        If the answer is lost, the client revokes the key with the unknown secret and creates another one. A caller that
+        passes an ``idempotency_key`` handles this itself, and gets `ConflictError` with the code ``idempotency_replay``
+        for a key that was created before. Raises `LostKeyError` if the lost key could not be revoked.
         """
         content = body(
             org_id=org_id,
@@ -153,7 +152,7 @@ class AsyncApiKeys(_Resource):
         scopes: Sequence[str] | UnsetType = UNSET,
         expires_at: datetime | UnsetType | None = UNSET,
     ) -> ApiKey:
-        """Change an active key; what is left out stays. ``expires_at=None`` is for never."""
+        """Change an active key; omitted values stay. ``expires_at=None`` is for never."""
         content = body(
             name=name,
             scopes=scopes if isinstance(scopes, UnsetType) else listed(scopes, "scopes"),
@@ -162,24 +161,24 @@ class AsyncApiKeys(_Resource):
         return await self._write("PATCH", ApiKey, path("/api/v1/api-keys/{}", key_id), content)
 
     async def rotate(self, key_id: str, *, overlap_seconds: int = 0, idempotency_key: str | None = None) -> NewApiKey:
-        """Put a new key in the place of this one, which goes on for ``overlap_seconds`` (a week at most).
+        """Replace this key by a new one; the old key works for ``overlap_seconds`` more (a week at most).
 
-        Where the answer is lost, the key it told of is rotated in turn, and ends at once: ``rotated_from`` of the
-        result is then that key. With an ``idempotency_key`` of the caller's own it is as in `create`. A key that
-        rotates itself cannot do that: should the answer be lost, `LostKeyError` says so, and somebody else has to
-        revoke the new key and make another.
+        If the answer is lost, the client rotates the new key in turn, without an overlap: ``rotated_from`` of the
+        result is then that key. With the caller's ``idempotency_key`` it behaves like `create`. A key that rotates
+        itself cannot do that: if its answer is lost, `LostKeyError` is raised, and another key has to revoke the new
+        key and create a replacement.
         """
         return await self._rotate(key_id, body(overlap_seconds=overlap_seconds), idempotency_key)
 
     async def delete(self, key_id: str, *, force: bool | None = None) -> None:
-        """Revoke a key: the next request with it is refused. Revoking it again changes nothing.
+        """Revoke a key: the next request with it is rejected. Revoking it again changes nothing.
 
         ``force`` is for the last OWNER key of an organization that has no owner.
         """
         await self._delete(path("/api/v1/api-keys/{}", key_id), force=force)
 
     async def report_leak(self, secret: str | Secret) -> RevokedKey:
-        """Revoke a key that was found where it should not be. Whoever knows a key may end it."""
+        """Revoke a leaked key. Anyone who knows a key may revoke it."""
         content = body(secret=revealed(secret))
         del secret  # no traceback of this call is to show it
         return await self._write("POST", RevokedKey, "/api/v1/api-keys/report-leak", content)
@@ -223,7 +222,7 @@ class AsyncProjects(_Resource):
     async def update(
         self, project_id: str, *, name: str | UnsetType = UNSET, description: str | UnsetType | None = UNSET
     ) -> Project:
-        """Change a project; what is left out stays. ``description=None`` clears it."""
+        """Change a project; omitted values stay. ``description=None`` clears it."""
         content = body(name=name, description=description)
         return await self._write("PATCH", Project, path("/api/v1/projects/{}", project_id), content)
 
@@ -251,7 +250,7 @@ class AsyncTenants(_Resource):
     async def update(
         self, tenant_id: str, *, name: str | UnsetType = UNSET, owner_email: str | UnsetType = UNSET
     ) -> Tenant:
-        """Change a tenant; what is left out stays."""
+        """Change a tenant; omitted values stay."""
         content = body(name=name, owner_email=owner_email)
         return await self._write("PATCH", Tenant, path("/api/v1/tenants/{}", tenant_id), content)
 
@@ -429,7 +428,7 @@ class AsyncAuditEvents(_Resource):
 
 
 def _lost_key(error: TenantryError) -> str | None:
-    """The key that a lost answer told of, if that is what the error is about."""
+    """Return the key id of a lost answer, if the error reports one."""
     key_id = error.document.get("id") if isinstance(error, ConflictError) and error.code == _REPLAY else None
     return key_id if isinstance(key_id, str) else None
 

@@ -41,8 +41,8 @@ class Tenantry:
 
     A call takes ``timeout`` seconds at most, waits and further attempts included, and each attempt
     ``attempt_timeout``. Reads, deletes and creates are attempted ``attempts`` times where an answer is lost, or is
-    408, 429, 502, 503 or 504; the rest once. ``http_client`` is for proxies, certificates and tests; whoever passes one
-    closes it. ``allow_http`` lets a credential go to another machine unencrypted.
+    408, 429, 502, 503 or 504; the rest once. ``http_client`` is for proxies, certificates and tests;a caller that
+    passes one closes it. ``allow_http`` lets a credential go to another machine unencrypted.
 
     Raises `ConfigurationError`. It holds connections: use it in ``with``, or call `close`.
     """

@@ -27,7 +27,7 @@ def sleep(seconds: float) -> None:
 def fetch(client: httpx2.Client, request: httpx2.Request, seconds: float) -> Response:
     """Send a request and read the whole answer.
 
-    In a thread of its own: nothing else bounds the look-up of a host's name, or an answer that comes in bit by bit.
+    Runs in a thread, because nothing else bounds the lookup of a host name or an answer that arrives byte by byte.
     Raises `TimeoutError` when that takes longer than ``seconds``, `UnreadableAnswerError` for far too much.
     """
     ends = time.monotonic() + seconds
@@ -39,7 +39,7 @@ def fetch(client: httpx2.Client, request: httpx2.Request, seconds: float) -> Res
             for piece in response.iter_bytes():
                 answer.add(piece)
                 if time.monotonic() > ends:
-                    raise TimeoutError  # whoever asked is gone
+                    raise TimeoutError  # the caller has timed out
         finally:
             response.close()
         return answer.response()
@@ -67,7 +67,7 @@ Guard = threading.Lock
 
 
 class Work(Generic[T]):
-    """A function in a thread of its own."""
+    """A function in a separate thread."""
 
     def __init__(self, function: Callable[[], T], *, daemon: bool) -> None:
         """At the end of the program, what is ``daemon`` ends with it, and the rest is waited for."""
@@ -106,7 +106,7 @@ class Work(Generic[T]):
 
 
 class Flight(Work[T]):
-    """Work that goes on whoever waits for it, and whether or not anybody does."""
+    """Shared work that continues even if every waiting caller times out."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self.begun = time.monotonic()

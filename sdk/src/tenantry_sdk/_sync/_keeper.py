@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import httpx2
 
 _SECONDS: Final = 15.0
-"""Each request to the identity provider may take, whoever waits for it."""
+"""Timeout of each request to the identity provider."""
 _STALE_AFTER: Final = 2.0
 """Seconds that a call waits for another token while the present one lasts."""
 _PAUSE: Final = 2.0
@@ -45,7 +45,7 @@ logger = logging.getLogger("tenantry_sdk")
 
 
 class Keeper:
-    """Holds the token in use. A renewal goes on though nobody waits for it any more: its result is always kept."""
+    """Holds the current token. A renewal continues without a waiting caller: its result is always stored."""
 
     def __init__(self, source: TokenSource, http: Http) -> None:
         self._source = source
@@ -78,9 +78,9 @@ class Keeper:
             return token
 
     def renewed(self, old: Token | None, ends: float) -> Token:
-        """Another token than ``old``: whoever comes first has it fetched, and the others get the same."""
+        """Return another token than ``old``: the first caller fetches it, and the others get the same one."""
         if os.getpid() != self._pid:
-            self._begin()  # in a child, nobody works on what the parent began
+            self._begin()  # a forked child does not continue the parent's renewal
         with self._guard:
             if self._token is not None and self._token is not old:
                 return self._token
@@ -123,7 +123,7 @@ class Keeper:
                 kept = None
             if kept is None and old is not None and not self._unsaved:
                 raise TokenRefreshError(
-                    "The kept token is gone: somebody signed out. Sign in again.", code="signed_out"
+                    "The stored token is gone: the user signed out. Sign in again.", code="signed_out"
                 )
             # Another process may have renewed it; a refresh token that is used twice may end all of them.
             fresh = kept if kept != old else None
@@ -180,7 +180,7 @@ class Keeper:
 
 
 class Fixed:
-    """Holds an API key or a token that nobody renews."""
+    """Holds an API key, or a token without renewal."""
 
     def __init__(self, credential: Secret) -> None:
         self._token = Token(credential)

@@ -1,5 +1,5 @@
 # Made from _async/_pager.py by sdk/make_sync.py: change that one.
-"""Lists that go on over all pages."""
+"""Iterators over all pages of a list."""
 
 from __future__ import annotations
 
