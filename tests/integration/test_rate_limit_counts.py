@@ -11,7 +11,7 @@ from tenantry.auth.rate_limits_store import LOCK_SUBJECTS, take
 from tenantry.billing.ledger_store import lock_names
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
-from tenantry.domain.rate_limits import Granted, Taking
+from tenantry.domain.rate_limits import ShareGrant, ShareRequest
 from tests.support.billing import until_blocked
 
 NOW = 1_800_000_000
@@ -31,8 +31,8 @@ async def connection(emptied: str) -> AsyncIterator[Connection]:
         yield connection
 
 
-async def take_one(connection: Connection, wanted: int, limit: int = 10, now: int = NOW) -> Granted:
-    return (await take(connection, [Taking("a", limit, wanted, NEVER, 0)], now))["a"]
+async def take_one(connection: Connection, wanted: int, limit: int = 10, now: int = NOW) -> ShareGrant:
+    return (await take(connection, [ShareRequest("a", limit, wanted, NEVER, 0)], now))["a"]
 
 
 async def counts_of(connection: Connection) -> list[tuple[int, int]]:
@@ -41,16 +41,16 @@ async def counts_of(connection: Connection) -> list[tuple[int, int]]:
 
 
 async def test_no_more_is_granted_than_is_left(connection: Connection) -> None:
-    assert await take_one(connection, 7) == Granted(7, 7, NOW)
-    assert await take_one(connection, 7) == Granted(3, 10, NOW)
-    assert await take_one(connection, 7) == Granted(0, 10, NOW)
+    assert await take_one(connection, 7) == ShareGrant(7, 7, NOW)
+    assert await take_one(connection, 7) == ShareGrant(3, 10, NOW)
+    assert await take_one(connection, 7) == ShareGrant(0, 10, NOW)
     assert await counts_of(connection) == [(NOW, 10)]
 
 
 async def test_second_counts_for_sixty_seconds_after_it(connection: Connection) -> None:
     await take_one(connection, 10)
-    assert await take_one(connection, 1, now=NOW + 60) == Granted(0, 10, NOW)
-    assert await take_one(connection, 1, now=NOW + 61) == Granted(1, 1, NOW + 61)
+    assert await take_one(connection, 1, now=NOW + 60) == ShareGrant(0, 10, NOW)
+    assert await take_one(connection, 1, now=NOW + 61) == ShareGrant(1, 1, NOW + 61)
 
 
 async def test_seconds_past_the_window_are_removed(connection: Connection) -> None:
@@ -62,45 +62,45 @@ async def test_seconds_past_the_window_are_removed(connection: Connection) -> No
 
 async def test_what_goes_back_is_granted_again_at_once(connection: Connection) -> None:
     await take_one(connection, 10)
-    returned = await take(connection, [Taking("a", 10, 5, NOW, 3)], NOW + 1)
-    assert returned == {"a": Granted(3, 10, NOW)}
+    returned = await take(connection, [ShareRequest("a", 10, 5, NOW, 3)], NOW + 1)
+    assert returned == {"a": ShareGrant(3, 10, NOW)}
     assert await counts_of(connection) == [(NOW, 7), (NOW + 1, 3)]
 
 
 async def test_no_more_goes_back_than_was_counted(connection: Connection) -> None:
     await take_one(connection, 2)
-    assert await take(connection, [Taking("a", 10, 20, NOW, 9)], NOW + 1) == {"a": Granted(10, 10, NOW + 1)}
-    assert await take(connection, [Taking("b", 10, 20, NOW, 9)], NOW + 1) == {"b": Granted(10, 10, NOW + 1)}
+    assert await take(connection, [ShareRequest("a", 10, 20, NOW, 9)], NOW + 1) == {"a": ShareGrant(10, 10, NOW + 1)}
+    assert await take(connection, [ShareRequest("b", 10, 20, NOW, 9)], NOW + 1) == {"b": ShareGrant(10, 10, NOW + 1)}
 
 
 async def test_what_goes_back_of_this_second_alone_is_taken_off(connection: Connection) -> None:
     await take_one(connection, 5)
-    await take(connection, [Taking("a", 10, 0, NOW, 2)], NOW)
+    await take(connection, [ShareRequest("a", 10, 0, NOW, 2)], NOW)
     assert await counts_of(connection) == [(NOW, 3)]
 
 
 async def test_relief_is_the_second_that_lets_one_more_through(connection: Connection) -> None:
     for second, wanted in ((NOW, 1), (NOW + 1, 2), (NOW + 2, 7)):
         await take_one(connection, wanted, now=second)
-    assert await take_one(connection, 1, limit=10, now=NOW + 3) == Granted(0, 10, NOW)
-    assert await take_one(connection, 1, limit=9, now=NOW + 3) == Granted(0, 10, NOW + 1)
-    assert await take_one(connection, 1, limit=8, now=NOW + 3) == Granted(0, 10, NOW + 1)
-    assert await take_one(connection, 1, limit=7, now=NOW + 3) == Granted(0, 10, NOW + 2)
+    assert await take_one(connection, 1, limit=10, now=NOW + 3) == ShareGrant(0, 10, NOW)
+    assert await take_one(connection, 1, limit=9, now=NOW + 3) == ShareGrant(0, 10, NOW + 1)
+    assert await take_one(connection, 1, limit=8, now=NOW + 3) == ShareGrant(0, 10, NOW + 1)
+    assert await take_one(connection, 1, limit=7, now=NOW + 3) == ShareGrant(0, 10, NOW + 2)
 
 
 async def test_clock_that_is_ahead_takes_nothing_from_those_behind(connection: Connection) -> None:
     await take_one(connection, 10, now=NOW + 5)
-    assert await take_one(connection, 1) == Granted(0, 10, NOW + 5)
+    assert await take_one(connection, 1) == ShareGrant(0, 10, NOW + 5)
 
 
 async def test_subjects_are_counted_apart(connection: Connection) -> None:
-    taken = await take(connection, [Taking(name, 3, 2, NEVER, 0) for name in "ba"], NOW)
-    assert taken == {"a": Granted(2, 2, NOW), "b": Granted(2, 2, NOW)}
+    taken = await take(connection, [ShareRequest(name, 3, 2, NEVER, 0) for name in "ba"], NOW)
+    assert taken == {"a": ShareGrant(2, 2, NOW), "b": ShareGrant(2, 2, NOW)}
 
 
 async def test_what_one_subject_cannot_grant_the_one_around_it_keeps(connection: Connection) -> None:
-    tenant = Taking("tenant", 7, 12, NEVER, 0, 12)
-    keys = [Taking("key 1", 3, 10, NEVER, 0, 10, "tenant"), Taking("key 2", 3, 2, NEVER, 0, 2, "tenant")]
+    tenant = ShareRequest("tenant", 7, 12, NEVER, 0, 12)
+    keys = [ShareRequest("key 1", 3, 10, NEVER, 0, 10, "tenant"), ShareRequest("key 2", 3, 2, NEVER, 0, 2, "tenant")]
     taken = await take(connection, [tenant, *keys], NOW)
     assert {name: granted.number for name, granted in taken.items()} == {"tenant": 5, "key 1": 3, "key 2": 2}
 
@@ -112,7 +112,7 @@ async def test_taking_that_had_to_wait_sees_what_it_waited_for(emptied: str, con
         await until_blocked(emptied)
         await connection.execute("INSERT INTO request_counts VALUES ('a', %s, 8)", (NOW,))
         await connection.commit()
-        assert await waiting == Granted(2, 10, NOW)
+        assert await waiting == ShareGrant(2, 10, NOW)
 
 
 async def test_a_change_of_the_tenant_that_does_not_end_keeps_no_request_waiting(
@@ -120,7 +120,7 @@ async def test_a_change_of_the_tenant_that_does_not_end_keeps_no_request_waiting
 ) -> None:
     await lock_names(connection, claimed_tenants=["one"])
     async with await Connection.connect(emptied, options="-c lock_timeout=1s") as other:
-        taken = await take(other, [Taking(subject_of_tenant("one"), 10, 1, NEVER, 0)], NOW)
+        taken = await take(other, [ShareRequest(subject_of_tenant("one"), 10, 1, NEVER, 0)], NOW)
     assert [granted.number for granted in taken.values()] == [1]
 
 
@@ -133,7 +133,7 @@ async def test_many_at_once_get_the_limit_together_and_none_is_dead_locked(datab
         for turn in range(25):
             order = names[(number + turn) % 8 :] + names[: (number + turn) % 8]
             async with lanes[number].use() as connection:
-                taken = await take(connection, [Taking(name, 100, 3, NEVER, 0) for name in order], NOW + turn)
+                taken = await take(connection, [ShareRequest(name, 100, 3, NEVER, 0) for name in order], NOW + turn)
             got.update({name: granted.number for name, granted in taken.items()})
         return got
 

@@ -183,17 +183,17 @@ async def test_nothing_stays_of_one_that_came_back_after_the_window_and_could_no
     before = await shares_in_memory()
     async with database_link(conninfo) as link, limiter_on(link.conninfo, clock) as limiter:
         assert await let_through(limiter, 1, CALLER) == 1
-        await limiter.give_back()
+        await limiter.return_unused()
         clock.advance(seconds=61)
         async with counts_locked(conninfo):
             waiting = asyncio.create_task(limiter.count(CALLER))
             await until_blocked(conninfo)
-            giving_back = asyncio.create_task(limiter.give_back())
+            returning = asyncio.create_task(limiter.return_unused())
             await asyncio.sleep(0)  # it has begun
             await link.cut()
             with pytest.raises(AuthUnavailableError):
                 await waiting
-            await giving_back
+            await returning
         del waiting
         assert await shares_in_memory() == before
 

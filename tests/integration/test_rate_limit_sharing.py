@@ -72,7 +72,7 @@ async def test_idle_process_gives_back_what_it_did_not_use(
     await let_through(limiter, 5, WIDE)
     assert await counted(connection) == 7
     clock.advance(seconds=1)
-    await limiter.give_back()
+    await limiter.return_unused()
     assert await counted(connection) == 5
 
 
@@ -81,13 +81,13 @@ async def test_what_goes_back_is_there_for_others(emptied: str, limiter: RateLim
         await let_through(limiter, 5, WIDE)
         assert await let_through(other, 1000, WIDE) == 993
         clock.advance(seconds=1)
-        await limiter.give_back()
+        await limiter.return_unused()
         assert await let_through(other, 1000, WIDE) == 2
 
 
 async def test_share_that_is_good_still_is_kept(limiter: RateLimiter, connection: Connection) -> None:
     await let_through(limiter, 5, WIDE)
-    await limiter.give_back()
+    await limiter.return_unused()
     assert await counted(connection) == 7
 
 
@@ -104,10 +104,10 @@ async def test_counts_of_an_idle_subject_are_removed_after_the_window(
 ) -> None:
     await let_through(limiter, 5, WIDE)
     clock.advance(seconds=60)
-    await limiter.give_back()
+    await limiter.return_unused()
     assert await counted(connection) == 5
     clock.advance(seconds=1)
-    await limiter.give_back()
+    await limiter.return_unused()
     cursor = await connection.execute("SELECT count(*) FROM request_counts")
     assert await cursor.fetchone() == (0,)
     assert await let_through(limiter, 2000, WIDE) == 1000
@@ -140,20 +140,20 @@ async def test_share_that_came_too_late_is_taken_again_in_its_own_second(
     assert await cursor.fetchall() == [(0, 0), (1, 1)]
 
 
-async def test_without_the_database_shares_at_hand_are_good_and_nothing_else_is(
+async def test_only_reserved_shares_are_used_while_the_database_is_unavailable(
     emptied: str, clock: ManualClock
 ) -> None:
     async with database_link(emptied) as link, limiter_on(link.conninfo, clock, CATALOG) as limiter:
         await let_through(limiter, 5, WIDE)
         await link.cut()
-        assert limiter.count_at_once(WIDE) is not None
-        assert limiter.count_at_once(SMALL) is None
+        assert limiter.count_locally(WIDE) is not None
+        assert limiter.count_locally(SMALL) is None
         with pytest.raises(AuthUnavailableError):
             await limiter.count(SMALL)
         clock.advance(seconds=1)
         with watched("tenantry.auth.rate_limits") as log:
-            await limiter.give_back()
-        assert log.count("are not given back") == 1
+            await limiter.return_unused()
+        assert log.count("are not returned") == 1
         await link.restore()
         assert await let_through(limiter, 2, WIDE) == 2
 
@@ -196,6 +196,6 @@ async def test_what_was_taken_before_the_clock_was_set_back_is_forgotten(
     clock.advance(hours=26)
     assert await let_through(limiter, 1, WIDE) == 1
     clock.advance(hours=-26)
-    await limiter.give_back()
-    await limiter.give_back()
+    await limiter.return_unused()
+    await limiter.return_unused()
     assert await counted(connection) == 0

@@ -86,7 +86,7 @@ async def let_through(limiter: RateLimiter, caller: Principal, requests: int) ->
 
     async def one() -> int:
         try:
-            if limiter.count_at_once(caller) is None:
+            if limiter.count_locally(caller) is None:
                 await limiter.count(caller)
         except RateLimitedError:
             return 0
@@ -118,7 +118,7 @@ def test_no_window_ever_sees_more_than_the_limit(conninfo: str, record_property:
             through.append((world.now, world.run(let_through(limiter, caller, step.requests))))
             world.now += timedelta(microseconds=step.passes)
             if step.gives_back:
-                world.run(limiter.give_back())
+                world.run(limiter.return_unused())
             ran["requests"] += step.requests
         most = most_in_a_window(through, timedelta(seconds=WINDOW))
         ran["windows"] += len(through)

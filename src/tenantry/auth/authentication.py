@@ -379,7 +379,7 @@ class Admission:
             await self.throttle.delay(error, credential_kind(authorization))
             raise
         known(found.principal)
-        status = self._limiter.count_at_once(found.principal)
+        status = self._limiter.count_locally(found.principal)
         if status is None:
             remaining = self._deadline - (self._monotonic() - began)
             status = await _within(remaining, self._limiter.count(found.principal))

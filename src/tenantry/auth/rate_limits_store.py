@@ -1,24 +1,24 @@
-"""Requests counted by subject and second: shares are taken from it and given back to it, many at a time."""
+"""Requests counted by subject and second. Processes reserve and return shares of them in batches."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from tenantry.db.connection import Connection
 from tenantry.db.statements import BIGINT, BIGINTS, TEXTS, Statement
-from tenantry.domain.rate_limits import SLOTS, Granted, Taking
+from tenantry.domain.rate_limits import SLOTS, ShareGrant, ShareRequest
 
 SESSION: Final = r"-c synchronous_commit=off -c default_transaction_isolation=read\ committed"
-"""The settings of a session that takes: a crash may lose counts anyway, and each statement must see the latest ones."""
+"""Session settings: a crash may lose counts anyway, and each statement must see the latest ones."""
 
-# A statement sees what was committed before it began: so the lock is one of its own, before the one that counts. Its
-# name is not the subject, which is also what a change of the tenant holds: as long as a lost standby lets that wait.
+# A separate statement, because a statement sees only what was committed before it began. The lock's name is not the
+# subject, which changes of the tenant lock for as long as a lost standby lets them wait.
 LOCK_SUBJECTS: Final = Statement(
     "SELECT pg_advisory_xact_lock(hashtextextended('requests of ' || subject, 0)) FROM unnest($1) AS asked (subject)",
     TEXTS,
 )
-# Each subject's rows are found by index, whatever the planner knows of the table: hence the OFFSET 0. What goes back is
-# of an earlier second, or nothing is wanted with it: so no row is written twice. Clocks differ a little; what is more
-# than a window ahead was counted by a clock that was wrong, and nobody is to wait for that second.
+# The OFFSET 0 makes the planner find each subject's rows by the index, whatever its statistics. Returned shares are of
+# an earlier second, or nothing is wanted with them: so no row is written twice. Clocks differ a little; counts more
+# than a window ahead are of a wrong clock, and must not make requests wait.
 TAKE: Final = Statement(
     """
 WITH asked AS (
@@ -89,11 +89,11 @@ SELECT g.subject, g.number::int, (g.used + g.number)::bigint,
 )  # fmt: skip
 
 
-async def take(connection: Connection, takings: Sequence[Taking], now: int) -> dict[str, Granted]:
-    """Count what is granted of each taking in the second ``now``, and commit; by subject. Each subject comes once.
+async def take(connection: Connection, requests: Sequence[ShareRequest], now: int) -> dict[str, ShareGrant]:
+    """Grant requests in the second ``now`` and commit; return the grants by subject. Each subject occurs once.
 
-    Whoever takes for one of these subjects at the same time waits.
+    Other requests for these subjects wait meanwhile.
     """
-    columns = [*zip(*sorted(takings), strict=True)]
+    columns = [*zip(*sorted(requests), strict=True)]
     _, rows = await connection.together(LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS), commit=True)
-    return {row[0]: Granted(*row[1:]) for row in rows}
+    return {row[0]: ShareGrant(*row[1:]) for row in rows}

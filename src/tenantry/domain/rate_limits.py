@@ -1,7 +1,7 @@
-"""Rate limits: what a caller has left of each, and the shares of them that a process takes and gives back.
+"""Rate limits: the remaining quota of a caller, and the shares of a limit that a process reserves and returns.
 
-A limit of N says: in no `WINDOW` seconds are more than N requests let through. Requests are counted by whole seconds
-of the Unix epoch, so each counts for as long as any 60 seconds could hold it: for `SLOTS` seconds, its own among them.
+A limit of N allows at most N requests in any `WINDOW` seconds. Requests are counted by whole seconds of the Unix epoch,
+so each counts as long as any 60 seconds could contain it: for `SLOTS` seconds, including its own.
 """
 
 from enum import StrEnum
@@ -12,21 +12,21 @@ import msgspec
 WINDOW: Final = 60
 """Seconds."""
 SLOTS: Final = WINDOW + 1
-"""Seconds that count together."""
+"""Seconds that are counted together."""
 _SHARES_OF_A_LIMIT: Final = 100
 _CAN_BE_SPARED: Final = 2 * _SHARES_OF_A_LIMIT
 _NEVER: Final = -SLOTS
 
 
 class Policy(StrEnum):
-    """Whose requests a limit counts: all of a tenant's together, or those of one key or user."""
+    """Whether a limit counts all requests of a tenant, or those of one key or user."""
 
     TENANT = "tenant"
     KEY = "key"
 
 
 class Quota(msgspec.Struct, frozen=True, gc=False):
-    """What is left of one limit, as far as this process knows; after ``reset`` seconds more comes back."""
+    """The remaining requests of one limit, as far as this process knows; ``reset`` is when more become available."""
 
     policy: Policy
     limit: int
@@ -35,26 +35,26 @@ class Quota(msgspec.Struct, frozen=True, gc=False):
 
 
 RateLimitStatus = tuple[Quota, ...]
-"""Where a caller stands with each of its limits, the tenant's first; empty where there are none."""
+"""A caller's quotas, the tenant's first; empty without limits."""
 
 
-class Granted(NamedTuple):
-    """What came of a taking: ``number`` requests, ``total`` counted now with these, and the second that frees more.
+class ShareGrant(NamedTuple):
+    """The answer to a `ShareRequest`: ``number`` requests granted, ``total`` counted now including these.
 
-    ``relief`` is the counted second whose end in the window lets further requests through.
+    ``frees_at`` is the counted second whose end in the window allows further requests.
     """
 
     number: int
     total: int
-    relief: int
+    frees_at: int
 
 
-class Taking(NamedTuple):
-    """What a process asks of one subject's count: ``wanted`` more requests under ``limit``.
+class ShareRequest(NamedTuple):
+    """A request of a process for ``wanted`` more requests of a subject under ``limit``.
 
-    What was ``unused`` of the share of the second ``taken_in`` goes back with it. Of the wanted, ``missing`` are for
-    requests that wait, and must be had of the subject ``within`` as well: that subject is asked for as many fewer as
-    cannot be granted here.
+    It returns the ``unused`` part of the share of the second ``taken_in``. Of the wanted, ``missing`` are for requests
+    that wait, and are needed of the subject ``within`` as well, which is asked for as many fewer as this one cannot
+    grant.
     """
 
     subject: str
@@ -67,124 +67,125 @@ class Taking(NamedTuple):
 
 
 class Share:
-    """The requests that one process may let through under one limit, in one second.
+    """The requests that one process may accept under one limit, in one second.
 
-    A share is good in the second that it was taken in. It is as large as what the second before let through, and grows
-    while it is used up, to a hundredth of the limit: that is what a process may hold that others lack.
+    A share is valid in the second in which it was granted. It is as large as the requests accepted in the second
+    before, and doubles while it is used up, to at most a hundredth of the limit: so much a process may withhold from
+    others.
     """
 
-    __slots__ = ("_shut_in", "_spoiled", "_step", "_taken", "free", "held", "left", "limit", "policy", "relief",
-                 "second", "subject", "within")  # fmt: skip
+    __slots__ = ("_exhausted_in", "_step", "_taken", "_unusable", "free", "frees_at", "left", "limit", "policy",
+                 "second", "subject", "uses", "within")  # fmt: skip
 
     def __init__(self, policy: Policy, subject: str, limit: int, within: str = "") -> None:
-        """``within`` is the subject that counts the same requests together with those of others."""
+        """``within`` is the subject that counts the same requests together with others."""
         self.policy = policy
         self.subject = subject
         self.within = within
         self.limit = limit
         self.second = _NEVER
-        """The second in which the share is good."""
+        """The second in which the share is valid."""
         self.left = 0
         self.free = 0
-        """What nobody had taken at the last look."""
-        self.relief = _NEVER
-        self.held = 0
-        """How many requests wait for this share, and how many takings of it are under way."""
-        self._spoiled = 0
+        """The part of the limit that was available at the last answer."""
+        self.frees_at = _NEVER
+        self.uses = 0
+        """The number of waiting requests and database queries that use this share."""
+        self._unusable = 0
         self._taken = 0
         self._step = 1
-        self._shut_in = _NEVER
+        self._exhausted_in = _NEVER
 
     @property
     def unused(self) -> int:
-        """What has been taken and not let through."""
-        return self.left + self._spoiled
+        """The granted requests that were not accepted."""
+        return self.left + self._unusable
 
     @property
     def has_expired(self) -> bool:
-        """Whether nothing counts any more that was taken of it; so it is with a new one."""
+        """Whether nothing of it counts any more, as for a new share."""
         return self.second == _NEVER
 
     def expire(self) -> None:
-        """What was taken is past the window."""
+        """Mark all of it as outside the window."""
         self.second = _NEVER
 
     def set_limit(self, limit: int) -> None:
-        """The plan has changed. What was taken under a higher limit is let through no more."""
+        """Set the limit of another plan. A share of a higher limit is no longer valid."""
         if limit < self.limit:
-            self._spoiled += self.left
+            self._unusable += self.left
             self.left = 0
         self.free = max(0, self.free + limit - self.limit)
         self.limit = limit
-        self._shut_in = _NEVER
+        self._exhausted_in = _NEVER
 
-    def has_some(self, second: int) -> bool:
-        """Whether a request may be let through now."""
+    def is_available(self, second: int) -> bool:
+        """Whether a request may be accepted now."""
         return self.left > 0 and self.second == second
 
-    def is_shut(self, second: int) -> bool:
-        """Whether there is nothing more to be had in this second."""
-        return self.limit == 0 or (self._shut_in == second and self.left == 0)
+    def is_exhausted(self, second: int) -> bool:
+        """Whether no request can be granted in this second."""
+        return self.limit == 0 or (self._exhausted_in == second and self.left == 0)
 
-    def is_used_up(self, second: int) -> bool:
-        """Whether nothing is to be had in this second, going by the last look, which may be of an earlier one.
+    def seems_exhausted(self, second: int) -> bool:
+        """Whether the last answer, perhaps of an earlier second, left nothing for this second.
 
-        As others may have given back meanwhile, this is no ground to refuse a request.
+        Other processes may have returned some since, so this is no reason to reject a request.
         """
-        return self.free == 0 and self.unused == 0 and self.relief + SLOTS > second
+        return self.free == 0 and self.unused == 0 and self.frees_at + SLOTS > second
 
-    def put_back(self, second: int) -> None:
-        """A request that this share of ``second`` was counted for does not come. Too late, it stays counted."""
+    def refund(self, second: int) -> None:
+        """Return one request of ``second`` to the share; after that second it stays counted."""
         if self.second == second:
             self.left += 1
 
-    def is_foreseen(self, second: int) -> bool:
-        """Whether to take a share before anybody waits for it: it was used a second ago, and others can spare it."""
+    def should_prefetch(self, second: int) -> bool:
+        """Whether to request a share before it is needed: it was used a second ago, and the limit is large."""
         return self.limit >= _CAN_BE_SPARED and self.second == second - 1 and self._taken > self.unused
 
-    def ask(self, second: int, demand: int) -> Taking | None:
-        """What to take for so many waiting requests, none of them if it is foreseen; None if the share has enough.
+    def ask(self, second: int, demand: int) -> ShareRequest | None:
+        """Return the request for so many waiting requests (0 to prefetch); None if the share suffices.
 
-        From here on what was left of an earlier second is gone; `receive` follows.
+        Discards the rest of an earlier second; `receive` must follow.
         """
-        foreseen = self.is_foreseen(second)
-        at_hand = self.left if self.second == second else 0
+        prefetch = self.should_prefetch(second)
+        available = self.left if self.second == second else 0
         gone = 0 if self.second == second else self.unused
-        if demand <= at_hand and not gone and not foreseen:
+        if demand <= available and not gone and not prefetch:
             return None
         self._step = self._next_step(second)
-        missing = max(0, demand - at_hand)
-        wanted = max(missing, self._step) if missing or foreseen else 0
-        taking = Taking(self.subject, self.limit, wanted, self.second, gone, missing, self.within)
+        missing = max(0, demand - available)
+        wanted = max(missing, self._step) if missing or prefetch else 0
+        request = ShareRequest(self.subject, self.limit, wanted, self.second, gone, missing, self.within)
         if self.second != second:
-            self.left = self._spoiled = self._taken = 0
-        return taking
+            self.left = self._unusable = self._taken = 0
+        return request
 
-    def receive(self, second: int, granted: Granted) -> None:
-        """What `ask` asked for in ``second`` has been taken."""
+    def receive(self, second: int, granted: ShareGrant) -> None:
+        """Add the grant for the request that `ask` returned in ``second``."""
         if self.second != second:
             self.second = second
             self.left = self._taken = 0
         self.left += granted.number
         self._taken += granted.number
         self.free = max(0, self.limit - granted.total)
-        self.relief = granted.relief
+        self.frees_at = granted.frees_at
         if self.free == 0:
-            self._shut_in = second
+            self._exhausted_in = second
 
-    def surrender(self) -> Taking:
-        """Give everything back, also what is good still."""
-        taking = Taking(self.subject, self.limit, 0, self.second, self.unused)
+    def release(self) -> ShareRequest:
+        """Return the request that releases the whole share, valid or not."""
+        request = ShareRequest(self.subject, self.limit, 0, self.second, self.unused)
         self._taken -= self.unused
         self.free = min(self.limit, self.free + self.unused)
-        self.left = self._spoiled = 0
-        return taking
+        self.left = self._unusable = 0
+        return request
 
     def quota(self, second: int) -> Quota:
-        """What is left of the limit. As others take too, it may be less."""
+        """Return the remaining quota; other processes may have used some of it."""
         if self.limit == 0:
             return Quota(self.policy, 0, 0, WINDOW)
-        reset = self.relief + SLOTS - second
+        reset = self.frees_at + SLOTS - second
         return Quota(self.policy, self.limit, self.left + self.free, max(1, reset))
 
     def _next_step(self, second: int) -> int:
