@@ -242,7 +242,7 @@ async def test_a_backfill_that_stopped_after_events_that_failed_tries_them_again
         stopped = await operator.runs("backfill --since 2026-01-01T00:00:00Z", **provider)
     assert stopped.code == 6
     assert stopped.err.endswith(
-        "1 event could not be handled. Try them again, with what is left with: tenantry backfill --since "
+        "1 event could not be handled. Retry them and fetch the rest with: tenantry backfill --since "
         "2026-01-01T00:00:00Z\n"
     )
 

@@ -87,7 +87,6 @@ class WaitTimes(NamedTuple):
 
 
 def wait_times() -> WaitTimes:
-    """Return the wait times of the running command."""
     return click.get_current_context().find_object(WaitTimes) or WaitTimes()
 
 
@@ -104,12 +103,10 @@ class CommandFailure(msgspec.Struct, rename="camel"):
     request_id: str | None = None
 
     def print(self, *, as_json: bool) -> None:
-        """Print the failure on stderr."""
         text = json_text(msgspec.json.encode({"error": self})) if as_json else "\n".join(self._lines())
         click.echo(text, err=True)
 
     def exit(self, *, as_json: bool) -> NoReturn:
-        """Print the failure and exit."""
         self.print(as_json=as_json)
         sys.exit(self.exit_code)
 
@@ -194,7 +191,6 @@ class ApiContext:
 
     @cached_property
     def client(self) -> Tenantry:
-        """The SDK's client."""
         target, sign_in, tokens = self.target, self.target.sign_in, None
         if sign_in is not None:
             store = target.storage.tokens(sign_in)
@@ -275,7 +271,6 @@ class ApiContext:
             sys.exit(code)
 
     def document(self, value: Any) -> None:  # noqa: ANN401  # anything that can be JSON
-        """Print one JSON document on stdout."""
         click.echo(msgspec.json.format(_encoded(value), indent=2))
 
     def done(self, value: Any, message: str, result: str = "", *, as_line: bool = False) -> None:  # noqa: ANN401

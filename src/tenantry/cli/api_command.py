@@ -57,7 +57,7 @@ class ServiceCommand(click.Command):
         **more: object,
     ) -> None:
         as_json = click.Option(["--json", "as_json"], is_flag=True, help=json_help)
-        self._service = [
+        service = [
             click.Option(
                 [f"--{name.replace('_', '-')}"],
                 metavar=metavar,
@@ -67,7 +67,7 @@ class ServiceCommand(click.Command):
             for name, (metavar, text) in _SERVICE_OPTIONS.items()
             if name in self.service_options
         ]
-        super().__init__(name, params=[*(params or []), as_json, *self._service], **more)  # type: ignore[arg-type]
+        super().__init__(name, params=[*(params or []), as_json, *service], **more)  # type: ignore[arg-type]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; with ``--json`` among them, errors are JSON too."""
@@ -99,25 +99,14 @@ class ServiceCommand(click.Command):
             CommandFailure(error.format_message(), USAGE).exit(as_json=True)
 
     def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
-        """Call the callback."""
         assert self.callback is not None  # noqa: S101
         return ctx.invoke(self.callback, options, as_json=as_json, **ctx.params)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, and below them those that name the service."""
-        own = [param for param in self.get_params(ctx) if param not in self._service]
-        for heading, params in (("Options", own), ("Which service", self._service)):
-            records = [record for param in params if (record := param.get_help_record(ctx))]
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
 
 
 class ApiCommand(ServiceCommand):
     """A command that calls the API: its callback gets an `ApiContext`."""
 
     def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
-        """Call the callback with a client of the service."""
         assert self.callback is not None  # noqa: S101
         target = ClientConfiguration(options, os.environ).target()
         with ApiContext(target, as_json=as_json, waits=wait_times()) as api:
@@ -125,7 +114,6 @@ class ApiCommand(ServiceCommand):
 
 
 def _check_encoding(ctx: click.Context) -> None:
-    """Raise `click.UsageError` for an argument that is not UTF-8."""
     for name, value in ctx.params.items():
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, str) and any("\ud800" <= letter <= "\udfff" for letter in one):

@@ -40,11 +40,9 @@ class LazyGroup(click.Group):
         return self.own_sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names in the order of the help."""
         return [name for entries in self.sections.values() for name in entries]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return a command."""
         entry = _find(self.own_sections, cmd_name) or _find(self.sections, cmd_name)
         if entry is None or isinstance(entry, click.Group):
             return entry
@@ -188,7 +186,6 @@ def version() -> None:
 
 
 def _context_of(root: click.Context, names: Sequence[str]) -> click.Context:
-    """Return the context of the command with these names. Raises `click.UsageError` for an unknown one."""
     context = root
     for name in names:
         if not isinstance(context.command, click.Group):

@@ -1,15 +1,13 @@
 """Settings and database of operator commands; ``tenantry migrate``."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from pathlib import Path
-from typing import Final, NoReturn, Protocol, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import click
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.cli.command_group import INSTALL_DEVKIT
 from tenantry.cli.demo_folder import data_dir, demo_values, env_file_of, find_demo
@@ -37,7 +35,6 @@ from tenantry.settings import (
 Result = TypeVar("Result")
 Action = Callable[[Settings, Database], Awaitable[Result]]
 
-_ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # not bound here: requests go to loopback
 _FROM_DEMO: Final[tuple[str, ...]] = ("HOST", "PORT", "TENANTRY_DATA_DIR")
 """The running demo decides these, whatever the environment says."""
 _EXIT_CODES: Final[dict[type[DomainError], int]] = {
@@ -49,7 +46,6 @@ _EXIT_CODES: Final[dict[type[DomainError], int]] = {
 
 
 def exit_code(error: DomainError) -> int:
-    """Return the exit code for an error of the service."""
     if isinstance(error, ProviderRefusedError) and error.of_key:
         return NOT_AUTHENTICATED
     return _EXIT_CODES.get(type(error), FAILED)
@@ -63,7 +59,6 @@ def fail_on_settings(error: SettingsError) -> NoReturn:
 
 
 def lacks_database(error: SettingsError) -> bool:
-    """Return whether `DATABASE_URL` is missing."""
     return any(fault.startswith("DATABASE_URL: is missing") for fault in error.faults)
 
 
@@ -81,38 +76,6 @@ def command_values() -> tuple[dict[str, str], bool]:
     return {**demo, **env_file_of(folder), **values, **fixed, DEMO_FLAG: "true"}, True
 
 
-def service_base(values: Mapping[str, str]) -> str:
-    """Return the service's address: TENANTRY_BASE_URL, else HOST and PORT on this machine."""
-    if base := values.get("TENANTRY_BASE_URL", "").strip():
-        return base.rstrip("/")
-    host = values.get("HOST", "").strip()
-    host = "127.0.0.1" if host in _ANY_ADDRESS else host
-    return f"http://{f'[{host}]' if ':' in host else host}:{values.get('PORT', '').strip() or 3001}"
-
-
-class DatabaseServer(Protocol):
-    """A PostgreSQL server that a command starts and stops: the development kit's."""
-
-    @property
-    def conninfo(self) -> str:
-        """The connection string."""
-
-    def start(self) -> None:
-        """Start the server. Raises `RuntimeError` or `OSError` with a message for the user."""
-
-    def stop(self) -> None:
-        """Stop the server if this process started it."""
-
-
-def embedded_server(folder: Path) -> DatabaseServer:
-    """Return the development kit's PostgreSQL, with its data in ``folder``; exits if the kit is not installed."""
-    found = list(entry_points(group="tenantry.databases", name=EMBEDDED))
-    if not found:
-        fail(f"DATABASE_URL=embedded needs the development kit: {INSTALL_DEVKIT}", USAGE)
-    server: DatabaseServer = found[0].load()(folder)
-    return server
-
-
 @contextmanager
 def database(values: dict[str, str]) -> Iterator[str]:
     """Give the connection string of DATABASE_URL, or start the embedded server for the block."""
@@ -123,7 +86,10 @@ def database(values: dict[str, str]) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    server = embedded_server(data_dir(values))
+    found = list(entry_points(group="tenantry.databases", name=EMBEDDED))
+    if not found:
+        fail(f"DATABASE_URL=embedded needs the development kit: {INSTALL_DEVKIT}", USAGE)
+    server = found[0].load()(data_dir(values))
     try:
         server.start()
     except (RuntimeError, OSError) as error:
@@ -132,15 +98,6 @@ def database(values: dict[str, str]) -> Iterator[str]:
         yield server.conninfo
     finally:
         server.stop()
-
-
-def without_password(url: str) -> str:
-    """Format a database's address for people, without the password."""
-    try:
-        parts = conninfo_to_dict(url)
-    except (psycopg.ProgrammingError, UnicodeDecodeError):
-        return "of DATABASE_URL"
-    return make_conninfo("", **{name: parts[name] for name in ("user", "host", "port", "dbname") if name in parts})
 
 
 def migrated(conninfo: str, *, unreachable: int = FAILED) -> tuple[str | None, str]:
@@ -194,7 +151,7 @@ async def _connected(conninfo: str, settings: Settings, action: Action[Result], 
 def migrate(login: str | None) -> None:
     """Bring the schema of DATABASE_URL up to date.
 
-    With --grant-to the service can run as a login without privileges of its own: it takes roles that have only the
+    With --grant-to the service can run as a login without direct privileges: it takes roles that have only the
     privileges needed, and the role for requests sees one tenant's rows at a time. The command creates missing roles. If
     DATABASE_URL's role may not do that, it prints the statements, for a role that may.
     """

@@ -33,7 +33,6 @@ class Demo(NamedTuple):
 
 
 def is_loopback_url(address: str) -> bool:
-    """Return whether an address is on this machine."""
     try:
         return is_loopback(urlsplit(address).hostname or "")
     except ValueError:

@@ -64,7 +64,6 @@ def explain(org_id: str, *, as_json: bool, limit: int) -> None:
 
 
 def show(explanation: BillingExplanation, console: Console | None = None) -> None:
-    """Print a tenant's history."""
     console = console or Console(highlight=False)
     for indent, text in _lines(explanation):
         room = max(console.width - indent, _NARROWEST)
@@ -156,7 +155,6 @@ class ReplayReport(msgspec.Struct, rename="camel"):
     details: list[TenantReplay] = msgspec.field(default_factory=list)
 
     def add(self, checked: TenantReplay) -> None:
-        """Count a tenant."""
         self.tenants += 1
         self.events += checked.events
         self.differing += not checked.is_right

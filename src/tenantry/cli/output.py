@@ -41,21 +41,14 @@ _GAP: Final = 2
 _LEAST_WIDTH: Final = 8
 _WIDE: Final = 120
 _UNLIMITED: Final = 100_000
-_STYLES: Final = {
-    "active": "green",
-    "applied": "green",
-    "revoked": "red",
-    "expired": "yellow",
-    "removed": "red",
-    "past_due": "bold red",
-    "late": "yellow",
-    "parked": "yellow",
-    "invalid": "bold red",
-    "no_change": "dim",
-    "ignored": "dim",
-    "never": "dim",
-    "-": "dim",
+_CELLS: Final = {
+    "green": ("active", "applied"),
+    "red": ("revoked", "removed"),
+    "bold red": ("past_due", "invalid"),
+    "yellow": ("expired", "late", "parked"),
+    "dim": ("no_change", "ignored", "never", "-"),
 }
+_STYLES: Final = {cell: style for style, cells in _CELLS.items() for cell in cells}
 BAR_DELAY: Final = 1.0
 """Seconds before a progress bar appears."""
 
@@ -148,7 +141,6 @@ def json_text(encoded: bytes) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print an indented JSON document on stdout."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 

@@ -1,14 +1,13 @@
-"""``tenantry reconcile`` and ``tenantry backfill``: keeping tenants at the payment provider's truth."""
+"""``tenantry reconcile`` and ``tenantry backfill``: keep tenants equal to the payment provider's state."""
 
 import logging
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
-import msgspec
 
 from tenantry.billing.backfill import BackfillResult, MissedEvent
 from tenantry.billing.ingest import FAILED as NOT_HANDLED
@@ -16,11 +15,10 @@ from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_queries import BillingFields
 from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reconciliation
 from tenantry.cli.database import exit_code, on_database
-from tenantry.cli.output import FAILED, Value, counted, fail, parse_time, printable, progress, shown
+from tenantry.cli.output import FAILED, Value, counted, fail, parse_time, print_json, printable, progress, shown
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
-from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import RECORD_FIELDS
 from tenantry.domain.errors import DomainError, ProviderNotConfiguredError
 from tenantry.integrations.stripe.api import ProviderApi
@@ -28,121 +26,76 @@ from tenantry.settings import Settings
 
 DRIFT: Final = 3
 """The exit code of a comparison that found drift."""
-
 _CONNECTIONS: Final = 5
-_SHOWN_AS: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True))
-_PERIOD_END: Final = "current_period_end"
-
-
-class _Field(msgspec.Struct, frozen=True, rename="camel"):
-    field: str
-    ours: Value
-    provider: Value
-
-
-class _Missed(msgspec.Struct, frozen=True, rename="camel"):
-    id: str
-    type: str
-    created: datetime | None
-    tenant_id: str | None
-    outcome: str | None
-
-
-class _Tenant(msgspec.Struct, frozen=True, rename="camel"):
-    tenant_id: str
-    repaired: bool
-    fields: list[_Field]
-    missed: list[_Missed]
-    trouble: str | None
-
-
-class _Reconciled(msgspec.Struct, frozen=True, rename="camel"):
-    """The document of a comparison; ``details`` are the tenants that had drifted or could not be compared."""
-
-    dry_run: bool
-    compared: int
-    drifted: int
-    repaired: int
-    not_compared: int
-    stopped: str | None
-    details: list[_Tenant]
-
-
-class _Reached(msgspec.Struct, frozen=True):
-    id: str
-    created: datetime | None
-
-
-class _Backfilled(msgspec.Struct, frozen=True, rename="camel"):
-    """The document of a backfill; ``details`` are the missed events, newest first.
-
-    ``reached`` is the oldest event that is done: ``--until`` its time goes on where a run was stopped.
-    """
-
-    dry_run: bool
-    since: datetime
-    until: datetime | None
-    listed: int
-    missed: int
-    outcomes: dict[str, int]
-    stopped: str | None
-    reached: _Reached | None
-    details: list[_Missed]
+_JSON_NAMES: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True))
 
 
 @click.command("reconcile")
-@click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; may be given several times.")
-@click.option("--dry-run", is_flag=True, help="Only say what differs: write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="What was found and done as one JSON document.")
+@click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="The drift and repairs as one JSON document.")
 def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
     """Compare tenants with their subscriptions at the payment provider, and repair those that have drifted.
 
-    Every tenant with a customer is asked for, unless some are named. Shows each field that differs, ours and then the
-    provider's, and the events that never came in, which are fetched. Safe while the service runs. Needs
-    PROVIDER_SECRET_KEY.
+    Compares every tenant with a customer, or only those that you name. Shows each field that differs, ours and then the
+    provider's, and fetches the events that were missed. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
 
-    Exits with 0 if nothing had drifted, and with 3 if something had, repaired or not; without drift with 1 if a tenant
-    could not be compared, or the provider refuses every request; with 5 if a tenant that is named does not exist or
-    has no customer (then nothing is done); with 4 if the provider refuses the key, and with 6 if the provider or the
-    database is out of reach, whatever was found until then.
+    \b
+    Exits with
+      0  without drift
+      1  without drift, if a tenant could not be compared or the provider rejects every request
+      3  if there was drift, repaired or not
+      4  if the provider rejects the API key
+      5  if a tenant that you name does not exist or has no customer; then nothing is done
+      6  if the provider or the database is out of reach
     """
 
-    async def act(settings: Settings, database: Database) -> Reconciliation:
+    async def action(settings: Settings, database: Database) -> Reconciliation:
         async with _reconciler(settings, database) as reconciler:
             only = tenants or None
             with progress("comparing tenants", await reconciler.count(only)) as advance:
                 return await reconciler.run(only, dry_run=dry_run, progress=advance)
 
     logs.configure("console", logging.WARNING)
-    found = on_database(act, pool_size=_CONNECTIONS)
+    found = on_database(action, pool_size=_CONNECTIONS)
+    details = (*found.drifted, *found.troubled)
     if as_json:
-        _print_json(_document(found, dry_run=dry_run))
+        print_json(
+            {
+                "dryRun": dry_run,
+                "compared": found.compared,
+                "drifted": len(found.drifted),
+                "repaired": _repaired(found.drifted),
+                "notCompared": len(found.troubled),
+                "stopped": found.stopped and found.stopped.detail,
+                "details": list(map(_comparison_json, details)),
+            }
+        )
     else:
-        for comparison in (*found.drifted, *found.troubled):
+        for comparison in details:
             click.echo("\n".join(_lines(comparison)))
         if found.compared or found.troubled or found.stopped is None:
             click.echo(_summary(found, dry_run=dry_run))
     if found.stopped is not None:
-        _fail_on(found.stopped, f"after {counted(found.compared, 'tenant')}")
+        _fail(found.stopped, f"after {counted(found.compared, 'tenant')}")
     sys.exit(DRIFT if found.drifted else FAILED if found.troubled else 0)
 
 
 @click.command("backfill")
-@click.option("--since", required=True, type=parse_time, help="Events created since then, RFC 3339.")
-@click.option("--until", type=parse_time, help="Events created up to then, RFC 3339: goes on where a run was stopped.")
-@click.option("--dry-run", is_flag=True, help="Only say what was missed: write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="What was missed and done as one JSON document.")
+@click.option("--since", required=True, type=parse_time, metavar="TIME", help="Events created since then, RFC 3339.")
+@click.option("--until", type=parse_time, metavar="TIME", help="Events created until then; continues a stopped run.")
+@click.option("--dry-run", is_flag=True, help="Only print what was missed: write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="The missed events and their outcomes as one JSON document.")
 def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool) -> None:
-    """Take in the events of the payment provider that never came in, such as after an outage.
+    """Fetch the events of the payment provider that never arrived, such as after an outage.
 
-    The provider's list of events, which goes back 30 days, is read from its newest event to the given time. What the
-    ledger lacks takes the path of all events, and is shown with what became of it. A failed payment is mailed if it
-    is young, has not been paid since, and the tenant is past due. Safe while the service runs. Needs
-    PROVIDER_SECRET_KEY.
+    Reads the provider's list of events, which covers 30 days, from the newest event back to the given time. Missed
+    events are processed like all others, and shown with their outcomes. A failed payment is mailed if it is recent and
+    still unpaid. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
 
-    Exits with 0 when done, with 1 if an event could not be handled or the provider refuses a request, with 4 if it
-    refuses the key, and with 6 if the provider or the database is out of reach. A run that was stopped names the last
-    event that is done, and the command that goes on from there; what was taken in until then stays.
+    Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a request, with 4 if it
+    rejects the API key, and with 6 if the provider or the database is out of reach. A stopped run keeps the events that
+    it has processed, and prints the command that continues it.
     """
     now = system_clock()
     if since > now:
@@ -155,43 +108,54 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
             f"{shown(now - EVENTS_KEPT)} cannot be fetched. `tenantry reconcile` repairs tenants without it.",
             err=True,
         )
-    missed = list[_Missed]()
+    missed = list[MissedEvent]()
 
-    def tell(event: MissedEvent) -> None:
-        if as_json:
-            missed.append(_missed(event))
-        else:
+    def observe(event: MissedEvent) -> None:
+        missed.append(event)
+        if not as_json:
             click.echo(f"{_event_line(event)}  {shown(event.tenant_id)}  {event.outcome or 'missed'}")
 
-    async def act(settings: Settings, database: Database) -> BackfillResult:
+    async def action(settings: Settings, database: Database) -> BackfillResult:
         async with _reconciler(settings, database) as reconciler:
             second = None if until is None else int(until.timestamp())
-            return await reconciler.backfill.run(int(since.timestamp()), until=second, dry_run=dry_run, observer=tell)
+            return await reconciler.backfill.run(
+                int(since.timestamp()), until=second, dry_run=dry_run, observer=observe
+            )
 
     logs.configure("console", logging.WARNING)
-    done = on_database(act, pool_size=_CONNECTIONS)
+    done = on_database(action, pool_size=_CONNECTIONS)
+    reached = done.reached and {"id": done.reached.id, "created": from_epoch(done.reached.created)}
     if as_json:
-        _print_json(
-            _Backfilled(
-                dry_run, since, until, done.listed, done.missed, done.outcomes, _words(done.stopped),
-                _Reached(done.reached.id, from_epoch(done.reached.created)) if done.reached else None, missed,
-            )
-        )  # fmt: skip
+        print_json(
+            {
+                "dryRun": dry_run,
+                "since": since,
+                "until": until,
+                "listed": done.listed,
+                "missed": done.missed,
+                "outcomes": done.outcomes,
+                "stopped": done.stopped and done.stopped.detail,
+                "reached": reached,
+                "details": list(map(_event_json, missed)),
+            }
+        )
     elif done.listed or done.stopped is None:
-        click.echo(_backfill_summary(done, dry_run=dry_run))
+        outcomes = [f"{number:,} {outcome}" for outcome, number in sorted(done.outcomes.items())]
+        then = "nothing written" if dry_run else ", ".join(outcomes) or "nothing to do"
+        click.echo(f"{counted(done.listed, 'event')} listed, {done.missed:,} missed: {then}")
     if done.stopped is not None:
-        _fail_on(done.stopped, *_where(done, since, until, dry_run=dry_run))
+        _fail(done.stopped, *_continuation(done, since, until, dry_run=dry_run))
     sys.exit(FAILED if done.outcomes.get(NOT_HANDLED) else 0)
 
 
 @asynccontextmanager
 async def _reconciler(settings: Settings, database: Database) -> AsyncIterator[Reconciler]:
-    """What asks the provider. Raises `ProviderNotConfiguredError`."""
+    """Give a reconciler. Raises `ProviderNotConfiguredError`."""
     from tenantry.jobs.queue import JobQueue  # noqa: PLC0415  # slow to import
 
     if settings.provider_secret_key is None:
         raise ProviderNotConfiguredError("The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset.")
-    # deferring takes the caller's connection; the jobs are for the service's workers
+    # queues jobs on the caller's connection; the service's workers run them
     outbox = JobQueue("", asks_provider=False)
     webhooks = WebhookService([database.lane()], settings.billing, outbox, system_clock)
     async with aclosing(ProviderApi(settings.provider_secret_key, settings.provider_api_base)) as provider:
@@ -201,70 +165,52 @@ async def _reconciler(settings: Settings, database: Database) -> AsyncIterator[R
             await webhooks.close()
 
 
-def _where(done: BackfillResult, since: datetime, until: datetime | None, *, dry_run: bool) -> tuple[str, str]:
-    """Where a backfill was stopped, and how to go on."""
+def _continuation(done: BackfillResult, since: datetime, until: datetime | None, *, dry_run: bool) -> tuple[str, str]:
+    """Return where a backfill was stopped, and the command that continues it."""
     if done.reached is None:
         return "before the first event", ""
     moment = from_epoch(done.reached.created)
     where = f"after {counted(done.listed, 'event')}, at {printable(done.reached.id)} of {shown(moment)}"
     if failed := done.outcomes.get(NOT_HANDLED, 0):
-        goes_on = until
-        what = f"{counted(failed, 'event')} could not be handled. Try them again, with what is left"
+        continue_at = until
+        what = f"{counted(failed, 'event')} could not be handled. Retry them and fetch the rest"
     else:
-        goes_on = moment
+        continue_at = moment
         what = f"Events from {'the newest event' if until is None else shown(until)} back to then are done. Continue"
-    options = (
-        f"--since {shown(since)}{f' --until {shown(goes_on)}' if goes_on else ''}{' --dry-run' if dry_run else ''}"
-    )
-    return where, f"{what} with: tenantry backfill {options}"
+    options = f"--since {shown(since)}" + (f" --until {shown(continue_at)}" if continue_at else "")
+    return where, f"{what} with: tenantry backfill {options}{' --dry-run' if dry_run else ''}"
 
 
-def _fail_on(stopped: DomainError, where: str, more: str = "") -> NoReturn:
+def _fail(stopped: DomainError, where: str, more: str = "") -> NoReturn:
     fail(f"Stopped {where}: {stopped.detail}" + (f"\n{more}" if more else ""), exit_code(stopped))
 
 
-def _words(stopped: DomainError | None) -> str | None:
-    return stopped.detail if stopped else None
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "tenantId": comparison.tenant_id,
+        "repaired": comparison.repaired,
+        "fields": [{"field": name, "ours": ours, "provider": theirs} for name, ours, theirs in _fields(comparison)],
+        "missed": list(map(_event_json, comparison.missed)),
+        "trouble": comparison.trouble,
+    }
 
 
-def _print_json(document: msgspec.Struct) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+def _event_json(event: MissedEvent) -> dict[str, Any]:
+    created = from_epoch(event.created)
+    return {
+        "id": event.id, "type": event.type, "created": created, "tenantId": event.tenant_id, "outcome": event.outcome,
+    }  # fmt: skip
 
 
-def _document(found: Reconciliation, *, dry_run: bool) -> _Reconciled:
-    return _Reconciled(
-        dry_run,
-        found.compared,
-        len(found.drifted),
-        _repaired(found.drifted),
-        len(found.troubled),
-        _words(found.stopped),
-        [
-            _Tenant(
-                comparison.tenant_id,
-                comparison.repaired,
-                list(_fields(comparison)),
-                [_missed(event) for event in comparison.missed],
-                comparison.trouble,
-            )
-            for comparison in (*found.drifted, *found.troubled)
-        ],
-    )
-
-
-def _fields(comparison: Comparison) -> Iterator[_Field]:
+def _fields(comparison: Comparison) -> Iterator[tuple[str, Value, Value]]:
+    """Yield each field that differs: its name in JSON, our value, the provider's."""
     for name in RECORD_FIELDS:
         if name in comparison.drift:
-            ours, theirs = comparison.drift[name]
-            yield _Field(_SHOWN_AS[name], _value(name, ours), _value(name, theirs))
-
-
-def _value(name: str, fact: Fact) -> Value:
-    return from_epoch(fact) if name == _PERIOD_END and isinstance(fact, int) else fact
-
-
-def _missed(event: MissedEvent) -> _Missed:
-    return _Missed(event.id, event.type, from_epoch(event.created), event.tenant_id, event.outcome)
+            ours, theirs = (
+                from_epoch(value) if name == "current_period_end" and isinstance(value, int) else value
+                for value in comparison.drift[name]
+            )
+            yield _JSON_NAMES[name], ours, theirs
 
 
 def _lines(comparison: Comparison) -> Iterator[str]:
@@ -272,9 +218,9 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         yield f"{comparison.tenant_id}: could not be compared: {printable(comparison.trouble)}"
         return
     yield f"{comparison.tenant_id}: {'repaired' if comparison.repaired else 'has drifted'}"
-    width = max(len(_SHOWN_AS[name]) for name in comparison.drift)
-    for field in _fields(comparison):
-        yield f"  {field.field:{width}}  {shown(field.ours)} -> {shown(field.provider)}"
+    width = max(len(_JSON_NAMES[name]) for name in comparison.drift)
+    for name, ours, theirs in _fields(comparison):
+        yield f"  {name:{width}}  {shown(ours)} -> {shown(theirs)}"
     for event in comparison.missed:
         yield f"  missed  {_event_line(event)}"
 
@@ -288,16 +234,6 @@ def _repaired(drifted: Sequence[Comparison]) -> int:
 
 
 def _summary(found: Reconciliation, *, dry_run: bool) -> str:
-    parts = [
-        f"{len(found.drifted):,} drifted",
-        "nothing written" if dry_run else f"{_repaired(found.drifted):,} repaired",
-    ]
-    if found.troubled:
-        parts.append(f"{len(found.troubled):,} could not be compared")
-    return f"{counted(found.compared, 'tenant')} compared: {', '.join(parts)}"
-
-
-def _backfill_summary(done: BackfillResult, *, dry_run: bool) -> str:
-    outcomes = [f"{number:,} {outcome}" for outcome, number in sorted(done.outcomes.items())]
-    then = "nothing written" if dry_run else ", ".join(outcomes) or "nothing to do"
-    return f"{counted(done.listed, 'event')} listed, {done.missed:,} missed: {then}"
+    written = "nothing written" if dry_run else f"{_repaired(found.drifted):,} repaired"
+    troubled = f", {len(found.troubled):,} could not be compared" if found.troubled else ""
+    return f"{counted(found.compared, 'tenant')} compared: {len(found.drifted):,} drifted, {written}{troubled}"

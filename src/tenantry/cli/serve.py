@@ -94,7 +94,6 @@ def _load(values: dict[str, str]) -> Settings:
 
 
 def _say(settings: Settings, line: str, level: int = logging.INFO) -> None:
-    """Print a line for people on stderr, or log it if the log is JSON."""
     if settings.log_format == "json":
         logger.log(level, line)
     else:
@@ -224,7 +223,6 @@ def _serve_supervised(listener: socket.socket, supervisor: int) -> None:
 
 
 def server_config(settings: Settings, app: AsgiApp) -> uvicorn.Config:
-    """Return the configuration of uvicorn."""
     return uvicorn.Config(
         app,
         loop=f"{AcceptLoop.__module__}:{AcceptLoop.__qualname__}",

@@ -50,7 +50,6 @@ class ProviderResponse(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """The error for people."""
         text = self.fields.get("error_description") or self.fields.get("error") or "an unreadable response"
         return f"{self.status}, {printable(str(text))[:300]}"
 
@@ -74,7 +73,6 @@ class IdentityProvider:
         self.metadata = ProviderMetadata(issuer, "")
 
     def discover(self) -> None:
-        """Fetch the issuer's endpoints."""
         response = self._request("GET", self.issuer.rstrip("/") + _WELL_KNOWN)
         try:
             self.metadata = msgspec.convert(response.fields, ProviderMetadata)
@@ -95,7 +93,6 @@ class IdentityProvider:
         return {"client_id": self.client_id, "scope": scope, **audience}
 
     def post(self, endpoint: str, form: Mapping[str, str]) -> ProviderResponse:
-        """Send a form."""
         return self._request("POST", endpoint, form)
 
     def token(self, form: Mapping[str, str]) -> ProviderResponse:

@@ -78,7 +78,6 @@ class SignInStorage:
         return _SignInTokens(self, sign_in, self._keyring() if sign_in.keyring else self.file)
 
     def has_tokens(self) -> bool:
-        """Return whether the folder holds tokens, with or without a sign-in."""
         return (self._folder / _TOKEN).exists()
 
     def check_writable(self, *, keyring: bool) -> None:

@@ -17,12 +17,13 @@ from typing import Final
 import click
 import msgspec
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenants import TenantService
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.auth.api_keys import ApiKeyService
-from tenantry.cli.database import command_values, database, fail_on_settings, migrated, without_password
+from tenantry.cli.database import command_values, database, fail_on_settings, migrated
 from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY, data_dir, find_demo
 from tenantry.cli.output import USAGE, fail, own_command
 from tenantry.cli.serve import end_on_sigterm, run_server
@@ -168,7 +169,7 @@ def _leave_others_alone(conninfo: str) -> None:
         return  # whoever brings the schema up to date says what is wrong
     if revision is not None and asyncio.run(setup.is_of_others(Database(conninfo, pool_size=1))):
         fail(
-            f"DATABASE_URL in .env: that database ({without_password(conninfo)}) has tenants and is not the demo's. "
+            f"DATABASE_URL in .env: that database ({_without_password(conninfo)}) has tenants and is not the demo's. "
             "The demo would put a tenant, an OWNER key and a sign-in without a password into it.\n"
             f"For a database of the demo's own: DATABASE_URL= {own_command()} demo. To have the demo in that one all "
             "the same, set DATABASE_URL in the environment."
@@ -249,7 +250,7 @@ def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion,
     live = values.get(LIVE_KEY, "(made by an earlier start; see demo.env)")
     secret = settings.webhook_secrets[0].reveal()
     url = settings.database_url
-    place = settings.data_dir if url is None else f"the database {without_password(url)}"
+    place = settings.data_dir if url is None else f"the database {_without_password(url)}"
     return f"""
   tenantry is ready at {base}            (Ctrl-C stops everything; the data stays in {place})
 
@@ -362,3 +363,12 @@ def _erase(directory: Path) -> None:
 def _unlink(file: Path) -> None:
     file.unlink(missing_ok=True)
     file.with_suffix(".new").unlink(missing_ok=True)
+
+
+def _without_password(url: str) -> str:
+    """Format a database's address for people."""
+    try:
+        parts = conninfo_to_dict(url)
+    except (psycopg.ProgrammingError, UnicodeDecodeError):
+        return "of DATABASE_URL"
+    return make_conninfo("", **{name: parts[name] for name in ("user", "host", "port", "dbname") if name in parts})

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 import httpx2
 
-from tenantry.cli.database import service_base
 from tenantry.cli.output import fail
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
@@ -59,6 +58,15 @@ def origin_of(address: str) -> str:
 def host_and_port(address: str) -> tuple[str, int]:
     parts = urlsplit(address)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def service_base(values: Mapping[str, str]) -> str:
+    """Return the service's address: TENANTRY_BASE_URL, else HOST and PORT on this machine."""
+    if base := values.get("TENANTRY_BASE_URL", "").strip():
+        return base.rstrip("/")
+    host = values.get("HOST", "").strip()
+    host = "127.0.0.1" if host in ("", "0.0.0.0", "::") else host  # noqa: S104  # not bound here: requests go to loopback
+    return f"http://{f'[{host}]' if ':' in host else host}:{values.get('PORT', '').strip() or 3001}"
 
 
 def service_address(values: Mapping[str, str], forward_to: str | None) -> str:

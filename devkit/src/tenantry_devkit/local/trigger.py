@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.database import command_values, fail_on_settings, service_base
+from tenantry.cli.database import command_values, fail_on_settings
 from tenantry.cli.demo_folder import LIVE_KEY
 from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, counted, fail, own_command, printable
 from tenantry.common.secret import Secret
@@ -32,6 +32,7 @@ from tenantry_devkit.local.endpoint import (
     is_on_this_machine,
     origin_of,
     service_address,
+    service_base,
     signing_secret,
 )
 from tenantry_devkit.local.samples import EventSubject, OverrideError, override, sample_event

@@ -34,7 +34,6 @@ class Diagnosis(NamedTuple):
     remedy: str
 
     def found(self, **facts: object) -> Finding:
-        """Return the finding, with these facts in its texts."""
         return Finding(self.level, self.subject, self.message.format(**facts), self.remedy.format(**facts), self.why)
 
     def found_if(self, number: object, **facts: object) -> list[Finding]:

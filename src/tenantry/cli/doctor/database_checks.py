@@ -264,7 +264,6 @@ def judge_server(settings: Mapping[str, str]) -> Finding:
 
 
 def judge_revision(revision: str | None, newest: str) -> Finding:
-    """Judge whether the schema is the one that this release needs."""
     if revision is None:
         return _NO_SCHEMA.found()
     if revision == newest:
@@ -284,7 +283,6 @@ def judge_login(login: DatabaseLogin) -> Finding:
 
 
 def judge_writing(settings: Mapping[str, str]) -> list[Finding]:
-    """Judge whether the database accepts writes, in UTF-8."""
     is_read_only = settings.get("transaction_read_only") == "on" and settings.get("in_hot_standby") != "on"
     encoding = settings.get("server_encoding", "UTF8")
     return [*_READ_ONLY.found_if(is_read_only), *_ENCODING.found_if(encoding != "UTF8", encoding=encoding)]

@@ -108,12 +108,10 @@ def judge_secrets(secrets: Sequence[tuple[str, Secret]]) -> list[Finding]:
 
 
 def judge_traces(*, are_wanted: bool, can_be_made: bool) -> list[Finding]:
-    """Report traces that are requested but cannot be sent."""
     return [_NO_TRACES.found()] if are_wanted and not can_be_made else []
 
 
 def judge_catalog(catalog: Catalog) -> list[Finding]:
-    """Report plans without a price."""
     findings = [
         _NO_PRICE.found(plan=plan.id) for plan in catalog.plans if not plan.stripe_price_ids and plan.id != FREE
     ]
