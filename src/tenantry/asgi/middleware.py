@@ -22,8 +22,7 @@ ScopeRule = Callable[[str, str], str | None]
 """Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts any credential."""
 
 WEBSOCKET: Final = "WEBSOCKET"
-PRINCIPAL: Final = "tenantry.principal"
-"""Scope key of the authenticated principal; None without authentication."""
+PRINCIPAL: Final = "tenantry.principal"  # scope key of the authenticated principal; None without authentication
 CONTEXT: Final = "tenantry.context"
 _IDENTITY: Final = frozenset(
     {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-mode", b"x-plan", b"x-subscription-status"}
@@ -130,8 +129,7 @@ class RequestContext:
         self.request_id = request_id
         self.principal: Principal | None = None
         self.rate_limit_status: RateLimitStatus = ()
-        self.started = False
-        """Whether the response has started."""
+        self.started = False  # whether the response has started
         self.app: object = None
         """The framework's application around the middleware; None if the middleware wraps the application."""
 

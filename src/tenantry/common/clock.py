@@ -8,11 +8,9 @@ from typing import Final, overload
 
 import msgspec
 
-Clock = Callable[[], datetime]
-"""Returns the current time in UTC."""
+Clock = Callable[[], datetime]  # returns the current time in UTC
 
-EPOCH_MAX = 253_402_300_799
-"""The last second of the year 9999, the maximum of datetime."""
+EPOCH_MAX = 253_402_300_799  # the last second of the year 9999, the maximum of datetime
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -56,8 +54,7 @@ class Throttle:
         self._longest = longest
         self._now = now
         self._next = float("-inf")
-        self.waiting = 0
-        """Callers that wait now."""
+        self.waiting = 0  # callers that wait now
 
     def reserve(self, now: float) -> float:
         """Reserve the next turn; return the seconds until then."""
@@ -81,24 +78,15 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     pass shorter values in the same order.
     """
 
-    request: float = 4.8
-    """A request, from the end of its body to the response; then the response is 503."""
-    batch: float = 4.5
-    """A batch of queries, and each request in it."""
-    batch_start: float = 2.0
-    """How long a request waits for its batch to start."""
-    rate_limits: float = 2.0
-    """The query that reserves requests of a plan's rate limit."""
-    connect: float = 3.0
-    """A connection to PostgreSQL, new or from the pool. The driver waits at least 2 s."""
-    statement: float = 4.0
-    """One SQL statement: PostgreSQL's ``statement_timeout``."""
-    identity_provider: float = 3.0
-    """The identity provider's metadata and keys, or its userinfo endpoint."""
-    token_endpoint: float = 4.0
-    """The identity provider's response to an authorization code."""
-    payment_provider: float = 10.0
-    """One attempt at a call of the payment provider's API."""
+    request: float = 4.8  # a request, from the end of its body to the response; then the response is 503
+    batch: float = 4.5  # a batch of queries, and each request in it
+    batch_start: float = 2.0  # how long a request waits for its batch to start
+    rate_limits: float = 2.0  # the query that reserves requests of a plan's rate limit
+    connect: float = 3.0  # A connection to PostgreSQL, new or from the pool. The driver waits at least 2 s.
+    statement: float = 4.0  # one SQL statement: PostgreSQL's `statement_timeout`
+    identity_provider: float = 3.0  # the identity provider's metadata and keys, or its userinfo endpoint
+    token_endpoint: float = 4.0  # the identity provider's response to an authorization code
+    payment_provider: float = 10.0  # one attempt at a call of the payment provider's API
 
 
 DEFAULT_TIMEOUTS: Final = Timeouts()

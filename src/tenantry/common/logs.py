@@ -19,11 +19,9 @@ from urllib.parse import quote, quote_plus
 
 from tenantry.common.secret import Secret
 
-FIELDS: Final = "fields"
-"""The key in a record's ``extra`` of the fields that a line names."""
+FIELDS: Final = "fields"  # the key in a record's `extra` of the fields that a line names
 _CACHED_FIELDS: Final = 1024
-_SHORTEST_SECRET: Final = 6
-"""Shorter secrets are not masked: they would mask ordinary words."""
+_SHORTEST_SECRET: Final = 6  # shorter secrets are not masked: they would mask ordinary words
 
 _MASK: Final = "[redacted]"
 _CREDENTIAL: Final = re.compile(
@@ -33,8 +31,7 @@ _CREDENTIAL: Final = re.compile(
     r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"
     r"|(?<=://)[^/\s:@]*:[^/\s]+(?=@)"
 )
-_HINTS: Final = ("svc_", "whsec_", "k_", "eyJ", "://")
-"""Parts of every credential; faster to find than the expression."""
+_HINTS: Final = ("svc_", "whsec_", "k_", "eyJ", "://")  # parts of every credential; faster to find than the expression
 # Line breaks, control characters and changes of text direction.
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")

@@ -6,8 +6,7 @@ import resource
 from typing import Final
 
 _GC_THRESHOLDS: Final = (20_000, 2, 40)
-RESERVED_FILES: Final = 256
-"""Open files for all but client connections: database, mail, provider, logs."""
+RESERVED_FILES: Final = 256  # open files for all but client connections: database, mail, provider, logs
 
 logger = logging.getLogger(__name__)
 

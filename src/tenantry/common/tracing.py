@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 else:
     Trace = Any
 
-MAX_LINKS: Final = 256
-"""Of a span: the maximum number of requests in a batch."""
+MAX_LINKS: Final = 256  # of a span: the maximum number of requests in a batch
 _PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _NAME: Final = "tenantry"
 _DEFAULT_SERVICE_NAME: Final = "unknown_service"

@@ -32,8 +32,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 MAX_ITEMS: Final = 256
-CONCURRENT_ITEMS: Final = 32
-"""Waiting items from which another batch starts beside those in progress."""
+CONCURRENT_ITEMS: Final = 32  # waiting items from which another batch starts beside those in progress
 _MAX_WAITING: Final = 4096
 _CHECKS_PER_TIMEOUT: Final = 4
 

@@ -21,8 +21,7 @@ API: Final = "tenantry_api"
 PEOPLE: Final = "tenantry_people"
 BATCH: Final = "tenantry_batch"
 READ: Final = "tenantry_read"
-TENANT: Final = "tenantry.tenant_id"
-"""The transaction's setting that names the tenant for row-level security."""
+TENANT: Final = "tenantry.tenant_id"  # the transaction's setting that names the tenant for row-level security
 
 
 class TransactionScope(NamedTuple):
@@ -37,10 +36,8 @@ def of_tenant(tenant_id: str) -> TransactionScope:
     return TransactionScope(API, tenant_id)
 
 
-OF_PEOPLE: Final = TransactionScope(PEOPLE)
-"""Data of a person rather than of a tenant: sessions and memberships."""
-ACROSS_TENANTS: Final = TransactionScope(BATCH)
-"""Rows of many tenants: batches, jobs, and operator commands."""
+OF_PEOPLE: Final = TransactionScope(PEOPLE)  # data of a person rather than of a tenant: sessions and memberships
+ACROSS_TENANTS: Final = TransactionScope(BATCH)  # rows of many tenants: batches, jobs, and operator commands
 
 Rows = list[tuple[Any, ...]]
 Result = TypeVar("Result")
@@ -56,10 +53,8 @@ _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 class PrimaryEpoch(NamedTuple):
     """The time of one primary, until a standby replaces it."""
 
-    cluster: int
-    """PostgreSQL's system identifier."""
-    timeline: int
-    """Increases with each promotion."""
+    cluster: int  # PostgreSQL's system identifier
+    timeline: int  # increases with each promotion
 
 
 class Connection(psycopg.AsyncConnection[Any]):
@@ -77,8 +72,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         self._names: dict[Statement, bytes] = {}
         self._prepared_count = 0
         self._reader = Transformer(self)
-        self.primary: PrimaryEpoch | None = None
-        """The server's epoch when the connection was made, if it is known."""
+        self.primary: PrimaryEpoch | None = None  # the server's epoch when the connection was made, if it is known
 
     async def together(self, *calls: BoundStatement, commit: bool = False) -> list[Rows]:
         """Send these statements at once, with a commit if ``commit``; return the rows of each.

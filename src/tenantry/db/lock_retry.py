@@ -7,11 +7,9 @@ from typing import Final
 
 import psycopg
 
-SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"
-"""Statements of other users queue behind one that waits for a lock."""
+SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"  # statements of other users queue behind one that waits for a lock
 _PAUSE: Final = 3.0
-_ATTEMPTS: Final = 100
-"""Enough to outlast a transaction of some minutes, such as a backup."""
+_ATTEMPTS: Final = 100  # enough to outlast a transaction of some minutes, such as a backup
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,8 @@ Row = TypeVar("Row")
 After = tuple[datetime | None, str | None]
 """The position after which a page begins: a time and an id; None on the first page."""
 
-MOST_LOOKED_AT: Final = 5000
-"""Entries of a ledger or audit trail that one page of a filtered list reads."""
-MOST_RECORDS_LOOKED_AT: Final = 10_000
-"""The same of keys or members, which are fewer and smaller."""
+MOST_LOOKED_AT: Final = 5000  # entries of a ledger or audit trail that one page of a filtered list reads
+MOST_RECORDS_LOOKED_AT: Final = 10_000  # the same of keys or members, which are fewer and smaller
 _INVALID_CURSOR: Final = "The cursor is invalid. Use a nextCursor of this API."
 
 

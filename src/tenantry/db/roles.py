@@ -15,18 +15,14 @@ from tenantry.db.connection import API, BATCH, PEOPLE, READ, TENANT
 from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, retry_on_lock_timeout
 from tenantry.db.statements import Statement
 
-SERVICE_ROLES: Final = (API, PEOPLE, BATCH)
-"""The roles that the service's login is a member of."""
+SERVICE_ROLES: Final = (API, PEOPLE, BATCH)  # the roles that the service's login is a member of
 ROLES: Final = (*SERVICE_ROLES, READ)
-TENANT_POLICY: Final = "one_tenant"
-"""The restrictive policies that limit `API` to one tenant."""
-_PERMISSIVE_POLICY: Final = "as_privileged"
-"""The policies that show all rows to roles with privileges on a table."""
+TENANT_POLICY: Final = "one_tenant"  # the restrictive policies that limit `API` to one tenant
+_PERMISSIVE_POLICY: Final = "as_privileged"  # the policies that show all rows to roles with privileges on a table
 
 Grants = Mapping[str, LiteralString]
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
-_INHERIT_OPTION_SINCE: Final = 160_000
-"""The server version from which each membership has its own inherit option."""
+_INHERIT_OPTION_SINCE: Final = 160_000  # the server version from which each membership has its own inherit option
 
 EDITION: Final = 3
 """Of the tables below. Increase it with each change, so that an older release does not restore its own."""

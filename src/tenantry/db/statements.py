@@ -119,5 +119,4 @@ BIGINTS: Final = ParameterType(1016, partial(_numbers, 20))
 BOOLEANS: Final = ParameterType(1000, _dump_booleans)
 MOMENTS: Final = ParameterType(1185, _dump_moments)
 BLOBS: Final = ParameterType(1001, _dump_blobs(17))
-JSONS: Final = ParameterType(199, _dump_blobs(114))
-"""For values that are encoded JSON."""
+JSONS: Final = ParameterType(199, _dump_blobs(114))  # for values that are encoded JSON

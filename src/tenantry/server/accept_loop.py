@@ -11,8 +11,7 @@ from typing import Any, Final
 import uvloop
 
 MAX_ACCEPTS_PER_TURN: Final = 64
-HANDSHAKE_SECONDS: Final = 0.1
-"""How long a TCP handshake that has begun may take."""
+HANDSHAKE_SECONDS: Final = 0.1  # how long a TCP handshake that has begun may take
 
 _PAUSE: Final = 1.0
 _SO_BINDTOIFINDEX: Final = 62

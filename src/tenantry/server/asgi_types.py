@@ -25,18 +25,12 @@ _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
 
 # Keys of a request's ASGI scope
 
-BODY_COMPLETE: Final = "tenantry.body_complete"
-"""Whether the body was complete when the application received the head."""
-CALLER: Final = "tenantry.caller"
-"""The authenticated `Principal`; set before authorization."""
-CLAIMS: Final = "tenantry.claims"
-"""The token claims of a user, who may have no tenant yet."""
-OPERATOR: Final = "tenantry.operator"
-"""Present if the operator sent the request."""
-TENANT: Final = "tenantry.tenant"
-"""The tenant that a request without a tenant's credential concerns, such as a webhook."""
-OUTCOME: Final = "tenantry.outcome"
-"""The error code of a refusal, or the outcome of an event."""
+BODY_COMPLETE: Final = "tenantry.body_complete"  # whether the body was complete when the application received the head
+CALLER: Final = "tenantry.caller"  # the authenticated `Principal`; set before authorization
+CLAIMS: Final = "tenantry.claims"  # the token claims of a user, who may have no tenant yet
+OPERATOR: Final = "tenantry.operator"  # present if the operator sent the request
+TENANT: Final = "tenantry.tenant"  # the tenant that a request without a tenant's credential concerns, such as a webhook
+OUTCOME: Final = "tenantry.outcome"  # the error code of a refusal, or the outcome of an event
 
 
 class ClientGoneError(Exception):
@@ -67,8 +61,7 @@ class HotRequest:
     __slots__ = ("_headers", "_receive", "full_body", "path", "request_id", "scope")
 
     def __init__(self, scope: Scope, receive: Receive | None = None) -> None:
-        self.scope = scope
-        """The ASGI scope, reduced to the keys in use."""
+        self.scope = scope  # the ASGI scope, reduced to the keys in use
         self.path: str = scope["path"]
         self._headers: dict[bytes, bytes] | None = dict(scope["headers"])
         if len(self._headers) != len(scope["headers"]):
@@ -127,8 +120,7 @@ class HotRoute(msgspec.Struct, frozen=True):
     handler: HotHandler
 
 
-HOT_DISPATCHER: Final = "tenantry.hot_dispatcher"
-"""Key of the `HotDispatcher` in the ASGI lifespan state."""
+HOT_DISPATCHER: Final = "tenantry.hot_dispatcher"  # key of the `HotDispatcher` in the ASGI lifespan state
 
 
 class HotDispatcher(Protocol):

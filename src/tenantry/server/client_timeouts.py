@@ -16,20 +16,15 @@ import msgspec
 
 CONNECTION_MONITOR: Final = "tenantry.connection_monitor"
 """Key of the process's `ConnectionMonitor` in the ASGI lifespan state."""
-TICK: Final = 0.25
-"""Seconds between two checks."""
+TICK: Final = 0.25  # seconds between two checks
 NEVER: Final = math.inf
 
-MAX_HEAD_BYTES: Final = 32_768
-"""Of a request's target and its header names and values."""
+MAX_HEAD_BYTES: Final = 32_768  # of a request's target and its header names and values
 MAX_HEADERS: Final = 100
-MAX_TARGET_BYTES: Final = 8_192
-"""Of path and query."""
+MAX_TARGET_BYTES: Final = 8_192  # of path and query
 MAX_CHUNKS: Final = 4_096
-MAX_PIPELINED: Final = 32
-"""Requests that may wait on a connection for an earlier response."""
-MAX_FRAMING_BYTES: Final = 131_072
-"""Of a request without its body: head, chunk headers and trailers."""
+MAX_PIPELINED: Final = 32  # requests that may wait on a connection for an earlier response
+MAX_FRAMING_BYTES: Final = 131_072  # of a request without its body: head, chunk headers and trailers
 MAX_DISCARDED_BYTES: Final = 16_777_216
 """Of a body that is read after its response was sent; then the connection is closed."""
 LIMIT_NAMES: Final = (
@@ -38,8 +33,7 @@ LIMIT_NAMES: Final = (
 )  # fmt: skip
 """Label values of the metric of limits."""
 
-_MAX_CLOSED_PER_TURN: Final = 16
-"""Connections closed in one turn of the event loop, so that other requests do not wait."""
+_MAX_CLOSED_PER_TURN: Final = 16  # connections closed in one turn of the event loop, so that other requests do not wait
 _PAUSE: Final = 0.005
 _EVICTED_TOGETHER: Final = 16
 
@@ -48,40 +42,30 @@ class WaitState(Enum):
     """What a connection waits for its client to do."""
 
     NOTHING = "nothing"
-    FIRST = "first"
-    """Send the first byte of the first request."""
-    NEXT = "idle"
-    """Send the first byte of another request."""
+    FIRST = "first"  # send the first byte of the first request
+    NEXT = "idle"  # send the first byte of another request
     HEAD = "head"
     BODY = "body"
-    READING = "reading"
-    """Read the response."""
+    READING = "reading"  # read the response
 
 
 class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Timeouts in seconds, and how many connections and body bytes a process holds."""
 
-    head: float = 10.0
-    """For the first head since the client connected, for another one since its first byte."""
-    body: float = 30.0
-    """Since the head is complete and no earlier request of the connection awaits its response."""
-    reading: float = 60.0
-    """For reading any part of a pending response."""
+    head: float = 10.0  # for the first head since the client connected, for another one since its first byte
+    body: float = 30.0  # since the head is complete and no earlier request of the connection awaits its response
+    reading: float = 60.0  # for reading any part of a pending response
     connections: int = 8192
-    bodies: int = 268_435_456
-    """Bytes of incomplete bodies of all connections together."""
+    bodies: int = 268_435_456  # bytes of incomplete bodies of all connections together
 
 
 class MonitoredConnection(Protocol):
     """A connection as `ConnectionMonitor` sees it."""
 
-    deadline: float
-    """When to call `on_deadline`, on the monitor's clock."""
+    deadline: float  # when to call `on_deadline`, on the monitor's clock
     waits: WaitState
-    has_sent_request: bool
-    """Whether the client has sent a complete request."""
-    body_bytes: int
-    """Bytes of an incomplete body; set by `ConnectionMonitor.track_body`."""
+    has_sent_request: bool  # whether the client has sent a complete request
+    body_bytes: int  # bytes of an incomplete body; set by `ConnectionMonitor.track_body`
 
     def on_deadline(self, now: float) -> None:
         """Close the connection, or set a new ``deadline``."""

@@ -38,15 +38,12 @@ from tenantry.server.request_timing import TimedReceive
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
-REQUEST_ID: Final = "tenantry.request_id"
-"""Scope key of the request's id."""
-IS_HEAD: Final = "tenantry.is_head"
-"""Scope key that marks a HEAD request, which the application sees as GET."""
+REQUEST_ID: Final = "tenantry.request_id"  # scope key of the request's id
+IS_HEAD: Final = "tenantry.is_head"  # scope key that marks a HEAD request, which the application sees as GET
 
 CLIENT_GONE: Final = 499  # in the metrics only
 _WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
-_THROTTLED: Final = frozenset({400, 404, 405, 413, 415})
-"""Statuses of hot routes that do not concern the credential."""
+_THROTTLED: Final = frozenset({400, 404, 405, 413, 415})  # statuses of hot routes that do not concern the credential
 _CLIENT_ERRORS: Final = range(400, 500)
 
 ErrorPage = Callable[[Scope, int, str], HotResponse | None]

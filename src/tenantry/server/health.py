@@ -13,8 +13,7 @@ from tenantry.jobs.database_metrics import DatabaseMetric
 from tenantry.server.metrics import Metrics, render_known
 from tenantry.server.shutdown import Shutdown
 
-Check = Callable[[], Awaitable[str | None]]
-"""Returns the problem, or None."""
+Check = Callable[[], Awaitable[str | None]]  # returns the problem, or None
 
 Gauges = Callable[[], Awaitable[Sequence[DatabaseMetric] | None]]
 """Returns the metrics kept in the database: none if it answers with an error, None if it is unreachable."""

@@ -13,8 +13,7 @@ from tenantry.server.problems import MEDIA_TYPE, RETRY_AFTER, refuse_domain_erro
 from tenantry.server.protocol import DEFAULT_HEADERS, HttpProtocol
 from tenantry.server.security_headers import SECURITY_HEADERS
 
-PREFIX: Final = "/api/"
-"""Of the paths that are shed. Health checks and metrics are not."""
+PREFIX: Final = "/api/"  # Of the paths that are shed. Health checks and metrics are not.
 _WEBHOOK: Final = b"/api/v1/webhooks/"
 _REQUEST: Final = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) (%b[!-~]*) HTTP/1\.([01])\r\n" % PREFIX.encode())
 _LENGTH: Final = re.compile(rb"\ncontent-length:[ \t]*(\d{1,7})[ \t]*\r")
@@ -41,8 +40,7 @@ class LoadSheddingProtocol(HttpProtocol):
         super().__init__(*args, **kwargs)
         self._detector: OverloadDetector | None = self.app_state.get(OVERLOAD_DETECTOR)
         self._is_counted = False
-        self._remaining = 0
-        """Bytes to discard of the body of a request that was shed."""
+        self._remaining = 0  # bytes to discard of the body of a request that was shed
 
     def on_arriving_changed(self) -> None:
         """Count this connection's request as arriving: its task waits for the client."""

@@ -14,10 +14,8 @@ MAX_WAIT: Final = 0.2
 
 503 responses take capacity too: requests accepted before them may wait several times as long.
 """
-MIN_CONCURRENT: Final = 256
-"""Concurrent requests that are always accepted: as many as share one transaction."""
-INITIAL_CONCURRENT: Final = 1024
-"""Concurrent requests that are accepted before the throughput is known."""
+MIN_CONCURRENT: Final = 256  # concurrent requests that are always accepted: as many as share one transaction
+INITIAL_CONCURRENT: Final = 1024  # concurrent requests that are accepted before the throughput is known
 
 _INTERVAL: Final = 0.25
 _STALE: Final = 1.0
@@ -42,8 +40,7 @@ class OverloadDetector:
         minimum: int = MIN_CONCURRENT,
         initial: int = INITIAL_CONCURRENT,
     ) -> None:
-        self.arriving = 0
-        """Concurrent requests that wait for more input from their clients."""
+        self.arriving = 0  # concurrent requests that wait for more input from their clients
         self._metrics = metrics
         self._excluded = excluded
         self._now = now

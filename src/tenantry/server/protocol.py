@@ -43,8 +43,7 @@ from tenantry.server.problems import Header
 from tenantry.server.protocol_errors import RequestRejectedError, RequestRejection
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
-FINAL_IDLE_SECONDS: Final = 0.5
-"""How long a connection must be idle before a process that shuts down closes it."""
+FINAL_IDLE_SECONDS: Final = 0.5  # how long a connection must be idle before a process that shuts down closes it
 
 _VERSIONS: Final = ("1.1", "1.0")
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{0,5}))?")
@@ -138,10 +137,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._shutdown: Shutdown = self.app_state.get(SHUTDOWN) or Shutdown()
         self._proxies = _scope_rewriter(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
         self._hot: HotRequestCycle | None = None
-        self.is_reading = False
-        """Whether a request has begun and is incomplete."""
-        self.is_arriving = False
-        """Whether an incomplete request already has a task, which waits for the rest."""
+        self.is_reading = False  # whether a request has begun and is incomplete
+        self.is_arriving = False  # whether an incomplete request already has a task, which waits for the rest
         self.stops_reading = False
         """Whether the connection ignores further input and closes after the current responses."""
         self.waits = WaitState.FIRST
@@ -548,8 +545,7 @@ class HotRequestCycle:
 
     __slots__ = ("disconnected", "keep_alive", "request", "response_complete", "route")
 
-    message_event: Final = asyncio.Event()
-    """uvicorn sets it on input; nothing waits for it."""
+    message_event: Final = asyncio.Event()  # uvicorn sets it on input; nothing waits for it
 
     def __init__(self, route: HotRoute, request: HotRequest, *, keep_alive: bool) -> None:
         self.route = route

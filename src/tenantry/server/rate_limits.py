@@ -17,11 +17,9 @@ from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import CALLER, CLAIMS, OPERATOR, OUTCOME, Scope
 from tenantry.server.problems import CREDENTIAL, Header
 
-PER_SECOND: Final = 200
-"""Refusals of anonymous requests that a process sends in a second."""
+PER_SECOND: Final = 200  # refusals of anonymous requests that a process sends in a second
 BURST: Final = 50
-LONGEST: Final = 2.0
-"""Maximum wait of one of them, in seconds."""
+LONGEST: Final = 2.0  # maximum wait of one of them, in seconds
 _AUTHENTICATED: Final = (CALLER, CLAIMS, OPERATOR)
 _STATUS: Final = "tenantry.rate_limit_status"
 _CACHED_POLICIES: Final = 1024

@@ -14,8 +14,7 @@ from tenantry.server.accept_loop import ListeningSocket
 from tenantry.server.protocol import HttpProtocol
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
-REQUEST_SECONDS: Final = 20
-"""How long pending requests may take once the process accepts no new ones."""
+REQUEST_SECONDS: Final = 20  # how long pending requests may take once the process accepts no new ones
 
 _TICK: Final = 0.1
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-SHUTDOWN: Final = "tenantry.shutdown"
-"""Key of the process's `Shutdown` in the ASGI lifespan state."""
+SHUTDOWN: Final = "tenantry.shutdown"  # key of the process's `Shutdown` in the ASGI lifespan state
 
 
 class Shutdown:

@@ -57,17 +57,14 @@ class DecodedToken:
     payload_segment: bytes
     signature: bytes
     header: Header
-    keys: Sequence[Key]
-    """The keys that may have signed the token; set before `CLAIM_CHECKS`."""
-    key: Key
-    """The key that signed it."""
+    keys: Sequence[Key]  # the keys that may have signed the token; set before `CLAIM_CHECKS`
+    key: Key  # the key that signed it
     members: dict[str, Any]
     payload: Payload
     expires_at: datetime
     org_id: str | None
     times: Times
-    now: float
-    """The current time in seconds since the Unix epoch; set before `TIME_CHECKS`."""
+    now: float  # the current time in seconds since the Unix epoch; set before `TIME_CHECKS`
 
     def __init__(self, token: str, config: OidcConfig, key_set: KeySet) -> None:
         self.token = token
@@ -201,8 +198,7 @@ def _type(token: DecodedToken) -> str | None:
     return "wrong type" if isinstance(typ, str) and typ.lower() not in _TYPES else None
 
 
-HEADER_CHECKS: Final = (_size, _form, _header, _algorithm, _extensions, _type)
-"""The checks that need only the token."""
+HEADER_CHECKS: Final = (_size, _form, _header, _algorithm, _extensions, _type)  # the checks that need only the token
 
 
 def _published_keys(token: DecodedToken) -> str:
@@ -354,11 +350,9 @@ def are_timely(times: Times, now: float) -> bool:
 
 
 KEY: Final = _key
-ACCESS_TOKEN: Final = _access_token
-"""The only check that an ID token need not pass."""
+ACCESS_TOKEN: Final = _access_token  # the only check that an ID token need not pass
 EXPIRY: Final = _expiry
-TIME_CHECKS: Final = (_issued, _not_before, _lifetime, EXPIRY)
-"""The checks that depend on the current time."""
+TIME_CHECKS: Final = (_issued, _not_before, _lifetime, EXPIRY)  # the checks that depend on the current time
 CLAIM_CHECKS: Final = (
     KEY, _signature, _claims, _issuer, _audience, ACCESS_TOKEN, _subject, _organization, *TIME_CHECKS
 )  # fmt: skip

@@ -50,8 +50,7 @@ class KeySet:
         self._published: PublishedKeys | None = None
         self._fetched_at = 0.0
         self._attempted_at: float | None = None
-        self.trouble: str | None = None
-        """Why the last fetch failed, or None."""
+        self.trouble: str | None = None  # why the last fetch failed, or None
         self._fetching: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
 

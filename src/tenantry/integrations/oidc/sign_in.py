@@ -31,8 +31,7 @@ from tenantry.integrations.oidc.tokens import TokenVerifier
 _log = logging.getLogger(__name__)
 
 SCOPE: Final = "openid profile email"
-MOST_REDEMPTIONS: Final = 20
-"""Authorization codes that a process redeems at once."""
+MOST_REDEMPTIONS: Final = 20  # authorization codes that a process redeems at once
 _MAX_NAME: Final = 100
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 _ID_TOKEN_CHECKS: Final = tuple(check for check in CLAIM_CHECKS if check is not ACCESS_TOKEN)

@@ -61,8 +61,7 @@ class VerifiedTokenCache:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._entries: OrderedDict[bytes, tuple[VerifiedToken, int]] = OrderedDict()
-        self.bytes_held = 0
-        """An upper bound of the memory in use."""
+        self.bytes_held = 0  # an upper bound of the memory in use
         self.hits = 0
 
     def __len__(self) -> int:
