@@ -63,7 +63,6 @@ class CheckoutService:
 
     @property
     def is_configured(self) -> bool:
-        """Whether the provider's API is configured."""
         return self._provider is not None
 
     async def create_checkout(

@@ -47,13 +47,11 @@ class FeedWatcher:
         return self._newest if is_new else None
 
     def notify(self, arrival: int) -> None:
-        """Report an event with this arrival number."""
         if arrival > self._newest:
             self._newest = arrival
             self._changed.set()
 
     def end(self) -> None:
-        """End the watcher's wait."""
         self.has_ended = True
         self._changed.set()
 
@@ -82,7 +80,6 @@ class EventFeed:
         self._has_ended = False
 
     def __len__(self) -> int:
-        """Return the number of watchers."""
         return len(self._watchers)
 
     def check_room(self, client: bytes, tenant_id: str) -> None:

@@ -11,7 +11,6 @@ from tenantry.billing.ledger_queries import BillingEventView, BillingFields, vie
 from tenantry.billing.ledger_queries_store import LedgerRecord, read_entries
 from tenantry.billing.ledger_store import customers_of
 from tenantry.billing.replay import FieldComparison, compare
-from tenantry.common.clock import from_epoch
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import find_tenant
@@ -73,7 +72,7 @@ async def explain(database: Database, policy: BillingPolicy, tenant_id: str, lim
             ended=found.deleted,
             earlier=await store.count_entries(connection, tenant_id) - len(records),
             entries=tuple(view(record) for record in _in_order_of_fold(records, ranks)),
-            state=_state(account),
+            state=msgspec.convert(account.state, StateView, from_attributes=True, strict=False),
             events=folded.events,
             differences=tuple(field for field in compare(account, folded) if field.differs),
             parked=parked.get(tenant_id, 0),
@@ -99,16 +98,3 @@ def _in_order_of_fold(records: Sequence[LedgerRecord], ranks: dict[str, int]) ->
         together = list(second)
         folded = iter(sorted((one for one in together if one.id in ranks), key=lambda one: ranks[one.id]))
         yield from (next(folded) if record.id in ranks else record for record in together)
-
-
-def _state(account: BillingAccount) -> StateView:
-    state = account.state
-    return StateView(
-        plan=state.plan,
-        subscription_status=state.subscription_status,
-        current_period_end=from_epoch(state.current_period_end),
-        cancel_at_period_end=state.cancel_at_period_end,
-        provider_status=state.provider_status,
-        subscription_id=state.subscription_id,
-        subscription_created=from_epoch(state.subscription_created),
-    )

@@ -70,7 +70,6 @@ class WebhookService:
         return self._batcher.submit(received)
 
     async def close(self) -> None:
-        """Wait for the running batches."""
         await self._batcher.close()
 
     async def apply(self, batch: Sequence[ReceivedEvent]) -> list[Receipt | Exception]:

@@ -11,17 +11,8 @@ import msgspec
 
 from tenantry.billing import ledger_store as store
 from tenantry.db.connection import Connection
-from tenantry.domain.billing.batch_application import (
-    BatchApplication,
-    MissingNames,
-    is_replaceable,
-    may_link,
-    missing_names,
-    rejection,
-    replay_needs,
-    tenant_of,
-    wants_link,
-)
+from tenantry.domain.billing import batch_application as batch
+from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
 from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy, full_state_types
@@ -56,7 +47,7 @@ async def apply_batch(
     unique = {each.event.id: each for each in reversed(received)}
     if len(unique) < len(received):
         # of one id the first valid event counts, or the first if none is valid
-        unique |= {each.event.id: each for each in reversed(received) if not is_replaceable(each.event, policy)}
+        unique |= {each.event.id: each for each in reversed(received) if not batch.is_replaceable(each.event, policy)}
     context = await _lock_context(connection, [each.event for each in unique.values()], policy)
     fresh = [each for each in received if unique[each.event.id] is each and each.event.id not in context.seen]
     numbered = [
@@ -67,11 +58,11 @@ async def apply_batch(
         )
         for number, each in enumerate(fresh)
     ]
-    usable = [each.event for each in numbered if not rejection(each.event, policy)]
-    links = {(event.customer_id, event.org_id) for event in usable if wants_link(event, context)}
+    usable = [each.event for each in numbered if not batch.rejection(each.event, policy)]
+    links = {(event.customer_id, event.org_id) for event in usable if batch.wants_link(event, context)}
     customers = [customer_id for customer_id, _ in links if customer_id]
     waiting = await store.read_parked(connection, (), customers) if customers else []
-    placed = [(tenant_of(event, context.tenant_of_customer), event) for event in usable]
+    placed = [(batch.tenant_of(event, context.tenant_of_customer), event) for event in usable]
     # an invoice event may have waited for its customer's link, or follow that link in this very batch
     invoices = [each.event for each in waiting]
     invoices += [event for event in usable if event.type in INVOICE_TYPES]
@@ -89,17 +80,17 @@ async def _lock_context(connection: Connection, events: Sequence[BillingEvent], 
 
     Entries that one of these events replaces do not count as seen.
     """
-    usable = [event for event in events if not rejection(event, policy)]
+    usable = [event for event in events if not batch.rejection(event, policy)]
     tenants = {event.org_id for event in usable if event.org_id}
     customers = {event.customer_id for event in usable if event.customer_id}
     ids = [event.id for event in events]
-    held = MissingNames()
+    held = batch.MissingNames()
     while True:
         context = await store.read_context(connection, tenants, customers, ids)
         if context.replaceable:
-            replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
+            replaced = context.replaceable & {event.id for event in events if not batch.is_replaceable(event, policy)}
             context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
-        wanted = held.union(missing_names((event for event in usable if event.id not in context.seen), context))
+        wanted = held.union(batch.missing_names((event for event in usable if event.id not in context.seen), context))
         if wanted == held:
             return context
         held = wanted
@@ -119,7 +110,7 @@ async def _begin(
     waiting: Sequence[ReceivedEvent],
 ) -> BatchApplication:
     """Read the histories that these events need; ``waiting`` are parked events that wait for a customer."""
-    needs = replay_needs(context, placed)
+    needs = batch.replay_needs(context, placed)
     histories = await store.read_events(connection, needs, full_state_types(policy)) if needs else {}
     parked = defaultdict(list)
     for each in waiting:
@@ -172,7 +163,7 @@ async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]
     """
     await store.lock_names(connection, claimed_tenants=[tenant_id])
     waiting = await store.read_parked(connection, [tenant_id], ())
-    links = {each.event.customer_id for each in waiting if may_link(each.event)} - {None}
+    links = {each.event.customer_id for each in waiting if batch.may_link(each.event)} - {None}
     await store.lock_names(connection, claimed_customers={*customers, *filter(None, links)})
 
 
@@ -186,7 +177,7 @@ async def apply_parked(
         return
     named = {each.event.customer_id for each in waiting if each.event.customer_id}
     context = await store.read_context(connection, [tenant_id], named, ())
-    links = {each.event.customer_id for each in waiting if wants_link(each.event, context)}
+    links = {each.event.customer_id for each in waiting if batch.wants_link(each.event, context)}
     waiting_for_link = await store.read_parked(connection, (), [link for link in links if link])
     placed = [(tenant_id, each.event) for each in (*waiting, *waiting_for_link)]
     application = await _begin(connection, context, policy, now, placed, waiting_for_link)

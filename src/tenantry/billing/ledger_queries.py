@@ -15,7 +15,6 @@ from tenantry.db.database import Database
 from tenantry.db.pagination import MOST_LOOKED_AT, End, parse_cursor, to_page, to_search_page
 from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
-from tenantry.domain.billing.state import BillingState
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.pages import Page, SearchPage
 
@@ -70,8 +69,6 @@ class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LedgerQueries:
-    """Reads the ledger of a principal's tenant."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -130,26 +127,7 @@ def _position(row: LedgerRecord) -> Position:
 
 def view(row: LedgerRecord) -> BillingEventView:
     """Return an entry as the API shows it."""
-    return BillingEventView(
-        id=row.id,
-        type=row.type,
-        created=from_epoch(row.created),
-        received_at=row.received_at,
-        livemode=row.livemode,
-        outcome=Outcome(row.outcome),
-        reason=row.reason,
-        before=_fields(row.before),
-        after=_fields(row.after),
-        anomalies=row.anomalies,
-    )
-
-
-def _fields(state: BillingState | None) -> BillingFields | None:
-    if state is None:
-        return None
-    return BillingFields(
-        state.plan, state.subscription_status, from_epoch(state.current_period_end), state.cancel_at_period_end
-    )
+    return msgspec.convert(row, BillingEventView, from_attributes=True, strict=False)
 
 
 async def raw_body(database: Database, event_id: str) -> bytes:

@@ -60,8 +60,6 @@ _state_decoder: Final = msgspec.json.Decoder(BillingState | None)
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
-    """An entry of a tenant's ledger, as it is read."""
-
     id: str
     type: str
     created: int
@@ -114,54 +112,42 @@ def _from(tenant_id: str, after: tuple[int, int] | None) -> dict[str, object]:
 
 
 async def find_entry(connection: Connection, tenant_id: str, event_id: str) -> LedgerRecord | None:
-    """Find one entry of a tenant's ledger."""
-    cursor = await connection.execute(FIND_ENTRY, (tenant_id, event_id))
-    row = await cursor.fetchone()
+    row = await connection.fetch_row(FIND_ENTRY, (tenant_id, event_id))
     return _record(row) if row else None
 
 
 async def read_all_entries(connection: Connection, tenant_id: str) -> list[LedgerRecord]:
     """Return a tenant's whole ledger, by ``created`` and arrival."""
-    cursor = await connection.execute(ALL_ENTRIES, (tenant_id,))
-    return [_record(row) for row in await cursor.fetchall()]
+    return [_record(row) for row in await connection.fetch(ALL_ENTRIES, (tenant_id,))]
 
 
 async def find_body(connection: Connection, event_id: str) -> tuple[bool, bytes | None]:
     """Return whether the event exists, and its raw body if that is still stored."""
-    cursor = await connection.execute(FIND_BODY, (event_id,))
-    row = await cursor.fetchone()
+    row = await connection.fetch_row(FIND_BODY, (event_id,))
     return row is not None, unpack(row[0]) if row and row[0] is not None else None
 
 
 async def find_body_of_tenant(connection: Connection, tenant_id: str, event_id: str) -> bytes | None:
     """Return the raw body of an event in a tenant's ledger, if that is still stored."""
-    cursor = await connection.execute(FIND_BODY_OF_TENANT, (tenant_id, event_id))
-    row = await cursor.fetchone()
+    row = await connection.fetch_row(FIND_BODY_OF_TENANT, (tenant_id, event_id))
     return unpack(row[0]) if row and row[0] is not None else None
 
 
 async def newest_second(connection: Connection) -> int | None:
     """Return the second of the newest event of all tenants (Unix time); reads every tenant."""
-    cursor = await connection.execute(NEWEST_SECOND)
-    row = await cursor.fetchone()
-    return row[0] if row else None
+    second: int | None = await connection.fetch_value(NEWEST_SECOND)
+    return second
 
 
 async def count_parked(connection: Connection) -> int:
-    """Count the parked events."""
-    cursor = await connection.execute(COUNT_PARKED)
-    [(number,)] = await cursor.fetchall()
-    return int(number)
+    return int(await connection.fetch_value(COUNT_PARKED))
 
 
 async def newest_arrival(connection: Connection, tenant_id: str) -> int:
     """Return the arrival number of a tenant's latest event; 0 if there is none."""
-    cursor = await connection.execute(NEWEST, (tenant_id,))
-    row = await cursor.fetchone()
-    return int(row[0]) if row else 0
+    return int(await connection.fetch_value(NEWEST, (tenant_id,)) or 0)
 
 
 async def arrivals_after(connection: Connection, watched: Mapping[str, int]) -> dict[str, int]:
     """Return the latest arrival of each tenant that has an event after the arrival given for it."""
-    cursor = await connection.execute(AFTER, (list(watched), list(watched.values())))
-    return dict(await cursor.fetchall())
+    return dict(await connection.fetch(AFTER, (list(watched), list(watched.values()))))

@@ -199,20 +199,19 @@ async def read_events(
 
 
 def to_event(row: Sequence[Any]) -> BillingEvent:
-    """Return the event of a row of `FACT_NAMES`."""
     return BillingEvent(**dict(zip(_FACT_TYPES, row, strict=True)))
 
 
 async def read_parked(connection: Connection, tenants: Sequence[str], customers: Sequence[str]) -> list[ReceivedEvent]:
     """Return the parked events that wait for these tenants or customers, oldest first."""
-    cursor = await connection.execute(READ_PARKED, (list(tenants), list(customers)))
-    return [ReceivedEvent(to_event(facts), received_at) for received_at, *facts in await cursor.fetchall()]
+    return [
+        ReceivedEvent(to_event(facts), received_at)
+        for received_at, *facts in await connection.fetch(READ_PARKED, (list(tenants), list(customers)))
+    ]
 
 
 async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
-    """Return the ids of a tenant's customers at the provider."""
-    cursor = await connection.execute(CUSTOMERS_OF_TENANT, (tenant_id,))
-    return [row[0] for row in await cursor.fetchall()]
+    return [row[0] for row in await connection.fetch(CUSTOMERS_OF_TENANT, (tenant_id,))]
 
 
 _ENTRY_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
@@ -309,7 +308,6 @@ class EntryTakenError(Exception):
 
 
 def insert_entries(entries: Sequence[LedgerEntry], now: datetime) -> list[BoundStatement]:
-    """Add entries to the ledger, with their raw bodies."""
     if not entries:
         return []
     # sorted by id, so that two batches with the same new events cannot deadlock
@@ -328,17 +326,14 @@ def insert_entries(entries: Sequence[LedgerEntry], now: datetime) -> list[BoundS
 
 
 def pack(body: bytes) -> bytes:
-    """Return a body as it is stored."""
     return isal_zlib.compress(body, _FASTEST)
 
 
 def unpack(packed: bytes) -> bytes:
-    """Return the body that `pack` packed."""
     return zlib.decompress(packed) if packed.startswith(_ZLIB) else packed
 
 
 def _decisions(entries: Sequence[LedgerEntry]) -> tuple[list[Any], ...]:
-    """Return the columns from the reason to the anomalies."""
     return (
         [entry.reason for entry in entries],
         _jsons([entry.before for entry in entries]),

@@ -91,31 +91,30 @@ async def linked_tenants(
     connection: Connection, after: str, only: Sequence[str] | None, most: int
 ) -> list[LinkedTenant]:
     """Return a page of the living tenants with a customer, by id, ``after`` one; of ``only`` these, if given."""
-    cursor = await connection.execute(
-        LINKED, {"after": after, "only": None if only is None else list(only), "most": most}
-    )
-    return [_linked(row) for row in await cursor.fetchall()]
+    return [
+        _linked(row)
+        for row in await connection.fetch(
+            LINKED, {"after": after, "only": None if only is None else list(only), "most": most}
+        )
+    ]
 
 
 async def linked_tenant(connection: Connection, tenant_id: str) -> LinkedTenant | None:
-    """Return a living tenant with a customer."""
     found = await linked_tenants(connection, "", [tenant_id], 1)
     return found[0] if found else None
 
 
 async def count_linked_tenants(connection: Connection) -> int:
-    """Count the living tenants with a customer."""
-    cursor = await connection.execute(COUNT_LINKED)
-    [(number,)] = await cursor.fetchall()
-    return int(number)
+    return int(await connection.fetch_value(COUNT_LINKED))
 
 
 async def due_tenants(
     connection: Connection, until: datetime, most: int, *, without: Collection[str] = ()
 ) -> list[LinkedTenant]:
     """Return living tenants with a customer that were last compared at ``until`` or before, the longest ago first."""
-    cursor = await connection.execute(DUE, {"until": until, "most": most, "without": list(without)})
-    return [_linked(row) for row in await cursor.fetchall()]
+    return [
+        _linked(row) for row in await connection.fetch(DUE, {"until": until, "most": most, "without": list(without)})
+    ]
 
 
 def _linked(row: Sequence[Any]) -> LinkedTenant:
@@ -125,26 +124,22 @@ def _linked(row: Sequence[Any]) -> LinkedTenant:
 
 async def read_position(connection: Connection, tenant_id: str) -> LedgerPosition:
     """Return the position of the ledger before a request to the provider."""
-    cursor = await connection.execute(READ_POSITION, (tenant_id,))
-    [row] = await cursor.fetchall()
+    [row] = await connection.fetch(READ_POSITION, (tenant_id,))
     return LedgerPosition(*row)
 
 
 async def mark_compared(connection: Connection, tenant_id: str, now: datetime) -> None:
-    """Record that a tenant was compared with the provider."""
     await connection.execute(MARK_COMPARED, (now, tenant_id))
 
 
 async def tenants_of_customers(connection: Connection, customers: Collection[str]) -> dict[str, str]:
     """Return the tenants of customers, by customer; unlinked customers are left out."""
-    cursor = await connection.execute(TENANTS_OF_CUSTOMERS, (list(customers),))
-    return dict(await cursor.fetchall())
+    return dict(await connection.fetch(TENANTS_OF_CUSTOMERS, (list(customers),)))
 
 
 async def known_events(connection: Connection, ids: Collection[str]) -> dict[str, bool]:
     """Return which of these events the ledger has, and whether a valid event of the same id replaces the entry."""
-    cursor = await connection.execute(KNOWN_EVENTS, (list(ids),))
-    return dict(await cursor.fetchall())
+    return dict(await connection.fetch(KNOWN_EVENTS, (list(ids),)))
 
 
 async def stale_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[str], int]:
@@ -152,22 +147,16 @@ async def stale_tenants(connection: Connection, ended_until: int, most: int) -> 
 
     At most ``most``, the longest ago first.
     """
-    cursor = await connection.execute(
-        STALE, {"ended_until": ended_until, "over": [*ENDED, NO_SUBSCRIPTION], "most": most}
-    )
-    rows = await cursor.fetchall()
+    rows = await connection.fetch(STALE, {"ended_until": ended_until, "over": [*ENDED, NO_SUBSCRIPTION], "most": most})
     return [row[0] for row in rows], rows[0][1] if rows else 0
 
 
 async def record_finding(connection: Connection, name: str, number: int, now: datetime) -> None:
-    """Store the number that a check counted, for the metrics."""
     await connection.execute(RECORD_FINDING, (name, number, now))
 
 
 async def read_findings(connection: Connection) -> dict[str, int]:
-    """Return the numbers that the checks last counted."""
-    cursor = await connection.execute("SELECT name, number FROM billing_findings")
-    return dict(await cursor.fetchall())
+    return dict(await connection.fetch("SELECT name, number FROM billing_findings"))
 
 
 DRIFT_AND_AMBIGUITY: Final = """
@@ -181,6 +170,5 @@ SELECT count(DISTINCT tenant_id) FILTER (WHERE %(drift)s = ANY(anomalies)),
 async def count_drift_and_ambiguity(connection: Connection) -> tuple[int, int]:
     """Count the tenants that drifted and the events in an ambiguous order, in the last 24 h."""
     kinds = {"drift": Anomaly.DRIFT.value, "ambiguous": [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER]}
-    cursor = await connection.execute(DRIFT_AND_AMBIGUITY, kinds)
-    [(drifted, ambiguous)] = await cursor.fetchall()
+    [(drifted, ambiguous)] = await connection.fetch(DRIFT_AND_AMBIGUITY, kinds)
     return drifted, ambiguous

@@ -57,7 +57,6 @@ class FieldComparison(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def differs(self) -> bool:
-        """Whether the two differ."""
         return self.stored != self.folded
 
     @property
@@ -80,12 +79,10 @@ class TenantReplay(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def differences(self) -> tuple[FieldComparison, ...]:
-        """The fields that differ."""
         return tuple(field for field in self.fields if field.differs)
 
     @property
     def is_right(self) -> bool:
-        """Whether the stored state was right."""
         return not self.parked and not self.differences
 
 
@@ -124,8 +121,6 @@ class ReprocessedChunk(msgspec.Struct, frozen=True):
 
 
 class _NullOutbox:
-    """An outbox for repairs, which neither mail nor fetch snapshots."""
-
     async def defer_mail(
         self, _connection: Connection, ids: Sequence[UUID], _traces: Mapping[UUID, str] | None = None, /
     ) -> None:
@@ -305,7 +300,6 @@ class ReplayService:
 
 
 def compare(account: BillingAccount, folded: Folded) -> tuple[FieldComparison, ...]:
-    """Compare the fields of an account with the result of a fold."""
     stored, result = _fields(account), _fields(account.with_fold(folded))
     return tuple(
         FieldComparison(_camel(name), _shown(name, stored[name]), _shown(name, result[name])) for name in stored

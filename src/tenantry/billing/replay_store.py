@@ -97,42 +97,34 @@ async def replaceable_entries(
     """
     received, arrival = after
     values = {"since": since, "received": received, "arrival": arrival, "most": most}
-    cursor = await connection.execute(REPLACEABLE_ENTRIES, values)
     return [
         ReceivedEvent(to_event(facts), received_at, unpack(body) if body is not None else None)
-        for body, received_at, *facts in await cursor.fetchall()
+        for body, received_at, *facts in await connection.fetch(REPLACEABLE_ENTRIES, values)
     ]
 
 
 async def tenants_after(connection: Connection, after: str, limit: int) -> list[str]:
     """Return the next tenants by id, ended ones included."""
-    cursor = await connection.execute(TENANTS_PAGE, (after, limit))
-    return [row[0] for row in await cursor.fetchall()]
+    return [row[0] for row in await connection.fetch(TENANTS_PAGE, (after, limit))]
 
 
 async def count_tenants(connection: Connection) -> int:
-    """Count the tenants, ended ones included."""
-    cursor = await connection.execute(COUNT_TENANTS)
-    [(number,)] = await cursor.fetchall()
-    return int(number)
+    return int(await connection.fetch_value(COUNT_TENANTS))
 
 
 async def known_tenants(connection: Connection, tenants: Sequence[str]) -> set[str]:
-    """Return those of these tenants that exist."""
-    cursor = await connection.execute(KNOWN_TENANTS, (list(tenants),))
-    return {row[0] for row in await cursor.fetchall()}
+    return {row[0] for row in await connection.fetch(KNOWN_TENANTS, (list(tenants),))}
 
 
 async def tenants_with_news(connection: Connection, tenants: Sequence[str], since: datetime) -> list[str]:
     """Return those of these tenants that have an event received at this moment or later."""
-    cursor = await connection.execute(WITH_NEWS, (list(tenants), since))
-    return [row[0] for row in await cursor.fetchall()]
+    return [row[0] for row in await connection.fetch(WITH_NEWS, (list(tenants), since))]
 
 
 async def read_accounts(connection: Connection, tenants: Sequence[str], *, lock: bool = False) -> list[BillingAccount]:
     """Return accounts by id; with ``lock`` lock them until the transaction ends."""
-    cursor = await connection.execute(LOCK_ACCOUNTS if lock else READ_ACCOUNTS, (list(tenants),))
-    return [to_account(row, _state) for row in await cursor.fetchall()]
+    statement = LOCK_ACCOUNTS if lock else READ_ACCOUNTS
+    return [to_account(row, _state) for row in await connection.fetch(statement, (list(tenants),))]
 
 
 def _state(text: str) -> BillingState:
@@ -143,16 +135,12 @@ def _state(text: str) -> BillingState:
 
 
 async def count_entries(connection: Connection, tenant_id: str) -> int:
-    """Count the entries of a tenant's ledger."""
-    cursor = await connection.execute(COUNT_ENTRIES, (tenant_id,))
-    [(number,)] = await cursor.fetchall()
-    return int(number)
+    return int(await connection.fetch_value(COUNT_ENTRIES, (tenant_id,)))
 
 
 async def parked_for(connection: Connection, tenants: Collection[str]) -> dict[str, int]:
     """Count the parked events of each of these tenants, which could be applied."""
-    cursor = await connection.execute(PARKED, {"tenants": list(tenants)})
-    return dict(await cursor.fetchall())
+    return dict(await connection.fetch(PARKED, {"tenants": list(tenants)}))
 
 
 @asynccontextmanager
@@ -178,9 +166,8 @@ async def _events(rows: AsyncIterator[Sequence[Any]]) -> AsyncGenerator[tuple[st
 
 async def second_before_newest(connection: Connection, tenant_id: str, most: int) -> int | None:
     """Return the second of the newest event that is not among a ledger's newest ``most``; None if there is none."""
-    cursor = await connection.execute(SECOND_BEFORE_NEWEST, (tenant_id, most))
-    row = await cursor.fetchone()
-    return int(row[0]) if row else None
+    second: int | None = await connection.fetch_value(SECOND_BEFORE_NEWEST, (tenant_id, most))
+    return second
 
 
 async def beginning_after(
@@ -189,6 +176,5 @@ async def beginning_after(
     """Return the oldest second after this one whose only event is a full-state event."""
     await connection.execute(BY_INDEX)
     values = {"tenant": tenant_id, "second": second, "full_state_types": list(full_state_types)}
-    cursor = await connection.execute(BEGINNING_AFTER, values)
-    row = await cursor.fetchone()
-    return int(row[0]) if row else None
+    found: int | None = await connection.fetch_value(BEGINNING_AFTER, values)
+    return found

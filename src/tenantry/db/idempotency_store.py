@@ -66,8 +66,7 @@ async def lock(connection: Connection, claim: Claim) -> bool:
 
 async def find(connection: Connection, claim: Claim, now: datetime) -> tuple[bytes, bytes] | None:
     """Return the first request's body digest and its answer as JSON, if it was less than 24 h ago."""
-    cursor = await connection.execute(_FIND, (claim.principal, claim.route, claim.key, now - KEPT))
-    row = await cursor.fetchone()
+    row = await connection.fetch_row(_FIND, (claim.principal, claim.route, claim.key, now - KEPT))
     return (bytes(row[0]), row[1].encode()) if row else None
 
 

@@ -50,6 +50,5 @@ def to_tenant(row: Sequence[Any]) -> Tenant:
 
 async def find_tenant(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow | None:
     """Find a tenant, ended ones included."""
-    cursor = await connection.execute(FIND_AND_LOCK if lock else FIND, (tenant_id,))
-    row = await cursor.fetchone()
+    row = await connection.fetch_row(FIND_AND_LOCK if lock else FIND, (tenant_id,))
     return TenantRow(to_tenant(row[:10]), *row[10:]) if row else None

@@ -21,7 +21,7 @@ from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import runs_store
-from tenantry.jobs.tasks import DELIVER_MAIL, FETCH_SNAPSHOT, LONGEST_JOB, MAIL, PROVIDER, Work, register
+from tenantry.jobs.tasks import DELIVER_MAIL, FETCH_SNAPSHOT, LONGEST_JOB, MAIL, PROVIDER, WORK, Work, register
 from tenantry.notifications import mails_store as mails
 
 _HEARTBEAT: Final = 10.0
@@ -74,7 +74,6 @@ class JobQueue:
         await self._app.open_async(self._pool)
 
     async def close(self) -> None:
-        """Close every connection."""
         await self._pool.close()
 
     def pool_stats(self) -> dict[str, int]:
@@ -125,7 +124,6 @@ class JobQueue:
             await _deferred(deferrer.defer_async(**arguments))
 
     def _with_trace(self, arguments: JSONDict, trace: str | None) -> JSONDict:
-        """Add the trace to a job's arguments, if there is one."""
         if self._tracing is None:
             return arguments
         trace = trace or self._tracing.traceparent()
@@ -152,7 +150,7 @@ class JobQueue:
                     fetch_job_polling_interval=polling_interval,
                     shutdown_graceful_timeout=grace,
                     delete_jobs="successful",
-                    additional_context=work.as_context(),
+                    additional_context={WORK: work},
                     install_signal_handlers=False,
                     update_heartbeat_interval=_HEARTBEAT,
                     stalled_worker_timeout=_STALLED_AFTER,

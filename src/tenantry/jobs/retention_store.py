@@ -124,8 +124,7 @@ async def remove_until(connection: Connection, statement: str, until: datetime) 
 
 async def purgeable_tenants(connection: Connection, now: datetime) -> list[str]:
     """Return the tenants that were deleted 30 days ago or earlier, at most `ROWS_PER_STATEMENT`."""
-    cursor = await connection.execute(PURGEABLE, (now - DELETED_TENANTS_KEPT, ROWS_PER_STATEMENT))
-    return [row[0] for row in await cursor.fetchall()]
+    return [row[0] for row in await connection.fetch(PURGEABLE, (now - DELETED_TENANTS_KEPT, ROWS_PER_STATEMENT))]
 
 
 async def purge_rows(connection: Connection, tenant_id: str) -> int:
@@ -144,5 +143,4 @@ async def lock_deleted_tenant(connection: Connection, tenant_id: str, now: datet
 
 
 async def delete_tenant(connection: Connection, tenant_id: str) -> None:
-    """Delete a tenant's row and all rows that refer to it."""
     await connection.execute(DELETE_TENANT, (tenant_id,))

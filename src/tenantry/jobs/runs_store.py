@@ -62,22 +62,19 @@ WORKERS: Final = "SELECT count(*) FROM procrastinate_workers WHERE last_heartbea
 
 async def waiting(connection: Connection, task: str, tenants: Collection[str]) -> tuple[datetime, list[str]]:
     """Return the database's time, and those of these tenants that have a waiting job of this task."""
-    cursor = await connection.execute(WAITING, (list(tenants), task))
-    [(now, found)] = await cursor.fetchall()
+    [(now, found)] = await connection.fetch(WAITING, (list(tenants), task))
     return now, found
 
 
 async def now(connection: Connection) -> datetime:
     """Return the time by the database's clock, by which workers fetch jobs."""
-    cursor = await connection.execute("SELECT clock_timestamp()")
-    [(moment,)] = await cursor.fetchall()
+    [(moment,)] = await connection.fetch("SELECT clock_timestamp()")
     return cast("datetime", moment)
 
 
 async def overdue(connection: Connection, longest: timedelta) -> list[int]:
     """Return the ids of the jobs that started longer ago than any job may take."""
-    cursor = await connection.execute(OVERDUE, (longest,))
-    return [row[0] for row in await cursor.fetchall()]
+    return [row[0] for row in await connection.fetch(OVERDUE, (longest,))]
 
 
 class JobRuns(NamedTuple):
@@ -90,30 +87,22 @@ class JobRuns(NamedTuple):
 
 
 async def record_run(connection: Connection, task: str, *, succeeded: bool) -> None:
-    """Count a run of a task that has just ended."""
     await connection.execute(RECORD_RUN, {"task": task, "succeeded": succeeded})
 
 
 async def read_runs(connection: Connection) -> list[JobRuns]:
-    """Return the counts of each task that has run."""
-    cursor = await connection.execute(RUNS)
-    return [JobRuns(*row) for row in await cursor.fetchall()]
+    return [JobRuns(*row) for row in await connection.fetch(RUNS)]
 
 
 async def count_by_status(connection: Connection) -> dict[tuple[str, str], int]:
-    """Count the jobs that have not succeeded yet, by queue and status."""
-    cursor = await connection.execute(BY_STATUS)
-    return {(queue, status): number for queue, status, number in await cursor.fetchall()}
+    return {(queue, status): number for queue, status, number in await connection.fetch(BY_STATUS)}
 
 
 async def longest_due(connection: Connection) -> dict[str, float]:
     """Return for how many seconds the longest waiting job of each queue has been due."""
-    cursor = await connection.execute(LONGEST_DUE)
-    return {queue: float(seconds) for queue, seconds in await cursor.fetchall()}
+    return {queue: float(seconds) for queue, seconds in await connection.fetch(LONGEST_DUE)}
 
 
 async def count_workers(connection: Connection) -> int:
     """Count the workers with a heartbeat in the last minute."""
-    cursor = await connection.execute(WORKERS)
-    [(number,)] = await cursor.fetchall()
-    return int(number)
+    return int(await connection.fetch_value(WORKERS))

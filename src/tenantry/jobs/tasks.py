@@ -40,7 +40,8 @@ TASKS: Final = (*PERIODIC, DELIVER_MAIL, FETCH_SNAPSHOT)
 LONGEST_JOB: Final = 300.0
 """Seconds after which a job is stopped."""
 
-_WORK: Final = "work"
+WORK: Final = "work"
+"""The key of `Work` in the context of a job."""
 _MOST_FETCHES: Final = 30
 _MOST_COMPARED: Final = 1000
 """How many tenants one run compares: enough for some 100,000 tenants several times a day."""
@@ -67,10 +68,6 @@ class Work(msgspec.Struct, frozen=True):
         served = {MAIL: self.mail is not None, PROVIDER: self.reconciler is not None, MAINTENANCE: True}
         return [queue for queue, is_served in served.items() if is_served]
 
-    def as_context(self) -> dict[str, object]:
-        """Return the context that the worker passes to each task."""
-        return {_WORK: self}
-
 
 @asynccontextmanager
 async def counted(database: Database, task: str) -> AsyncIterator[None]:
@@ -94,7 +91,7 @@ async def _record(database: Database, task: str, *, succeeded: bool) -> None:
 @asynccontextmanager
 async def _run(context: JobContext, task: str, traceparent: str | None = None) -> AsyncIterator[Work]:
     """Yield the services for a run of a task; stop it when it takes too long, and count it."""
-    work = cast("Work", context.additional_context[_WORK])
+    work = cast("Work", context.additional_context[WORK])
     with work.tracing.job(task, context.job.queue, traceparent) if work.tracing else nullcontext():
         async with counted(work.counted_in, task) if work.counted_in else nullcontext(), asyncio.timeout(LONGEST_JOB):
             yield work
@@ -126,7 +123,6 @@ class ProviderRetry(BaseRetryStrategy):
 
 
 def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
-    """Register the tasks with the app."""
     _register_deferred(app)
     _register_periodic(app, requeue_stalled)
 

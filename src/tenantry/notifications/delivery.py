@@ -9,19 +9,8 @@ from uuid import UUID
 from tenantry.common.clock import Clock, exponential
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.domain.owner_mails import (
-    CONFIRM_PATH,
-    CONFIRMATION_VALID,
-    OWNER_ADDRESS_CONFIRMATION,
-    AddressChangedData,
-    Confirmation,
-    DigestData,
-    KeyLeakedData,
-    OwnerAddress,
-    PendingMail,
-    link_digest,
-    same_address,
-)
+from tenantry.domain import owner_mails as rules
+from tenantry.domain.owner_mails import PendingMail
 from tenantry.integrations.smtp import Mailer, MailError, PermanentMailError, compose
 from tenantry.notifications import mails_store as store
 
@@ -49,8 +38,6 @@ class MailDeferredError(Exception):
 
 
 class MailService:
-    """Sends queued mails, and records the result."""
-
     def __init__(
         self,
         database: Database,
@@ -94,16 +81,16 @@ class MailService:
         if row is None:
             return None
         now = self._clock()
-        about: KeyLeakedData | AddressChangedData | DigestData | Confirmation
-        if row.type == OWNER_ADDRESS_CONFIRMATION:
-            address = OwnerAddress(row.owner_email, row.verified_email)
-            if row.tenant_deleted or address.is_verified or not same_address(row.recipient, row.owner_email):
+        about: rules.KeyLeakedData | rules.AddressChangedData | rules.DigestData | rules.Confirmation
+        if row.type == rules.OWNER_ADDRESS_CONFIRMATION:
+            address = rules.OwnerAddress(row.owner_email, row.verified_email)
+            if row.tenant_deleted or address.is_verified or not rules.same_address(row.recipient, row.owner_email):
                 await store.set_status(connection, mail_id, "dropped")
                 return None
             token = secrets.token_urlsafe(32)
-            await store.set_link(connection, mail_id, link_digest(token), now + CONFIRMATION_VALID)
-            link = f"{self._base_url}{CONFIRM_PATH}?token={token}"
-            about = Confirmation(link, int(CONFIRMATION_VALID.total_seconds() // 3600))
+            await store.set_link(connection, mail_id, rules.link_digest(token), now + rules.CONFIRMATION_VALID)
+            link = f"{self._base_url}{rules.CONFIRM_PATH}?token={token}"
+            about = rules.Confirmation(link, int(rules.CONFIRMATION_VALID.total_seconds() // 3600))
         elif row.status == "collecting" and row.due_at > now:
             raise MailDeferredError(f"digest {mail_id} is not due yet", (row.due_at - now).total_seconds())
         else:

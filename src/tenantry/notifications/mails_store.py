@@ -11,20 +11,8 @@ from uuid import UUID
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.domain.owner_mails import (
-    DIGEST_DETAILS,
-    KEY_LEAKED,
-    NOTICES_PER_HOUR,
-    OWNER_ADDRESS_CONFIRMATION,
-    SECURITY_DIGEST,
-    AddressChangedData,
-    DigestData,
-    KeyLeakedData,
-    Notification,
-    PaymentFailure,
-    PendingMail,
-    SecurityNotice,
-)
+from tenantry.domain import owner_mails as rules
+from tenantry.domain.owner_mails import NOTICES_PER_HOUR, OWNER_ADDRESS_CONFIRMATION, PendingMail
 
 INSERT_NOTIFICATIONS: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
@@ -148,17 +136,16 @@ class PendingOwnerMail(msgspec.Struct, frozen=True):
     tenant_deleted: bool
 
     @property
-    def about(self) -> KeyLeakedData | AddressChangedData | DigestData:
-        """The data of a notice or digest."""
-        kinds: dict[str, Any] = {KEY_LEAKED: KeyLeakedData, SECURITY_DIGEST: DigestData}
-        about: KeyLeakedData | AddressChangedData | DigestData = msgspec.json.decode(
-            self.data, type=kinds.get(self.type, AddressChangedData)
+    def about(self) -> rules.KeyLeakedData | rules.AddressChangedData | rules.DigestData:
+        kinds: dict[str, Any] = {rules.KEY_LEAKED: rules.KeyLeakedData, rules.SECURITY_DIGEST: rules.DigestData}
+        about: rules.KeyLeakedData | rules.AddressChangedData | rules.DigestData = msgspec.json.decode(
+            self.data, type=kinds.get(self.type, rules.AddressChangedData)
         )
         return about
 
 
 async def insert_notifications(
-    connection: Connection, notifications: Sequence[tuple[Notification, str]], now: datetime
+    connection: Connection, notifications: Sequence[tuple[rules.Notification, str]], now: datetime
 ) -> list[UUID]:
     """Store notifications, each with the id of its event, at most one for each event; return the ids of new ones."""
     fields = ("id", "type", "recipient_id", "tenant_id", "channels", "data")
@@ -166,18 +153,21 @@ async def insert_notifications(
         {**{name: getattr(notification, name) for name in fields}, "event_id": event_id}
         for notification, event_id in notifications
     ]
-    cursor = await connection.execute(INSERT_NOTIFICATIONS, {"rows": msgspec.json.encode(rows).decode(), "now": now})
-    return [row[0] for row in await cursor.fetchall()]
+    return [
+        row[0]
+        for row in await connection.fetch(
+            INSERT_NOTIFICATIONS, {"rows": msgspec.json.encode(rows).decode(), "now": now}
+        )
+    ]
 
 
 async def read_notification(connection: Connection, notification_id: UUID) -> PendingMail | None:
     """Return a notification to be sent, or None if it has been delivered or given up."""
-    cursor = await connection.execute(PENDING_NOTIFICATION, {"id": notification_id, "leaked": KEY_LEAKED})
-    row = await cursor.fetchone()
+    row = await connection.fetch_row(PENDING_NOTIFICATION, {"id": notification_id, "leaked": rules.KEY_LEAKED})
     if row is None:
         return None
     found_id, attempts, created_at, tenant_name, recipient, tenant_id, *payment, leak = row
-    about = msgspec.json.decode(leak, type=KeyLeakedData) if leak else PaymentFailure(*payment)
+    about = msgspec.json.decode(leak, type=rules.KeyLeakedData) if leak else rules.PaymentFailure(*payment)
     return PendingMail(found_id, attempts, created_at, tenant_name, recipient, tenant_id, about, in_notifications=True)
 
 
@@ -185,13 +175,11 @@ async def orphaned(connection: Connection, task: str, most: int) -> list[UUID]:
     """Lock and return the oldest mails to be delivered that have no job of this name."""
     found = []
     for statement in ORPHANED:
-        cursor = await connection.execute(statement, {"task": task, "most": most})
-        found += [row[0] for row in await cursor.fetchall()]
+        found += [row[0] for row in await connection.fetch(statement, {"task": task, "most": most})]
     return found
 
 
 async def mark_sent(connection: Connection, mail: PendingMail, now: datetime) -> None:
-    """Record that the mail server has accepted the mail."""
     await connection.execute(MARK_SENT[_table(mail)], (now, mail.notification_id))
 
 
@@ -205,7 +193,6 @@ def _table(mail: PendingMail) -> str:
 
 
 async def give_up(connection: Connection, why: str) -> int:
-    """Give up all queued mails; return how many."""
     number = 0
     for statement in GIVE_UP:
         cursor = await connection.execute(statement, (why,))
@@ -215,40 +202,37 @@ async def give_up(connection: Connection, why: str) -> int:
 
 async def count_by_status(connection: Connection) -> dict[str, int]:
     """Count the mails that are queued and those that have failed."""
-    cursor = await connection.execute(COUNT_BY_STATUS)
-    return dict(await cursor.fetchall())
+    return dict(await connection.fetch(COUNT_BY_STATUS))
 
 
 async def oldest_queued_seconds(connection: Connection) -> float:
     """Return for how many seconds the oldest queued mail has been due; 0 if there is none."""
-    cursor = await connection.execute(OLDEST_QUEUED)
-    [(seconds,)] = await cursor.fetchall()
-    return float(seconds)
+    return float(await connection.fetch_value(OLDEST_QUEUED))
 
 
 async def lock_name(connection: Connection, name: str) -> None:
-    """Lock a name until the transaction ends."""
     await connection.execute(LOCK_NAME, (name,))
 
 
 async def latest_notices(connection: Connection, tenant_id: str, since: datetime) -> list[datetime]:
     """Return when a tenant's latest security notices after ``since`` are due, newest first, at most an hour's limit."""
-    cursor = await connection.execute(
-        LATEST_NOTICES,
-        {"tenant": tenant_id, "since": since, "confirmation": OWNER_ADDRESS_CONFIRMATION, "most": NOTICES_PER_HOUR},
-    )
-    return [row[0] for row in await cursor.fetchall()]
+    return [
+        row[0]
+        for row in await connection.fetch(
+            LATEST_NOTICES,
+            {"tenant": tenant_id, "since": since, "confirmation": OWNER_ADDRESS_CONFIRMATION, "most": NOTICES_PER_HOUR},
+        )
+    ]
 
 
 async def count_confirmations(
     connection: Connection, tenant_id: str, limit_key: str, *, hour: datetime, day: datetime
 ) -> tuple[int, int, int]:
     """Count confirmations since ``hour`` of a tenant, and to an address since ``hour`` and since ``day``."""
-    cursor = await connection.execute(
+    [(for_tenant, to_address, to_address_today)] = await connection.fetch(
         COUNT_CONFIRMATIONS,
         {"tenant": tenant_id, "key": limit_key, "hour": hour, "day": day, "confirmation": OWNER_ADDRESS_CONFIRMATION},
     )
-    [(for_tenant, to_address, to_address_today)] = await cursor.fetchall()
     return for_tenant, to_address, to_address_today
 
 
@@ -281,16 +265,16 @@ async def insert_owner_mail(
     )
 
 
-async def add_to_digest(connection: Connection, tenant_id: str, recipient: str, notice: SecurityNotice) -> bool:
+async def add_to_digest(connection: Connection, tenant_id: str, recipient: str, notice: rules.SecurityNotice) -> bool:
     """Add a notice to the digest that collects for this recipient; return False if there is none."""
     cursor = await connection.execute(
         ADD_TO_DIGEST,
         {
             "tenant": tenant_id,
             "recipient": recipient,
-            "list": "leaked" if isinstance(notice, KeyLeakedData) else "changed",
+            "list": "leaked" if isinstance(notice, rules.KeyLeakedData) else "changed",
             "notice": msgspec.json.encode([notice]).decode(),
-            "most": DIGEST_DETAILS,
+            "most": rules.DIGEST_DETAILS,
         },
     )
     return cursor.rowcount > 0
@@ -298,8 +282,7 @@ async def add_to_digest(connection: Connection, tenant_id: str, recipient: str, 
 
 async def read_owner_mail(connection: Connection, mail_id: UUID) -> PendingOwnerMail | None:
     """Lock and return the mail to be sent; None if it has been delivered, given up or dropped."""
-    cursor = await connection.execute(PENDING_OWNER_MAIL, (mail_id,))
-    row = await cursor.fetchone()
+    row = await connection.fetch_row(PENDING_OWNER_MAIL, (mail_id,))
     return PendingOwnerMail(*row) if row else None
 
 
@@ -315,11 +298,9 @@ async def set_link(connection: Connection, mail_id: UUID, digest: bytes, expires
 
 async def find_confirmation(connection: Connection, digest: bytes, now: datetime) -> tuple[str, str] | None:
     """Return the tenant and address that a link confirms; None for a link that is unknown, used or expired."""
-    cursor = await connection.execute(FIND_CONFIRMATION, (digest, now))
-    row = await cursor.fetchone()
+    row = await connection.fetch_row(FIND_CONFIRMATION, (digest, now))
     return (row[0], row[1]) if row else None
 
 
 async def end_links(connection: Connection, tenant_id: str) -> None:
-    """Invalidate all confirmation links of a tenant."""
     await connection.execute(END_LINKS, (tenant_id,))

@@ -7,23 +7,7 @@ from typing import Protocol
 from uuid import UUID, uuid4
 
 from tenantry.db.connection import ACROSS_TENANTS, Connection
-from tenantry.domain.owner_mails import (
-    CONFIRMATIONS_PER_DAY,
-    CONFIRMATIONS_PER_HOUR,
-    KEY_LEAKED,
-    NOTICE_WINDOW,
-    NOTICES_PER_HOUR,
-    OWNER_ADDRESS_CHANGED,
-    OWNER_ADDRESS_CONFIRMATION,
-    SECURITY_DIGEST,
-    AddressChangedData,
-    DigestData,
-    KeyLeakedData,
-    OwnerAddress,
-    SecurityNotice,
-    limit_key,
-    same_address,
-)
+from tenantry.domain import owner_mails as rules
 from tenantry.notifications import mails_store as store
 
 _HOUR = timedelta(hours=1)
@@ -51,8 +35,8 @@ async def notify(
     connection: Connection,
     outbox: MailOutbox,
     tenant_id: str,
-    address: OwnerAddress,
-    notice: SecurityNotice,
+    address: rules.OwnerAddress,
+    notice: rules.SecurityNotice,
     now: datetime,
 ) -> None:
     """Queue a security notice for the address that was verified last; above the limit add it to a digest.
@@ -64,19 +48,19 @@ async def notify(
         logger.warning("tenant %s has no verified owner address: a security notice is not mailed", tenant_id)
         return
     await store.lock_name(connection, f"security notices of {tenant_id}")
-    latest = await store.latest_notices(connection, tenant_id, now - NOTICE_WINDOW)
+    latest = await store.latest_notices(connection, tenant_id, now - rules.NOTICE_WINDOW)
     mail_id, delay, due_at = uuid4(), None, None
-    is_leak = isinstance(notice, KeyLeakedData)
-    mail_type = KEY_LEAKED if is_leak else OWNER_ADDRESS_CHANGED
-    data: SecurityNotice | DigestData = notice
-    if len(latest) >= NOTICES_PER_HOUR:
+    is_leak = isinstance(notice, rules.KeyLeakedData)
+    mail_type = rules.KEY_LEAKED if is_leak else rules.OWNER_ADDRESS_CHANGED
+    data: rules.SecurityNotice | rules.DigestData = notice
+    if len(latest) >= rules.NOTICES_PER_HOUR:
         if await store.add_to_digest(connection, tenant_id, recipient, notice):
             return
-        due_at = latest[-1] + NOTICE_WINDOW
-        delay, mail_type = due_at - now, SECURITY_DIGEST
-        data = DigestData(
-            [notice] if isinstance(notice, KeyLeakedData) else [],
-            [notice] if isinstance(notice, AddressChangedData) else [],
+        due_at = latest[-1] + rules.NOTICE_WINDOW
+        delay, mail_type = due_at - now, rules.SECURITY_DIGEST
+        data = rules.DigestData(
+            [notice] if isinstance(notice, rules.KeyLeakedData) else [],
+            [notice] if isinstance(notice, rules.AddressChangedData) else [],
             0,
         )
     await store.insert_owner_mail(
@@ -85,7 +69,7 @@ async def notify(
         tenant_id=tenant_id,
         mail_type=mail_type,
         recipient=recipient,
-        limit_key=limit_key(recipient),
+        limit_key=rules.limit_key(recipient),
         data=data,
         now=now,
         due_at=due_at,
@@ -97,8 +81,8 @@ async def announce(
     connection: Connection,
     outbox: MailOutbox,
     tenant_id: str,
-    before: OwnerAddress | None,
-    after: OwnerAddress,
+    before: rules.OwnerAddress | None,
+    after: rules.OwnerAddress,
     now: datetime,
 ) -> None:
     """Queue the mails after a change of an owner's address; ``before`` is None for a new tenant.
@@ -107,10 +91,10 @@ async def announce(
     holds the tenant's row.
     """
     async with connection.within(ACROSS_TENANTS):
-        if before is not None and not same_address(before.email, after.email):
+        if before is not None and not rules.same_address(before.email, after.email):
             former = before.for_security
-            if former is not None and not same_address(former, after.email):
-                change = AddressChangedData(after.email, now, after.is_verified)
+            if former is not None and not rules.same_address(former, after.email):
+                change = rules.AddressChangedData(after.email, now, after.is_verified)
                 await notify(connection, outbox, tenant_id, before, change, now)
         if not after.is_verified and not await request_confirmation(connection, outbox, tenant_id, after.email, now):
             logger.info("tenant %s: no confirmation mail, the limit is reached", tenant_id)
@@ -123,19 +107,19 @@ async def request_confirmation(
 
     The caller holds the tenant's row, in a transaction across tenants.
     """
-    key = limit_key(email)
+    key = rules.limit_key(email)
     await store.lock_name(connection, f"confirmations to {key}")
     for_tenant, to_address, to_address_today = await store.count_confirmations(
         connection, tenant_id, key, hour=now - _HOUR, day=now - _DAY
     )
-    if max(for_tenant, to_address) >= CONFIRMATIONS_PER_HOUR or to_address_today >= CONFIRMATIONS_PER_DAY:
+    if max(for_tenant, to_address) >= rules.CONFIRMATIONS_PER_HOUR or to_address_today >= rules.CONFIRMATIONS_PER_DAY:
         return False
     mail_id = uuid4()
     await store.insert_owner_mail(
         connection,
         mail_id=mail_id,
         tenant_id=tenant_id,
-        mail_type=OWNER_ADDRESS_CONFIRMATION,
+        mail_type=rules.OWNER_ADDRESS_CONFIRMATION,
         recipient=email,
         limit_key=key,
         data=None,

@@ -6,18 +6,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.domain.billing.events import (
-    CHECKOUT_COMPLETED,
-    FOLDED_TYPES,
-    HANDLED_TYPES,
-    INVOICE_TYPES,
-    SNAPSHOT,
-    SUBSCRIPTION_TYPES,
-    SUBSCRIPTION_UPDATED,
-    Anomaly,
-    BillingEvent,
-    Outcome,
-)
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import (
     BatchContext,
     BillingAccount,
@@ -31,7 +21,7 @@ from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState,
 from tenantry.domain.billing.timeline import Placement, ReplayDepth, Timeline, begin, is_paid, place, replay_depth
 
 _SUBSCRIPTION_MODE: Final = "subscription"
-_ACCEPTED_TYPES: Final = HANDLED_TYPES | {SNAPSHOT}
+_ACCEPTED_TYPES: Final = ev.HANDLED_TYPES | {ev.SNAPSHOT}
 _MODES: Final = {True: "live", False: "test"}
 _MOST_AHEAD: Final = timedelta(hours=1).total_seconds()
 """How far ahead of its arrival an event may be dated."""
@@ -70,11 +60,11 @@ def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str]
     if event.problem is not None:
         return Outcome.INVALID, event.problem
     missing = None
-    if event.type in INVOICE_TYPES:
+    if event.type in ev.INVOICE_TYPES:
         missing = None if event.customer_id else "The invoice names no customer."
-    elif event.type == CHECKOUT_COMPLETED and event.checkout_mode != _SUBSCRIPTION_MODE:
+    elif event.type == ev.CHECKOUT_COMPLETED and event.checkout_mode != _SUBSCRIPTION_MODE:
         missing = "The checkout session is not for a subscription."
-    elif event.type == CHECKOUT_COMPLETED and event.customer_id is None:
+    elif event.type == ev.CHECKOUT_COMPLETED and event.customer_id is None:
         missing = "The checkout session names no customer."
     elif not event.org_id:
         missing = "The metadata names no orgId."
@@ -89,9 +79,9 @@ def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, 
         return (Anomaly.CONNECTED_ACCOUNT if of_account else Anomaly.IGNORED_LIVEMODE,)
     if event.problem is not None:
         found.append(Anomaly.UNUSABLE_OBJECT)
-    elif event.org_id is None and (event.type in SUBSCRIPTION_TYPES or event.checkout_mode == _SUBSCRIPTION_MODE):
+    elif event.org_id is None and (event.type in ev.SUBSCRIPTION_TYPES or event.checkout_mode == _SUBSCRIPTION_MODE):
         found.append(Anomaly.MISSING_ORG_ID)
-    elif event.type in (SUBSCRIPTION_UPDATED, SNAPSHOT):
+    elif event.type in (ev.SUBSCRIPTION_UPDATED, ev.SNAPSHOT):
         if event.price_id is None:
             found.append(Anomaly.MISSING_PRICE)
         elif policy.catalog.plan_of_price(event.price_id) is None:
@@ -104,8 +94,7 @@ def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, 
 
 
 def may_link(event: BillingEvent) -> bool:
-    """Whether the event can link its customer to a tenant."""
-    return event.type in (CHECKOUT_COMPLETED, SUBSCRIPTION_UPDATED) and bool(event.customer_id and event.org_id)
+    return event.type in (ev.CHECKOUT_COMPLETED, ev.SUBSCRIPTION_UPDATED) and bool(event.customer_id and event.org_id)
 
 
 FIRST: Final = -1
@@ -132,10 +121,10 @@ def replay_needs(context: BatchContext, events: Iterable[tuple[str | None, Billi
     needed: dict[str, ReplayNeed] = {}
     for tenant_id, event in events:
         account = context.accounts.get(tenant_id) if tenant_id else None
-        if account is None or account.tip_created is None or event.type not in FOLDED_TYPES:
+        if account is None or account.tip_created is None or event.type not in ev.FOLDED_TYPES:
             continue
         depth = replay_depth(event.created, account.tip_created) if account.is_whole else ReplayDepth.BEGINNING
-        if event.type == SNAPSHOT:
+        if event.type == ev.SNAPSHOT:
             depth = max(depth, ReplayDepth.TIP_SECOND)  # it may replace an older snapshot
         known = needed.get(account.tenant_id)
         if depth > (known.depth if known else ReplayDepth.TIP) or (known and event.created < known.second):
@@ -153,7 +142,7 @@ def wants_link(event: BillingEvent, context: BatchContext) -> bool:
         may_link(event)
         and account is not None
         and event.customer_id not in context.tenant_of_customer
-        and (event.type == CHECKOUT_COMPLETED or account.customer_id is None)
+        and (event.type == ev.CHECKOUT_COMPLETED or account.customer_id is None)
     )
 
 
@@ -165,7 +154,6 @@ class MissingNames(NamedTuple):
     links: frozenset[str] = frozenset()
 
     def union(self, other: "MissingNames") -> "MissingNames":
-        """Return the names of both."""
         return MissingNames(*(own | its for own, its in zip(self, other, strict=True)))
 
 
@@ -174,7 +162,7 @@ def missing_names(events: Iterable[BillingEvent], context: BatchContext) -> Miss
     tenants, customers, links = set(), set(), set()
     for event in events:
         if tenant_of(event, context.tenant_of_customer) not in context.accounts:
-            if event.type in INVOICE_TYPES:
+            if event.type in ev.INVOICE_TYPES:
                 customers.add(event.customer_id or "")
             else:
                 tenants.add(event.org_id or "")
@@ -185,7 +173,7 @@ def missing_names(events: Iterable[BillingEvent], context: BatchContext) -> Miss
 
 def tenant_of(event: BillingEvent, tenant_of_customer: Mapping[str, str]) -> str | None:
     """Return the tenant that an event names: by customer for invoices, else by the metadata (SPEC 6.1)."""
-    if event.type in INVOICE_TYPES:
+    if event.type in ev.INVOICE_TYPES:
         return tenant_of_customer.get(event.customer_id or "")
     return event.org_id
 
@@ -248,14 +236,14 @@ class BatchApplication:
 
     def _park(self, received: ReceivedEvent) -> None:
         event = received.event
-        if event.type in INVOICE_TYPES:
+        if event.type in ev.INVOICE_TYPES:
             missing = f"customer {event.customer_id}"
             # a later event of this batch may link the customer
             self._parked.setdefault(event.customer_id or "", []).append(received)
         else:
             missing = f"tenant {event.org_id}"
         outcome, reason = Outcome.PARKED, f"Waits: {missing} is not known yet."
-        if event.type == SNAPSHOT:
+        if event.type == ev.SNAPSHOT:
             outcome, reason = Outcome.IGNORED, f"There is no tenant {event.org_id} any more."
         self.entries.append(LedgerEntry(received, None, outcome, reason, anomalies=anomalies(received, self._policy)))
 
@@ -306,7 +294,7 @@ class BatchApplication:
         link = self._link(event) if may_link(event) else None
         if link and link.anomaly:
             found = (*found, link.anomaly)
-        if event.type == CHECKOUT_COMPLETED:
+        if event.type == ev.CHECKOUT_COMPLETED:
             self.snapshot_requests.append(SnapshotRequest(tenant_id, later=False))
             link = link or _LinkResult(Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
             after = self._state(tenant_id)
@@ -329,7 +317,7 @@ class BatchApplication:
             need = self._needs.get(tenant_id)
             checkpoint = self._accounts[tenant_id].checkpoint(need.depth if need else ReplayDepth.TIP)
             timeline = begin(checkpoint, self._histories.get(tenant_id, ()), self._policy)
-            if event.type == SNAPSHOT and (former := confirmed(timeline, event)):
+            if event.type == ev.SNAPSHOT and (former := confirmed(timeline, event)):
                 self.superseded.append(former.id)
                 timeline = begin(checkpoint, timeline.events[:-1], self._policy)
         placement = place(timeline, event, self._policy)
@@ -348,7 +336,7 @@ class BatchApplication:
         if holder is not None:
             reason = f"Customer {customer_id} belongs to another tenant already."
             return _LinkResult(Outcome.NO_CHANGE, reason, Anomaly.CUSTOMER_TAKEN)
-        if event.type == SUBSCRIPTION_UPDATED and account.customer_id is not None:
+        if event.type == ev.SUBSCRIPTION_UPDATED and account.customer_id is not None:
             return None
         self.links.append(CustomerLink(customer_id, account.tenant_id, event.id))
         self._tenant_of_customer[customer_id] = account.tenant_id
@@ -358,8 +346,6 @@ class BatchApplication:
 
 
 class _LinkResult(NamedTuple):
-    """The outcome of the link that an event claims."""
-
     outcome: Outcome
     reason: str
     anomaly: Anomaly | None = None

@@ -19,17 +19,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.domain.billing.events import (
-    INVOICE_TYPES,
-    PAID,
-    PAYMENT_SUCCEEDED,
-    SNAPSHOT,
-    SUBSCRIPTION_DELETED,
-    SUBSCRIPTION_TYPES,
-    TRACKED,
-    BillingEvent,
-    Fact,
-)
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import BillingEvent, Fact
 from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, apply, known_of, plan_of
 
 MOST_COMPARED: Final = 64
@@ -39,7 +30,7 @@ _MOST_PARTIAL_ORDERS: Final = 1000
 _MOST_UNLINKED: Final = 3
 """How many events may have replaced an unseen state. With more, too many events are missing to prove an order."""
 
-_SUBSCRIPTION_STATES: Final = SUBSCRIPTION_TYPES | {SNAPSHOT}
+_SUBSCRIPTION_STATES: Final = ev.SUBSCRIPTION_TYPES | {ev.SNAPSHOT}
 _Counts = tuple[int, ...]
 
 
@@ -67,7 +58,7 @@ def is_by_arrival(events: Sequence[BillingEvent]) -> bool:
     """Whether arrival alone orders these events of one second, because no payload proves anything."""
     if len(events) == 1 or len(events) > MOST_COMPARED:
         return True
-    invoices = [event.invoice_id for event in events if event.type in INVOICE_TYPES and event.invoice_id is not None]
+    invoices = [event.invoice_id for event in events if event.type in ev.INVOICE_TYPES and event.invoice_id is not None]
     return len(invoices) == len(set(invoices)) and not any(_may_prove_order(event) for event in events)
 
 
@@ -110,8 +101,6 @@ class _Position(NamedTuple):
 
 
 class _Branch(NamedTuple):
-    """A tenant's state after part of an order."""
-
     state: BillingState
     place: _Position
 
@@ -124,8 +113,6 @@ class _EventGroup(NamedTuple):
 
 
 class _SecondOrders:
-    """The events of one second and their valid orders."""
-
     def __init__(self, groups: Sequence[Sequence[BillingEvent]], before: BillingState, policy: BillingPolicy) -> None:
         self.groups = [_EventGroup(tuple(group), _predecessors(group[0], groups)) for group in groups]
         numbers = defaultdict(list)
@@ -142,7 +129,6 @@ class _SecondOrders:
 
     @property
     def is_searched(self) -> bool:
-        """Whether every subscription's events were few enough to find their orders."""
         return all(subscription.is_searched for subscription in self._subscriptions)
 
     def is_complete(self, place: _Position) -> bool:
@@ -227,9 +213,9 @@ class _SubscriptionOrders:
         """Return a lower bound: events that replaced one state need as many events, or ``known``, that set it."""
         events = [event for member in self._members for event in self._groups[member].events]
         replaced = Counter(
-            tuple(_before(event, fact) for fact in TRACKED) for event in events if not _claims_no_previous(event)
+            tuple(_before(event, fact) for fact in ev.TRACKED) for event in events if not _claims_no_previous(event)
         )
-        replaced.subtract(tuple(getattr(event, fact) for fact in TRACKED) for event in events)
+        replaced.subtract(tuple(getattr(event, fact) for fact in ev.TRACKED) for event in events)
         missing = sum(count for count in replaced.values() if count > 0)
         return missing - any(
             not _claims_no_previous(event) and _follows_known(known, event, policy) for event in events
@@ -265,9 +251,8 @@ def _one_more(counts: _Counts, position: int) -> _Counts:
 
 
 def _group(events: Sequence[BillingEvent]) -> list[list[BillingEvent]]:
-    """Group events that have the same effect on state and order."""
-    invoices = Counter(event.invoice_id for event in events if event.type in INVOICE_TYPES and event.invoice_id)
-    deleted = {event.subscription_id for event in events if event.type == SUBSCRIPTION_DELETED} - {None}
+    invoices = Counter(event.invoice_id for event in events if event.type in ev.INVOICE_TYPES and event.invoice_id)
+    deleted = {event.subscription_id for event in events if event.type == ev.SUBSCRIPTION_DELETED} - {None}
     groups: defaultdict[object, list[BillingEvent]] = defaultdict(list)
     for event in events:
         groups[_effect(event, invoices, deleted)].append(event)
@@ -284,8 +269,8 @@ def _effect(event: BillingEvent, invoices: Mapping[str, int], deleted: Collectio
     """Return all facts that state and order depend on; an invoice's only where other events refer to them."""
     if event.type in _SUBSCRIPTION_STATES:
         previous = None if event.previous is None else tuple(sorted(event.previous.items()))
-        asked = event.arrival if event.type == SNAPSHOT else None
-        facts = tuple(getattr(event, fact) for fact in TRACKED)
+        asked = event.arrival if event.type == ev.SNAPSHOT else None
+        facts = tuple(getattr(event, fact) for fact in ev.TRACKED)
         return event.type, event.subscription_id, event.subscription_created, facts, previous, asked
     subscription_id = event.subscription_id if event.subscription_id in deleted else None
     if invoices.get(event.invoice_id or "", 0) > 1:
@@ -295,16 +280,16 @@ def _effect(event: BillingEvent, invoices: Mapping[str, int], deleted: Collectio
 
 def _count_preceding(events: Sequence[BillingEvent], later: BillingEvent) -> int:
     """Return how many of these equivalent events come before ``later``."""
-    if later.type == SNAPSHOT:
+    if later.type == ev.SNAPSHOT:
         return sum(event.arrival < later.arrival for event in events)
     return len(events) if _precedes(events[0], later) else 0
 
 
 def _precedes(event: BillingEvent, later: BillingEvent) -> bool:
     """Whether the payloads, ``previous_attributes`` aside, prove that an event came before another one."""
-    if later.type == SUBSCRIPTION_DELETED and event.type not in (SUBSCRIPTION_DELETED, SNAPSHOT):
+    if later.type == ev.SUBSCRIPTION_DELETED and event.type not in (ev.SUBSCRIPTION_DELETED, ev.SNAPSHOT):
         return event.subscription_id is not None and event.subscription_id == later.subscription_id
-    if event.type not in INVOICE_TYPES or later.type not in INVOICE_TYPES:
+    if event.type not in ev.INVOICE_TYPES or later.type not in ev.INVOICE_TYPES:
         return False
     if event.invoice_id is None or event.invoice_id != later.invoice_id or _is_paid(event):
         return False
@@ -316,24 +301,25 @@ def _precedes(event: BillingEvent, later: BillingEvent) -> bool:
 
 
 def _is_paid(event: BillingEvent) -> bool:
-    return event.type == PAYMENT_SUCCEEDED and event.status in (None, PAID)
+    return event.type == ev.PAYMENT_SUCCEEDED and event.status in (None, ev.PAID)
 
 
 def _may_prove_order(event: BillingEvent) -> bool:
-    """Whether the event's payload can prove its place."""
-    return event.type == SUBSCRIPTION_DELETED or (event.type in _SUBSCRIPTION_STATES and not _claims_no_previous(event))
+    return event.type == ev.SUBSCRIPTION_DELETED or (
+        event.type in _SUBSCRIPTION_STATES and not _claims_no_previous(event)
+    )
 
 
 def _claims_no_previous(event: BillingEvent) -> bool:
     """Whether the event does not report the values before it; a snapshot replaced nothing."""
-    return event.previous is None and event.type != SNAPSHOT
+    return event.previous is None and event.type != ev.SNAPSHOT
 
 
 def _replaces(event: BillingEvent, other: BillingEvent) -> bool:
     """Whether ``event`` replaced or kept exactly the values that ``other`` had set."""
-    if other.type == SUBSCRIPTION_DELETED:
+    if other.type == ev.SUBSCRIPTION_DELETED:
         return event.status == other.status
-    return all(_before(event, fact) == getattr(other, fact) for fact in TRACKED)
+    return all(_before(event, fact) == getattr(other, fact) for fact in ev.TRACKED)
 
 
 def _follows_known(known: KnownSubscription | None, event: BillingEvent, policy: BillingPolicy) -> bool:

@@ -29,8 +29,6 @@ class SubscriptionRule(StrEnum):
 
 
 class BillingPolicy(msgspec.Struct, frozen=True):
-    """The billing settings of a deployment."""
-
     catalog: Catalog
     subscriptions: SubscriptionRule = SubscriptionRule.ANY
     checkout_reference_links: bool = False
@@ -139,7 +137,6 @@ def full_state_types(policy: BillingPolicy) -> frozenset[str]:
 
 
 def plan_of(price_id: str | None, catalog: Catalog) -> tuple[str, str]:
-    """Return the plan of a subscription's price, and the reason."""
     if price_id is None:
         return FREE, f"it has no item with a price, so the plan is {FREE}"
     plan = catalog.plan_of_price(price_id)
@@ -201,7 +198,6 @@ def _bounded(others: dict[str, KnownSubscription]) -> tuple[KnownSubscription, .
 
 
 def _is_outdated(event: BillingEvent, state: BillingState, policy: BillingPolicy) -> bool:
-    """Whether a newer subscription than the event's counts."""
     return (
         policy.subscriptions is SubscriptionRule.NEWEST
         and state.subscription_id not in (None, event.subscription_id)

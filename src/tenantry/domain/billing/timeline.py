@@ -52,7 +52,6 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> BillingState:
-        """The state after all events."""
         return self.before(len(self.events))
 
     @property
@@ -66,20 +65,16 @@ class Timeline(msgspec.Struct, frozen=True):
         return Folded(self.state, self.newest, self.before_second(self.newest), len(self.events))
 
     def before(self, position: int) -> BillingState:
-        """Return the state before the event at a position."""
         return self.states[position - 1] if position else self.checkpoint
 
     def second(self, created: int) -> tuple[BillingEvent, ...]:
-        """Return the events of one second."""
         start = bisect_left(self.events, created, key=_created)
         return self.events[start : bisect_right(self.events, created, lo=start, key=_created)]
 
     def before_second(self, created: int) -> BillingState:
-        """Return the state before the events of a second."""
         return self.before(bisect_left(self.events, created, key=_created))
 
     def after(self, event: BillingEvent) -> tuple[BillingEvent, ...]:
-        """Return the events after one of the timeline's events."""
         return self.events[self.events.index(event) + 1 :]
 
 

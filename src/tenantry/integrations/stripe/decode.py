@@ -222,7 +222,6 @@ def _decode_envelope(body: bytes) -> _Envelope[_Data] | _Envelope[None]:
 
 
 def _decode_thin(body: bytes) -> _Envelope[None] | None:
-    """Return the event without an object, if it is a thin one."""
     try:
         event = _thin.decode(body)
     except NOT_JSON:
@@ -266,7 +265,6 @@ def _facts(envelope: _Envelope[_Data] | _Envelope[_UpdateData], *, reference_lin
 
 
 def _deletion_facts(raw: bytes) -> dict[str, Any]:
-    """Return the facts of an ended subscription; only the tenant must be valid."""
     try:
         return _subscription_facts(_deleted.decode(raw), None)
     except (*NOT_JSON, _MalformedError):
