@@ -20,9 +20,9 @@ from bench import support
 from bench.faults.client import LOOPBACK
 from bench.faults.supervisor import DatabaseSupervisor, ProcessSupervisor
 from tenantry.db.migrate import grant, migrate
+from tenantry.server.asgi_types import Receive, Scope, Send
+from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import SECRET_KEY, Simulator
-from tenantry_devkit.simulator.http import Receive, Scope, Send
-from tenantry_devkit.simulator.server import serving
 from tests.support.database_server import DatabaseServer, Machine, Pair, server_folder
 from tests.support.issuer import AUDIENCE, running_issuer
 from tests.support.link import Link

@@ -264,7 +264,7 @@ async def test_demo_of_a_folder_with_any_name_is_kept_over_a_restart_and_reset(t
     port = free_port()
     async with demo(folder, port) as command, httpx2.AsyncClient(trust_env=False, timeout=30) as client:
         key = keys_in(command.text["out"])["live"]
-        assert f"  To begin anew, with all data deleted: {COMMAND} demo reset\n" in command.text["out"]
+        assert f"  To delete all data and start again: {COMMAND} demo reset\n" in command.text["out"]
         assert f"$({COMMAND} demo token --user olivia)" in command.text["out"]
         asked = await client.post(
             f"http://127.0.0.1:{port}/api/v1/billing/checkout-sessions",

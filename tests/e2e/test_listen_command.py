@@ -12,9 +12,9 @@ import httpx2
 import psutil
 import pytest
 
+from tenantry.server.asgi_types import Receive, Scope, Send
+from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
-from tenantry_devkit.simulator.http import Receive, Scope, Send
-from tenantry_devkit.simulator.server import serving
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS, Running, run, running, running_into, still_running
 from tests.support.deployment import deployed

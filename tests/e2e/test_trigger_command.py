@@ -14,9 +14,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, system_clock
 from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.local.stories import STORIES
-from tenantry_devkit.simulator.http import Receive, Scope, Send
-from tenantry_devkit.simulator.server import serving
+from tenantry_devkit.serving import serving
 from tests.support.app import OPERATOR_TOKEN, make_app
 from tests.support.command_runner import invoke
 from tests.support.commands import SECRETS, Done

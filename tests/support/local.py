@@ -12,11 +12,10 @@ from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.integrations.stripe.signature import SignatureVerifier
-from tenantry.server.asgi_types import AsgiApp
+from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry_devkit.local.relay import Relay, RelayAttempt, RelayOutcome, RetryPolicy
+from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
-from tenantry_devkit.simulator.http import Receive, Scope, Send
-from tenantry_devkit.simulator.server import serving
 from tests.support.app import lifespan, make_settings
 
 SECRET: Final = "whsec_of_a_relay_0123456789"

@@ -11,8 +11,8 @@ from typing import Any, Final
 import httpx2
 
 from tenantry.integrations.stripe.signature import SignatureVerifier
+from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.simulator import Event, Simulator
-from tenantry_devkit.simulator.http import Receive, Scope, Send
 
 START: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WALL_CLOCK: Final = datetime(2026, 3, 1, tzinfo=UTC)

@@ -17,9 +17,9 @@ from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
+from tenantry.server.asgi_types import Receive, Scope, Send
+from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import SECRET_KEY, Event, Simulator, State, Subscription
-from tenantry_devkit.simulator.http import Receive, Scope, Send
-from tenantry_devkit.simulator.server import serving
 from tests.support.app import BASE_URL, WEBHOOK_SECRET
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.facts import ANY

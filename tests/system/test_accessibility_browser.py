@@ -15,8 +15,8 @@ from tenantry.app import build_app
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_provider import DemoUser
 from tenantry_devkit.inbox import Inbox
+from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
-from tenantry_devkit.simulator.server import serving
 from tests.integration.dashboard.keys import KEYS, NEW, create
 from tests.support import events
 from tests.support.accessibility import COLOR_RULES, axe, faults_of
@@ -395,7 +395,7 @@ async def test_a_service_without_an_identity_provider(browser: Browser, postgres
 
 async def test_the_pages_of_the_development_services(browser: Browser, source: str, tmp_path: Path) -> None:
     inbox = Inbox(tmp_path / "inbox")
-    mail = inbox.keep(MAIL, sender="billing@tenantry.example", recipients=["olivia@acme.example"])
+    mail = inbox.store(MAIL, sender="billing@tenantry.example", recipients=["olivia@acme.example"])
     companion = Companion(tmp_path, users=(OLIVIA, BERTA), audience="a", client_id="c", inbox=inbox)
     question = (
         "/authorize?client_id=c&response_type=code&redirect_uri=http://127.0.0.1:9/&scope=openid"

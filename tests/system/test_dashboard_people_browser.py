@@ -8,7 +8,7 @@ from typing import Final, Literal
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tenantry_devkit.simulator.server import serving
+from tenantry_devkit.serving import serving
 from tests.support.browser import Watched
 from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_dashboard
 from tests.support.postgres import PostgresServer

@@ -201,7 +201,7 @@ async def test_subject_of_a_mail_looks_like_the_inbox_and_nothing_else(browser: 
     mail = EmailMessage()
     mail["Subject"] = "A payment failed"
     mail.set_content("Hello")
-    inbox.keep(mail.as_bytes(), sender="billing@tenantry.example", recipients=["olivia@acme.example"])
+    inbox.store(mail.as_bytes(), sender="billing@tenantry.example", recipients=["olivia@acme.example"])
     with Companion(tmp_path, users=(OLIVIA, MIA), audience="a", client_id="c", inbox=inbox) as companion:
         context = await browser.new_context()
         page = await context.new_page()

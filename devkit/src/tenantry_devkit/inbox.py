@@ -1,4 +1,4 @@
-"""A mail server that delivers nothing: it keeps every mail, and shows them in an inbox."""
+"""A mail server that stores every mail, and shows them in an inbox."""
 
 import asyncio
 import contextlib
@@ -22,21 +22,20 @@ from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
 from tenantry.common.clock import Clock, from_micros, system_clock, to_micros
-from tenantry_devkit.demo.html import Pages, html_response
-from tenantry_devkit.demo.setup import OWNER_ALONE, write_private
+from tenantry_devkit.demo.html import CompanionPages
+from tenantry_devkit.files import OWNER_ONLY, write_private
+from tenantry_devkit.html import HEADERS
 
 _log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES: Final = 10 * 1024 * 1024
-
-
 MAX_MESSAGES: Final = 200
 _SUFFIX: Final = ".eml"
 _id = re.compile(r"[0-9]{16}")
 
 
 class Mail(msgspec.Struct, frozen=True):
-    """A message as people read it. ``date`` is when it arrived; ``html`` is None without an HTML part."""
+    """``date`` is the time of arrival."""
 
     id: str
     to: str
@@ -49,10 +48,9 @@ class Mail(msgspec.Struct, frozen=True):
 
 
 class Inbox:
-    """The newest messages, each an .eml file of mode 0600 in ``directory``, which is made when it is missing.
+    """The newest ``limit`` messages (all if None), as .eml files of mode 0600 in ``directory``.
 
-    ``limit`` is how many, all of them if None; nothing of them is held in memory. A message's id is the moment of its
-    arrival in microseconds, so ids sort by age.
+    A message's id is its time of arrival in microseconds, so ids sort by age.
     """
 
     def __init__(self, directory: Path, *, clock: Clock = system_clock, limit: int | None = MAX_MESSAGES) -> None:
@@ -61,16 +59,16 @@ class Inbox:
         self._clock = clock
         directory.mkdir(parents=True, exist_ok=True)
         for mail_id in self.ids():
-            self._file(mail_id).chmod(OWNER_ALONE)  # older releases wrote them for everybody to read
+            self._file(mail_id).chmod(OWNER_ONLY)  # older releases created them readable by all users
         self._last = max((int(name) for name in self.ids()), default=0)
         self._arrival = threading.Condition()
 
-    def keep(self, content: bytes, *, sender: str, recipients: Sequence[str]) -> str:
-        """Store a message, with what the envelope said in front of it (RFC 5321 section 4.4, RFC 9228).
+    def store(self, content: bytes, *, sender: str, recipients: Sequence[str]) -> str:
+        """Store a message with its envelope as headers (RFC 5321 section 4.4, RFC 9228), and return its id.
 
-        Return its id. The oldest messages beyond the limit are deleted.
+        This deletes the oldest messages beyond the limit.
         """
-        # Two messages may arrive in one tick of the clock; both are kept, in order.
+        # ids stay unique and ordered even within one tick of the clock
         self._last = max(self._last + 1, to_micros(self._clock()))
         mail_id = f"{self._last:016d}"
         envelope = [f"Return-Path: <{sender}>", *(f"Delivered-To: {recipient}" for recipient in recipients)]
@@ -83,20 +81,17 @@ class Inbox:
             self._arrival.notify_all()
         return mail_id
 
-    def wait_until(self, is_there: Callable[[], bool], seconds: float) -> bool:
-        """Wait until what is waited for has arrived, in another thread than the one that keeps messages.
-
-        ``is_there`` is asked at once, and again after each message. False if it is not there after so many seconds.
-        """
+    def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait for a condition, checked now and after each message; call it in another thread than the server's."""
         with self._arrival:
-            return self._arrival.wait_for(is_there, seconds)
+            return self._arrival.wait_for(condition, seconds)
 
     def mails(self) -> list[Mail]:
-        """All messages, the newest first."""
+        """Return all messages, newest first."""
         return [mail for mail_id in self.ids() if (mail := self.mail(mail_id)) is not None]
 
     def mail(self, mail_id: str) -> Mail | None:
-        """The message with this id, if there is one; ``mail_id`` may be any text."""
+        """Return the message with this id, if there is one; ``mail_id`` may be any string."""
         if _id.fullmatch(mail_id) is None:
             return None
         try:
@@ -106,7 +101,7 @@ class Inbox:
         return _read(mail_id, content)
 
     def ids(self) -> list[str]:
-        """The ids of all messages, the newest first."""
+        """Return the ids of all messages, newest first."""
         names = (path.stem for path in self._directory.glob(f"*{_SUFFIX}"))
         return sorted((name for name in names if _id.fullmatch(name)), reverse=True)
 
@@ -115,7 +110,7 @@ class Inbox:
 
 
 def _read(mail_id: str, content: bytes) -> Mail:
-    # The older policy takes any header as it comes; what the newer one makes of it is tried one by one.
+    # the older policy accepts any header; `_header` tries the newer one on each
     raw = BytesHeaderParser(policy=compat32).parsebytes(content).raw_items()
     headers = tuple((name, _header(name, str(text))) for name, text in raw)
     text, html = _parts(content)
@@ -141,11 +136,11 @@ def _header(name: str, raw: str) -> str:
         text = str(default_policy.header_fetch_parse(name, raw))
     except Exception:  # noqa: BLE001  # the library fails in many ways on malformed headers
         text = " ".join(raw.splitlines())
-    return _presentable(text)
+    return _without_surrogates(text)
 
 
 def _parts(content: bytes) -> tuple[str, str | None]:
-    """The text and the HTML of a message; of one that cannot be taken apart, all that is below its headers."""
+    """Return the text and the HTML of a message; for a malformed one, everything below its headers."""
     try:
         message = BytesParser(EmailMessage, policy=default_policy).parsebytes(content)
         return _part(message, "plain") or "", _part(message, "html")
@@ -165,23 +160,20 @@ def _part(message: EmailMessage, kind: str) -> str | None:
         text = payload.decode(part.get_content_charset("utf-8"), "replace")
     except (LookupError, ValueError):
         text = payload.decode("utf-8", "replace")
-    return _presentable(text).replace("\r\n", "\n")
+    return _without_surrogates(text).replace("\r\n", "\n")
 
 
-def _presentable(text: str) -> str:
-    """``text`` without the lone surrogates by which the library marks bytes of no known encoding."""
+def _without_surrogates(text: str) -> str:
+    """Replace the lone surrogates by which the library marks undecodable bytes."""
     return text.encode("utf-8", "replace").decode()
-
-
-# A mail's own HTML: no script, no forms, nothing from the network, and an origin of its own.
 
 
 @contextlib.asynccontextmanager
 async def serving_smtp(inbox: Inbox, listening: socket.socket) -> AsyncIterator[None]:
-    """Take mail on ``listening``, without sign-in or TLS, until the context ends; then every connection is closed."""
+    """Accept mail on ``listening``, without authentication or TLS, until the end of the block."""
     loop = asyncio.get_running_loop()
-    connections: set[_Connection] = set()
-    server = await loop.create_server(lambda: _Connection(inbox, connections, loop), sock=listening)
+    connections: set[_SmtpConnection] = set()
+    server = await loop.create_server(lambda: _SmtpConnection(inbox, connections, loop), sock=listening)
     try:
         yield
     finally:
@@ -191,11 +183,11 @@ async def serving_smtp(inbox: Inbox, listening: socket.socket) -> AsyncIterator[
         await server.wait_closed()
 
 
-class _Connection(SMTP):
-    def __init__(self, inbox: Inbox, connections: "set[_Connection]", loop: asyncio.AbstractEventLoop) -> None:
-        # The host name is given because the library would else look it up, which may take long.
+class _SmtpConnection(SMTP):
+    def __init__(self, inbox: Inbox, connections: "set[_SmtpConnection]", loop: asyncio.AbstractEventLoop) -> None:
+        # with a host name, the library does not look it up, which may be slow
         super().__init__(
-            _Delivery(inbox),
+            _MailHandler(inbox),
             data_size_limit=MAX_MESSAGE_BYTES,
             enable_SMTPUTF8=True,
             hostname="localhost",
@@ -217,7 +209,7 @@ class _Connection(SMTP):
             self.transport.close()
 
 
-class _Delivery:
+class _MailHandler:
     """The hooks that the server calls, by name."""
 
     def __init__(self, inbox: Inbox) -> None:
@@ -228,11 +220,11 @@ class _Delivery:
         if not isinstance(content, bytes):
             raise TypeError("the server was told not to decode messages")
         try:
-            self._inbox.keep(content, sender=envelope.mail_from or "", recipients=envelope.rcpt_tos)
+            self._inbox.store(content, sender=envelope.mail_from or "", recipients=envelope.rcpt_tos)
         except OSError as error:
-            _log.warning("a message could not be kept: %s", error)
-            return "452 4.3.1 The message could not be kept"
-        return "250 2.0.0 Kept"
+            _log.warning("cannot store a message: %s", error)
+            return "452 4.3.1 The message could not be stored"
+        return "250 2.0.0 Stored"
 
 
 _MAIL_POLICY: Final = (
@@ -241,8 +233,11 @@ _MAIL_POLICY: Final = (
 )
 
 
-def inbox_routes(inbox: Inbox, pages: Pages) -> list[ControllerRouterHandler]:
-    """The pages under ``/inbox``, and ``/inbox/messages.json``."""
+def inbox_routes(inbox: Inbox, pages: CompanionPages) -> list[ControllerRouterHandler]:
+    """Return the handlers of ``/inbox``."""
+
+    def missing() -> Response[str]:
+        return pages.message("Not found", "There is no such message.", 404)
 
     @get("/inbox")
     async def mails() -> Response[str]:
@@ -250,36 +245,21 @@ def inbox_routes(inbox: Inbox, pages: Pages) -> list[ControllerRouterHandler]:
 
     @get("/inbox/messages.json")
     async def messages() -> Response[bytes]:
-        content = msgspec.json.encode([_summary(mail) for mail in inbox.mails()])
-        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-        return Response(content, media_type=MediaType.JSON, headers=headers)
+        names = {"id": "id", "to": "to", "from": "sender", "subject": "subject", "date": "date", "text": "text"}
+        summaries = [{name: getattr(mail, field) for name, field in names.items()} for mail in inbox.mails()]
+        return Response(msgspec.json.encode(summaries), media_type=MediaType.JSON, headers=HEADERS)
 
     @get("/inbox/{mail_id:str}")
     async def mail(mail_id: FromPath[str]) -> Response[str]:
         found = inbox.mail(mail_id)
-        return _missing(pages) if found is None else pages.page("mail.html", mail=found)
+        return missing() if found is None else pages.page("mail.html", mail=found)
 
     @get("/inbox/{mail_id:str}/html")
     async def html_part(mail_id: FromPath[str]) -> Response[str]:
         found = inbox.mail(mail_id)
         if found is None or found.html is None:
-            return _missing(pages)
-        return html_response(found.html, _MAIL_POLICY)
+            return missing()
+        headers = {**HEADERS, "Content-Security-Policy": _MAIL_POLICY}
+        return Response(found.html, media_type=MediaType.HTML, headers=headers)
 
     return [mails, messages, mail, html_part]
-
-
-def _summary(mail: Mail) -> dict[str, object]:
-    return {
-        "id": mail.id,
-        "to": mail.to,
-        "from": mail.sender,
-        "subject": mail.subject,
-        "date": mail.date,
-        "text": mail.text,
-    }
-
-
-def _missing(pages: Pages) -> Response[str]:
-    message = "There is no such message (any more)."
-    return pages.page("message.html", status_code=404, title="Not found", message=message)

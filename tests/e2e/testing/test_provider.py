@@ -10,10 +10,9 @@ from tenantry_devkit.testing import Provider, Tenantry
 
 ELSEWHERE = {
     "run",  # its clock stands still
-    "secret_key",  # in the environment
+    "catch_up",
     "serving",  # it is served already
-    "endpoints",  # the service's alone, unless a test adds one
-    "set_endpoint",
+    "store_endpoint",  # `add_endpoint` is enough
     "state",  # a test's account ends with it
     "restore",
 }

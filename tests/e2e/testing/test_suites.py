@@ -111,7 +111,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> pytest.RunResult:
 def test_settings_for_a_part_of_a_session_are_refused(together: pytest.RunResult) -> None:
     assert outcomes(together, "test_database.py") == {"test_database": {"PASSED"}}
     assert outcomes(together, "part/test_part.py") == {"test_part": {"ERROR"}}
-    together.stdout.fnmatch_lines(["*The service runs with other tenantry_settings than this test is to have.*"])
+    together.stdout.fnmatch_lines(["*The service runs with other tenantry_settings than this test's.*"])
 
 
 def test_a_fixture_that_fails_beside_it_is_reported_as_any_other(together: pytest.RunResult) -> None:

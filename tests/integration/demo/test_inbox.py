@@ -246,7 +246,7 @@ def test_message_that_cannot_be_kept_is_refused_for_now(tmp_path: Path) -> None:
 def test_inbox_keeps_the_newest_two_hundred(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, clock=lambda: NOW)
     kept = [
-        inbox.keep(f"Subject: {number}\r\n\r\n".encode(), sender="", recipients=[])
+        inbox.store(f"Subject: {number}\r\n\r\n".encode(), sender="", recipients=[])
         for number in range(MAX_MESSAGES + 2)
     ]
 
@@ -259,16 +259,16 @@ def test_inbox_keeps_the_newest_two_hundred(tmp_path: Path) -> None:
 
 def test_inbox_without_a_limit_keeps_all(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, limit=None)
-    kept = [inbox.keep(b"Subject: 1\r\n\r\n", sender="", recipients=[]) for _ in range(MAX_MESSAGES + 2)]
+    kept = [inbox.store(b"Subject: 1\r\n\r\n", sender="", recipients=[]) for _ in range(MAX_MESSAGES + 2)]
     assert inbox.ids() == kept[::-1]
 
 
 def test_inbox_opened_again_goes_on_after_the_last_message(tmp_path: Path) -> None:
-    first = Inbox(tmp_path, clock=lambda: NOW).keep(b"Subject: 1\r\n\r\n", sender="", recipients=[])
+    first = Inbox(tmp_path, clock=lambda: NOW).store(b"Subject: 1\r\n\r\n", sender="", recipients=[])
     (tmp_path / "notes.eml").write_text("not a message of the inbox")
 
     again = Inbox(tmp_path, clock=lambda: NOW)
-    second = again.keep(b"Subject: 2\r\n\r\n", sender="", recipients=[])
+    second = again.store(b"Subject: 2\r\n\r\n", sender="", recipients=[])
 
     assert [mail.id for mail in again.mails()] == [second, first]
 
@@ -285,7 +285,7 @@ def test_a_message_is_waited_for_no_longer_than_until_it_is_there(tmp_path: Path
         waiting = pool.submit(inbox.wait_until, has_two, 60)
         asked.wait(60)
         for number in range(2):
-            inbox.keep(make(str(number)).as_bytes(), sender="a@demo.example", recipients=["b@demo.example"])
+            inbox.store(make(str(number)).as_bytes(), sender="a@demo.example", recipients=["b@demo.example"])
         assert waiting.result(60) is True
 
 

@@ -13,7 +13,6 @@ from tests.support.issuer import signing_key
 from tests.support.sign_in import (
     ADA,
     AUDIENCE,
-    BOB,
     CLIENT_ID,
     CLIENT_SECRET,
     Clock,
@@ -84,27 +83,9 @@ def test_refresh_token_lives_for_thirty_days(http: httpx2.Client, clock: Clock) 
     assert refresh(http, token).json()["error"] == "invalid_grant"
 
 
-def test_refresh_may_ask_for_less(http: httpx2.Client) -> None:
-    answer = refresh(http, sign_in(http)["refresh_token"], scope="projects:read").json()
-    assert answer["scope"] == "projects:read"
-    assert "id_token" not in answer
-    assert refresh(http, answer["refresh_token"]).json()["scope"] == "openid profile email projects:read"
-
-
-def test_refresh_must_not_ask_for_more(http: httpx2.Client) -> None:
-    token = sign_in(http)["refresh_token"]
-    assert refresh(http, token, scope="openid api-keys:write").json()["error"] == "invalid_scope"
-    assert refresh(http, token).status_code == 200
-
-
-@pytest.mark.parametrize("way", ["basic", "post"])
-def test_client_acts_for_itself_with_its_secret(http: httpx2.Client, way: str) -> None:
-    headers = {"Authorization": basic(CLIENT_SECRET)} if way == "basic" else {}
-    data = {} if way == "basic" else {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
-
-    answer = http.post(
-        "/token", data={"grant_type": "client_credentials", "scope": "openid projects:read", **data}, headers=headers
-    ).json()
+def test_client_gets_its_own_token_with_its_secret(http: httpx2.Client) -> None:
+    form = {"grant_type": "client_credentials", "scope": "openid projects:read"}
+    answer = http.post("/token", data=form, headers={"Authorization": basic(CLIENT_SECRET)}).json()
 
     assert set(answer) == {"access_token", "token_type", "expires_in", "scope"}
     claims = verified(http, answer["access_token"]).claims
@@ -119,12 +100,10 @@ def test_client_acts_for_itself_with_its_secret(http: httpx2.Client, way: str) -
         ({"grant_type": "client_credentials", "client_id": CLIENT_ID}, {}, 401, "invalid_client"),
         ({"grant_type": "refresh_token", "client_id": "other"}, {}, 401, "invalid_client"),
         ({"grant_type": "refresh_token"}, {}, 401, "invalid_client"),
-        ({"grant_type": "refresh_token", "client_id": CLIENT_ID, "client_secret": "x"}, {}, 401, "invalid_client"),
         ({"grant_type": "client_credentials"}, {"Authorization": basic("wrong")}, 401, "invalid_client"),
         ({"grant_type": "client_credentials"}, {"Authorization": "Basic ???"}, 401, "invalid_client"),
         ({"grant_type": "client_credentials"}, {"Authorization": "Bearer eA=="}, 401, "invalid_client"),
         ({"client_id": "other"}, {"Authorization": basic(CLIENT_SECRET)}, 400, "invalid_request"),
-        ({"client_secret": CLIENT_SECRET}, {"Authorization": basic(CLIENT_SECRET)}, 400, "invalid_request"),
         ({"client_id": CLIENT_ID}, {}, 400, "invalid_request"),
         ({"grant_type": "password", "client_id": CLIENT_ID}, {}, 400, "unsupported_grant_type"),
         ({"grant_type": "refresh_token", "client_id": CLIENT_ID}, {}, 400, "invalid_request"),
@@ -203,17 +182,6 @@ def test_userinfo_refuses_what_is_no_token(http: httpx2.Client) -> None:
     assert_invalid_token(userinfo(http, "a.b.c"))
 
 
-def test_logout_ends_the_refresh_tokens_of_the_hinted_user(http: httpx2.Client) -> None:
-    ada, bob = sign_in(http, ADA), sign_in(http, BOB)
-
-    response = http.get("/logout", params={"id_token_hint": ada["id_token"]})
-
-    assert response.status_code == 200
-    assert "Signed out" in response.text
-    assert refresh(http, ada["refresh_token"]).json()["error"] == "invalid_grant"
-    assert refresh(http, bob["refresh_token"]).status_code == 200
-
-
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_logout_returns_to_the_client(http: httpx2.Client, method: str) -> None:
     parameters = {"client_id": CLIENT_ID, "post_logout_redirect_uri": "http://127.0.0.1:3001/", "state": "s"}
@@ -228,9 +196,8 @@ def test_logout_returns_to_the_client(http: httpx2.Client, method: str) -> None:
     [
         {"client_id": CLIENT_ID, "post_logout_redirect_uri": "https://example.com/"},
         {"post_logout_redirect_uri": "http://127.0.0.1:3001/"},
-        {"id_token_hint": "a.b.c", "post_logout_redirect_uri": "http://127.0.0.1:3001/"},
     ],
-    ids=["beyond loopback", "no client", "forged hint"],
+    ids=["beyond loopback", "no client"],
 )
 def test_logout_redirects_nobody_else(http: httpx2.Client, parameters: dict[str, str]) -> None:
     response = http.get("/logout", params=parameters)

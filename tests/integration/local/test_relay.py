@@ -13,12 +13,12 @@ from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
 from tenantry_devkit.local.relay import OVERLAP, EventFeed, Relay, RelayOutcome
 from tenantry_devkit.local.service import Credentials, ServiceReader
+from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
-from tenantry_devkit.simulator.http import Receive, Scope, Send
-from tenantry_devkit.simulator.server import serving
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.findings import free_port
 from tests.support.local import QUICK, SECRET, Receiver, RelayRecorder, provider_api, running, served_service

@@ -3,8 +3,7 @@
 import httpx2
 import pytest
 
-from tenantry_devkit.simulator import Rules, Simulator, State
-from tenantry_devkit.simulator.engine import decoded, encoded
+from tenantry_devkit.simulator import AccountState, Rules, Simulator, State
 from tests.support.simulator import SECRET, WEBHOOK, Receiver, a_simulator, types
 
 MOVED = "http://127.0.0.1:4000"
@@ -25,7 +24,7 @@ async def test_what_was_to_come_comes_at_its_moment() -> None:
     first = a_simulator(rules=rules)
     await eventful(first)
     second = a_simulator(rules=rules, seed=1, prices={}, start=first.now, url=MOVED)
-    second.restore(decoded(encoded(first.state())))
+    second.restore(AccountState.decode(first.state().encode()))
     seen = len(first.events())
     for sim in (first, second):
         await sim.advance(days=60)
@@ -58,4 +57,4 @@ async def test_events_that_were_not_taken_are_sent_by_the_next_one() -> None:
 def test_what_is_no_state_is_refused() -> None:
     for content in (b"", b"{}", b"\xff", b'{"now": "soon"}'):
         with pytest.raises(ValueError, match="this is not the state of a simulated account"):
-            decoded(content)
+            AccountState.decode(content)

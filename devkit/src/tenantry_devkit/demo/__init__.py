@@ -1,1 +1,1 @@
-"""What `make run` adds for development, on loopback only: an identity provider and a mail inbox."""
+"""``tenantry demo``: the service with PostgreSQL, an identity provider, a mail inbox and a payment provider."""

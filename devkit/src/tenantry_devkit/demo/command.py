@@ -1,4 +1,4 @@
-"""``tenantry demo``: everything on one machine, with example data; and tokens for trying it out."""
+"""``tenantry demo``: the whole service on one machine, with example data."""
 
 import asyncio
 import contextlib
@@ -47,15 +47,14 @@ from tenantry.settings import (
     load,
     read_environment,
 )
-from tenantry_devkit.demo import kept_provider, setup
-from tenantry_devkit.demo import setup as names
+from tenantry_devkit.demo import persistent_provider, setup
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
-from tenantry_devkit.demo.kept_provider import KeptProvider
+from tenantry_devkit.demo.persistent_provider import PersistentProvider
 from tenantry_devkit.demo.setup import DemoFile
 from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
 from tenantry_devkit.identity_provider import DEFAULT_SCOPE, DemoUser, load_or_create_signing_key, mint_access_token
 from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
-from tenantry_devkit.simulator import Simulator
+from tenantry_devkit.simulator import Simulator, WebhookEndpoint
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _LOCK_FILE: Final = "demo.lock"
@@ -71,27 +70,24 @@ def demo(context: click.Context) -> None:
     """Run everything on this machine, with example data.
 
     Starts PostgreSQL, a development identity provider, a mail inbox and a simulated payment provider beside the
-    service, makes a tenant, a project and two keys, and prints what to try. For loopback only. Ctrl-C stops it all;
+    service, creates a tenant, a project and two keys, and prints what to try. For loopback only. Ctrl-C stops it all;
     the data stays, until `tenantry demo reset` deletes it.
     """
-    if context.invoked_subcommand is None:
-        _run_demo()
-
-
-def _run_demo() -> None:
+    if context.invoked_subcommand is not None:
+        return
     end_on_sigterm()
     environment = {name: value for name, value in read_environment().items() if value}
     directory = data_dir(environment)
     if environment.get("HOST", _LOOPBACK[0]) not in _LOOPBACK:
-        fail("HOST: the demo's identity provider signs anybody in, so the demo runs on loopback only. Use `serve`.")
+        fail("HOST: any client can sign in at the demo's identity provider: the demo is for loopback. Use `serve`.")
     advice = "End that one first, or set TENANTRY_DATA_DIR to another folder."
-    with _alone(directory, environment.get("PORT", "3001"), advice):
-        _run_alone(environment, directory)
+    with _locked(directory, environment.get("PORT", "3001"), advice):
+        _run_demo(environment, directory)
 
 
 @contextmanager
-def _alone(directory: Path, port: str, advice: str) -> Iterator[None]:
-    """Hold the data folder for the length of the block; where another demo does, exit with its port and ``advice``."""
+def _locked(directory: Path, port: str, advice: str) -> Iterator[None]:
+    """Lock the data folder; if another demo uses it, exit with its port and ``advice``."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / _LOCK_FILE).open("a+") as lock:
         try:
@@ -105,7 +101,7 @@ def _alone(directory: Path, port: str, advice: str) -> Iterator[None]:
         yield
 
 
-def _run_alone(environment: dict[str, str], directory: Path) -> None:
+def _run_demo(environment: dict[str, str], directory: Path) -> None:
     file = DemoFile(directory / DEMO_FILE)
     file.load()
     with ExitStack() as stack:
@@ -113,29 +109,29 @@ def _run_alone(environment: dict[str, str], directory: Path) -> None:
         conninfo = stack.enter_context(database({**environment, DEMO_FLAG: "true"}))
         is_named = environment.get(Settings.database_url.name, EMBEDDED) != EMBEDDED
         if is_named and not inherited((Settings.database_url.name, Settings.database_url.file_name)):
-            _leave_others_alone(conninfo)
+            _check_database(conninfo)
         migrated(conninfo)
         start = asyncio.run(setup.next_moment(Database(conninfo, pool_size=1), system_clock()))
-        provider = KeptProvider(
-            directory / kept_provider.FILE,
+        provider = PersistentProvider(
+            directory / persistent_provider.FILE,
             secret_key=file.values["PROVIDER_SECRET_KEY"],
-            seed=secrets.randbits(64),  # its ids are new in each run: those of earlier runs are in the ledger
+            seed=secrets.randbits(64),  # new ids in each run: the ledger has those of earlier runs
             not_before=start,
         )
         companion = stack.enter_context(_companion(directory, environment.get("PORT", "3001"), client_secret, provider))
-        made_here = {
-            # a key of one's own is for the real provider
+        local = {
+            # a key in the environment is for the real provider
             "PROVIDER_API_BASE": "" if "PROVIDER_SECRET_KEY" in environment else provider.url,
             "OIDC_ISSUER": companion.issuer,
-            "OIDC_AUDIENCE": names.AUDIENCE,
-            "OIDC_CLIENT_ID": names.CLIENT_ID,
+            "OIDC_AUDIENCE": setup.AUDIENCE,
+            "OIDC_CLIENT_ID": setup.CLIENT_ID,
             "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
             "MAIL_FROM": "tenantry demo <billing@demo.example>",
         }
-        file.keep(made_here)
-        people = ";".join(f"{user.sub}={_introduced(user)}" for user in setup.USERS)
+        file.save(local)
+        people = ";".join(f"{user.sub}={_describe(user)}" for user in setup.USERS)
         pages = f"Mail inbox={companion.http_url}/inbox;Payment provider={provider.url}/"
-        # nothing stands before it that would have to notice its end
+        # no load balancer has to notice its end
         values = {"DRAIN_SECONDS": "0", **file.values, **environment}
         values |= {DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages, DEMO_COMMAND: own_command()}
         values[_WEBHOOK_SECRETS] = _with_listener(values)
@@ -145,7 +141,7 @@ def _run_alone(environment: dict[str, str], directory: Path) -> None:
             fail_on_settings(error)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         base = f"http://{host}:{settings.port}"
-        file.keep({ADDRESS: base})
+        file.save({ADDRESS: base})
         _seed(settings, conninfo, file)
         _fill(provider.simulator, settings.billing.catalog, base + WEBHOOK_PATH, settings.webhook_secrets[0])
         logs.configure_service(settings.log_format, settings.secrets())
@@ -158,62 +154,60 @@ def _run_alone(environment: dict[str, str], directory: Path) -> None:
         run_server(settings, conninfo, values, on_ready=on_ready)
 
 
-def _leave_others_alone(conninfo: str) -> None:
-    """Exit where the database of the ``.env`` file, which may be there for `serve`, is in use without the demo."""
+def _check_database(conninfo: str) -> None:
+    """Exit if the database of the ``.env`` file, which may be meant for `serve`, has tenants other than the demo's."""
     from tenantry.db.migrate import current_revision  # noqa: PLC0415  # slow to import
 
     try:
         with psycopg.connect(conninfo, connect_timeout=5) as connection:
             revision = current_revision(connection)
     except psycopg.Error:
-        return  # whoever brings the schema up to date says what is wrong
-    if revision is not None and asyncio.run(setup.is_of_others(Database(conninfo, pool_size=1))):
+        return  # the migration reports the error
+    if revision is not None and asyncio.run(setup.has_other_tenants(Database(conninfo, pool_size=1))):
         fail(
             f"DATABASE_URL in .env: that database ({_without_password(conninfo)}) has tenants and is not the demo's. "
             "The demo would put a tenant, an OWNER key and a sign-in without a password into it.\n"
-            f"For a database of the demo's own: DATABASE_URL= {own_command()} demo. To have the demo in that one all "
-            "the same, set DATABASE_URL in the environment."
+            f"To use a separate database: DATABASE_URL= {own_command()} demo. To use that database all the same, set "
+            "DATABASE_URL in the environment."
         )
 
 
-def _introduced(user: DemoUser) -> str:
-    return (
-        f"{user.name}, {user.role} of the organization {user.org_id}"
-        if user.org_id
-        else f"{user.name}, of no organization"
-    )
+def _describe(user: DemoUser) -> str:
+    return f"{user.name}, {f'{user.role} of the organization {user.org_id}' if user.org_id else 'of no organization'}"
 
 
 def _with_listener(values: dict[str, str]) -> str:
-    """The webhook secrets, and the one that `tenantry listen` signs with here, where that can be kept."""
+    """Return the webhook secrets, and the one that `tenantry listen` signs with, if it can be stored."""
     try:
         listener = load_or_create_secret(secret_path(values)).reveal()
     except (OSError, ValueError, RuntimeError):
-        return values[_WEBHOOK_SECRETS]  # the demo works without; `listen` says what is wrong
+        return values[_WEBHOOK_SECRETS]  # `listen` reports the error
     return f"{values[_WEBHOOK_SECRETS]},{listener}"
 
 
 def _fill(provider: Simulator, catalog: Catalog, webhook_url: str, webhook_secret: Secret) -> None:
-    """Make what the simulated provider does not have from the run before: the customer, the prices, the endpoint."""
-    if names.CUSTOMER not in provider.customers:
+    """Create what the previous run's account lacks: the customer, the prices, the endpoint."""
+    if setup.CUSTOMER not in provider.customers:
         owner = setup.USERS[0]
-        provider.customer(names.CUSTOMER, email=owner.email, name=owner.name)
+        provider.customer(setup.CUSTOMER, email=owner.email, name=owner.name)
     for number, plan in enumerate(catalog.plans):
         for price_id in plan.stripe_price_ids:
             present = provider.prices.get(price_id)
             if present is None or present.unit_amount != _PRICE_STEP * number:
                 provider.price(price_id, _PRICE_STEP * number)
-    provider.set_endpoint(_ENDPOINT, webhook_url, webhook_secret.reveal(), enabled_events=HANDLED_TYPES)
+    types = tuple(HANDLED_TYPES)
+    endpoint = WebhookEndpoint(url=webhook_url, secret=webhook_secret.reveal(), enabled_events=types)
+    provider.store_endpoint(endpoint, _ENDPOINT)
 
 
-def _companion(directory: Path, port: str, client_secret: Secret, provider: KeptProvider) -> Companion:
-    """The identity provider, the inbox and the payment provider, on the ports after the service's if they are free."""
+def _companion(directory: Path, port: str, client_secret: Secret, provider: PersistentProvider) -> Companion:
+    """Return the identity provider, inbox and payment provider, on the ports after the service's if these are free."""
     first = int(port) if port.isdigit() else 0
     return Companion(
         directory,
         users=setup.USERS,
-        audience=names.AUDIENCE,
-        client_id=names.CLIENT_ID,
+        audience=setup.AUDIENCE,
+        client_id=setup.CLIENT_ID,
         client_secret=client_secret,
         provider=provider,
         http_port=first + 1 if first else 0,
@@ -223,42 +217,38 @@ def _companion(directory: Path, port: str, client_secret: Secret, provider: Kept
 
 
 def _seed(settings: Settings, conninfo: str, file: DemoFile) -> None:
-    connected = Database(conninfo, pool_size=1)
+    database = Database(conninfo, pool_size=1)
     pepper = Pepper(settings.peppers[0].reveal().encode())
-    made = asyncio.run(
-        setup.seed_database(
-            connected,
-            TenantService(
-                connected,
-                settings.billing,
-                JobQueue(conninfo, asks_provider=False),
-                system_clock,
-                settings.oidc.issuer if settings.oidc else None,
-            ),
-            ApiKeyService(connected, settings.billing.catalog, pepper, system_clock),
-            ProjectService(connected, settings.billing.catalog, system_clock),
+    issuer = settings.oidc.issuer if settings.oidc else None
+    jobs = JobQueue(conninfo, asks_provider=False)
+    keys = asyncio.run(
+        setup.seed(
+            database,
+            TenantService(database, settings.billing, jobs, system_clock, issuer),
+            ApiKeyService(database, settings.billing.catalog, pepper, system_clock),
+            ProjectService(database, settings.billing.catalog, system_clock),
         )
     )
-    if made is not None:
-        file.keep({LIVE_KEY: made.live, names.TEST_KEY: made.test})
+    if keys is not None:
+        file.save({LIVE_KEY: keys[0], setup.TEST_KEY: keys[1]})
 
 
-def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion, provider: KeptProvider) -> str:
+def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion, provider: PersistentProvider) -> str:
     values, command = file.values, own_command()
     elsewhere = os.environ.get("TENANTRY_DATA_DIR")
     folder = f"    export TENANTRY_DATA_DIR={shlex.quote(str(settings.data_dir.resolve()))}\n" if elsewhere else ""
-    live = values.get(LIVE_KEY, "(made by an earlier start; see demo.env)")
+    live = values.get(LIVE_KEY, "(created by an earlier start; see demo.env)")
     secret = settings.webhook_secrets[0].reveal()
     url = settings.database_url
     place = settings.data_dir if url is None else f"the database {_without_password(url)}"
     return f"""
   tenantry is ready at {base}            (Ctrl-C stops everything; the data stays in {place})
 
-  dashboard        {base}/   (sign in as one of the demo's people with one click)
+  dashboard        {base}/   (choose a demo user to sign in)
 
-  tenant           {names.TENANT}, customer {names.CUSTOMER}
+  tenant           {setup.TENANT}, customer {setup.CUSTOMER}
   live key         {live}
-  test key         {values.get(names.TEST_KEY, "-")}
+  test key         {values.get(setup.TEST_KEY, "-")}
   operator token   {settings.operator_token.reveal() if settings.operator_token else "-"}
   webhook secret   {secret}
   API reference    {base}/docs
@@ -274,15 +264,15 @@ def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion,
     curl -s {base}/api/v1/auth/whoami -H "Authorization: Bearer $TOKEN"
 
     {command} trigger invoice.payment_failed
-    curl -s {base}/api/v1/tenants/{names.TENANT} -H "Authorization: Bearer $KEY"
+    curl -s {base}/api/v1/tenants/{setup.TENANT} -H "Authorization: Bearer $KEY"
     curl -s {companion.http_url}/inbox/messages.json
 
-  To begin anew, with all data deleted: {command} demo reset
+  To delete all data and start again: {command} demo reset
 """
 
 
 @demo.command()
-@click.option("--user", "user_id", default="olivia", show_default=True, help="Whom the token is for (its sub).")
+@click.option("--user", "user_id", default="olivia", show_default=True, help="The user (the token's sub).")
 @click.option("--org", "org_id", help="The organization to claim (default: the demo user's own).")
 @click.option("--role", type=click.Choice(["owner", "admin", "member"]), help="The role to claim.")
 @click.option("--scope", default=DEFAULT_SCOPE, show_default=True, help="The token's scope.")
@@ -333,7 +323,7 @@ def reset(*, yes: bool) -> None:
             f"The demo in {directory} uses a database of yours (DATABASE_URL), which this command does not delete. "
             "Drop that database, then delete the folder."
         )
-    with _alone(directory, "", "Stop it first, with Ctrl-C."):
+    with _locked(directory, "", "Stop it first, with Ctrl-C."):
         question = f"Delete the demo in {directory}, with all its data?"
         if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
             fail(f"{question}\nThere is no terminal to ask at: use --yes.", USAGE)
@@ -343,17 +333,17 @@ def reset(*, yes: bool) -> None:
             _erase(directory)
         except (EmbeddedServerError, OSError) as error:
             fail(f"The demo cannot be deleted. {error}")
-    with contextlib.suppress(OSError):  # something else is in it
+    with contextlib.suppress(OSError):  # it holds other files
         directory.rmdir()
     click.echo(f"Deleted the demo in {directory}. Start a new one: {own_command()} demo", err=True)
 
 
 def _erase(directory: Path) -> None:
-    """Delete what the demo made, its settings last: with them it can be found again if something fails."""
+    """Delete the demo's files, its settings last: they are needed to repeat a failed deletion."""
     inbox = directory / INBOX_DIRECTORY
     if inbox.is_dir() and not inbox.is_symlink():
         shutil.rmtree(inbox)
-    for file in (signing_key_path(directory), directory / kept_provider.FILE):
+    for file in (signing_key_path(directory), directory / persistent_provider.FILE):
         _unlink(file)
     EmbeddedServer(directory).erase()
     _unlink(directory / DEMO_FILE)

@@ -1,49 +1,31 @@
-"""Pages without script: templates, one style sheet, and the headers that keep them so."""
+"""The pages of the identity provider and the inbox."""
 
 from pathlib import Path
 from typing import Final
 
-from jinja2 import FileSystemLoader
 from litestar import MediaType, Response
 
-from tenantry.common.templates import page_templates
-from tenantry_devkit.simulator.http import dressed
+from tenantry_devkit.html import HEADERS, Pages, page_headers
 
-PAGES: Final = Path(__file__).with_name("pages")
 STYLE_SHEET: Final = "companion.css"
-# No response is kept by a cache, and no address (which may hold a code or a state) is told to another site.
-_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
-def html_response(
-    content: str, policy: str, *, status_code: int = 200, media_type: str = MediaType.HTML
-) -> Response[str]:
-    """A response under this Content-Security-Policy."""
-    headers = {**_HEADERS, "Content-Security-Policy": policy}
-    return Response(content, status_code=status_code, media_type=media_type, headers=headers)
-
-
-class Pages:
-    """Renders the templates beside this file; everything put into them is escaped."""
+class CompanionPages:
+    """Renders the templates beside this file."""
 
     def __init__(self) -> None:
-        self._templates = page_templates(FileSystemLoader(PAGES))
+        self._pages = Pages(Path(__file__).with_name("pages"), STYLE_SHEET)
 
     def page(
         self, template: str, *, status_code: int = 200, form_action: str = "'none'", **context: object
     ) -> Response[str]:
-        """A page that loads its style sheet, may frame pages of this server, and nothing else.
+        """Render a page; ``form_action`` is the Content-Security-Policy's source list for its forms."""
+        content, headers = self._pages.render(template, **context), page_headers(form_action, frames=True)
+        return Response(content, status_code=status_code, media_type=MediaType.HTML, headers=headers)
 
-        ``form_action`` is what its forms may be sent to, as a Content-Security-Policy has it.
-        """
-        policy = (
-            "default-src 'none'; style-src 'self'; frame-src 'self'; "
-            f"base-uri 'none'; form-action {form_action}; frame-ancestors 'none'"
-        )
-        content = self._templates.get_template(template).render(context)
-        return html_response(content, policy, status_code=status_code)
+    def message(self, title: str, message: str, status_code: int = 200) -> Response[str]:
+        return self.page("message.html", status_code=status_code, title=title, message=message)
 
     def style_sheet(self) -> Response[str]:
-        """The style sheet of all pages."""
-        content = dressed(PAGES / STYLE_SHEET).decode()
-        return html_response(content, "default-src 'none'", media_type=MediaType.CSS)
+        headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'"}
+        return Response(self._pages.style_sheet(), media_type=MediaType.CSS, headers=headers)

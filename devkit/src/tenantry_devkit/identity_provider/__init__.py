@@ -1,4 +1,4 @@
-"""A small OpenID provider for development: anyone who reaches it may sign in as any of its users."""
+"""A small OpenID provider for development: any client can sign in as any of its users."""
 
 from tenantry_devkit.identity_provider.routes import create_identity_provider
 from tenantry_devkit.identity_provider.tokens import (

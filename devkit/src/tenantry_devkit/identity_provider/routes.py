@@ -1,115 +1,75 @@
-"""HTTP routes of the development identity provider."""
+"""The HTTP endpoints of the development identity provider."""
 
+import base64
+import binascii
+import hmac
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
-from litestar import HttpMethod, Litestar, Response, get, post, route
+import msgspec
+from litestar import HttpMethod, Litestar, Request, Response, get, post, route
 from litestar.config.allowed_hosts import AllowedHostsConfig
 from litestar.exceptions import HTTPException
 from litestar.types import ControllerRouterHandler, Scope
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.secret import Secret
-from tenantry_devkit.demo.html import STYLE_SHEET, Pages
-from tenantry_devkit.identity_provider.codes import (
-    DEVICE_GRANT,
-    INTERVAL,
-    LIFETIME,
-    NO_STORE,
-    OIDC_SCOPES,
-    AnyRequest,
-    Client,
+from tenantry.domain.access import is_scope
+from tenantry_devkit.demo.html import CompanionPages
+from tenantry_devkit.html import form_action_to
+from tenantry_devkit.identity_provider.grants import (
+    DEVICE_INTERVAL,
+    DEVICE_LIFETIME,
     Devices,
     Grant,
     Grants,
     OAuthError,
-    RedirectedError,
-    RefusedRequestError,
-    check_may_ask,
-    comes_from_elsewhere,
-    granted_scopes,
-    is_loopback,
-    parameters_of,
-    read_authorization_request,
-    read_client,
-    with_query,
 )
-from tenantry_devkit.identity_provider.token_endpoint import ProviderConfig, TokenEndpoint
 from tenantry_devkit.identity_provider.tokens import (
+    ACCESS_TOKEN_LIFETIME,
     DemoUser,
     SigningKey,
     algorithm_of,
+    mint_access_token,
+    mint_id_token,
     public_keys,
     read_access_token,
-    read_id_token_hint,
     user_claims,
 )
 
-
-def device_routes(config: ProviderConfig, pages: Pages, devices: Devices) -> list[ControllerRouterHandler]:
-    """Where a device begins, and where a person lets it in."""
-
-    def refuse(message: str) -> Response[str]:
-        return pages.page("message.html", status_code=400, title="This sign-in cannot go on", message=message)
-
-    @post("/device_authorization", status_code=200)
-    async def begin(request: AnyRequest) -> Response[dict[str, Any]]:
-        parameters = await parameters_of(request)
-        if parameters.get("client_id") != config.client_id:
-            raise OAuthError("invalid_client", "The client is not known.")
-        device_code, user_code = devices.begin(granted_scopes(parameters.get("scope", "")))
-        page = f"{config.issuer}/device"
-        answer = {
-            "device_code": device_code,
-            "user_code": user_code,
-            "verification_uri": page,
-            "verification_uri_complete": with_query(page, {"user_code": user_code}),
-            "expires_in": int(LIFETIME.total_seconds()),
-            "interval": int(INTERVAL.total_seconds()),
-        }
-        return Response(answer, headers=NO_STORE)
-
-    @get("/device")
-    async def ask(request: AnyRequest) -> Response[str]:
-        user_code = (await parameters_of(request)).get("user_code", "")
-        return pages.page("device.html", form_action="'self'", user_code=user_code, users=config.users)
-
-    @post("/device/choice", status_code=200)
-    async def decide(request: AnyRequest) -> Response[str]:
-        parameters = await parameters_of(request)
-        if comes_from_elsewhere(request):
-            return refuse("The choice did not come from this provider's own page.")
-        user = next((user for user in config.users if user.sub == parameters.get("user")), None)
-        if user is None and "deny" not in parameters:
-            return refuse("No user was chosen.")
-        grant = Grant(user, (), None, config.clock()) if user else None
-        if not devices.decide(parameters.get("user_code", ""), grant):
-            return refuse("No device waits with this code, or no longer.")
-        title = f"The device is signed in as {user.name}" if user else "The device was denied"
-        return pages.page("message.html", title=title, message="You can close this page.")
-
-    return [begin, ask, decide]
-
-
-def revocation_route(token_endpoint: TokenEndpoint, grants: Grants) -> ControllerRouterHandler:
-    """Where a client ends a refresh token. One that is not known is no failure; access tokens end by themselves."""
-
-    @post("/revoke", status_code=200)
-    async def revoke(request: AnyRequest) -> Response[dict[str, Any]]:
-        parameters = await parameters_of(request)
-        token_endpoint.check_client(parameters, request.headers.get("authorization"))
-        grants.revoke(parameters.get("token", ""))
-        return Response({}, headers=NO_STORE)
-
-    return revoke
-
+DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+OIDC_SCOPES: Final = ("openid", "profile", "email", "offline_access")
+MAX_REQUEST_BYTES: Final = 64 * 1024
+_MAX_PARAMETERS: Final = 50
+_NO_STORE: Final = {"Cache-Control": "no-store", "Pragma": "no-cache"}
+_GET_OR_POST: Final = [HttpMethod.GET, HttpMethod.POST]
+# RFC 8252 section 7.3: any port of a loopback address. No fragment, no user part, and no backslash, which browsers
+# treat as a slash.
+_LOOPBACK_URI: Final = re.compile(
+    r"https?://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?(?:[/?][^#\\\"<>^`{|}\s\x00-\x20\x7f-\U0010ffff]*)?"
+)
+_CODE_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # RFC 7636 section 4.2
+_CODE_VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")  # RFC 7636 section 4.1
 
 _log = logging.getLogger(__name__)
 
-MAX_REQUEST_BYTES: Final = 64 * 1024
-_GET_OR_POST: Final = [HttpMethod.GET, HttpMethod.POST]
+AnyRequest = Request[Any, Any, Any]
+Parameters = dict[str, str]
+
+
+class IdentityProviderConfig(msgspec.Struct, frozen=True):
+    """The arguments of `create_identity_provider`."""
+
+    issuer: str
+    signing_key: SigningKey
+    users: Sequence[DemoUser]
+    audience: str
+    client_id: str
+    client_secret: Secret | None
+    clock: Clock
 
 
 def create_identity_provider(
@@ -123,22 +83,19 @@ def create_identity_provider(
     clock: Clock = system_clock,
     more_routes: Sequence[ControllerRouterHandler] = (),
 ) -> Litestar:
-    """An OpenID provider at ``issuer``, for one client, in which a click signs in as any of ``users``.
+    """Create an OpenID provider for one client, in which a click signs in as any of ``users``, which may change.
 
-    ``users`` may change meanwhile. Access tokens are for ``audience``, ID tokens for ``client_id``. Any http(s) address
-    on loopback is a redirect address of the client, none other is. With ``client_secret`` the client may authenticate,
-    and then also act for itself (client_credentials), as a member of the first organization that a user has. Sign-ins
-    are in memory: after a restart refresh tokens have ended, while access tokens stay good as long as the signing key
-    does.
-    Requests under another host name than the issuer's or localhost are refused, so that no web site can read this
-    server through a name of its own (DNS rebinding). ``more_routes`` are served beside.
+    Access tokens are for ``audience``, ID tokens for ``client_id``. Every http(s) address on loopback is a valid
+    redirect address. With ``client_secret`` the client may authenticate, and get tokens for itself
+    (client_credentials), as a member of the first user's organization. A restart ends all refresh tokens. The host
+    name must be the issuer's or localhost, as a protection against DNS rebinding.
     """
-    config = ProviderConfig(issuer, signing_key, users, audience, client_id, client_secret, clock)
-    provider = _Provider(config, Pages())
+    config = IdentityProviderConfig(issuer, signing_key, users, audience, client_id, client_secret, clock)
+    provider = _IdentityProvider(config, CompanionPages())
     address = urlsplit(issuer)
     local = "localhost" if address.port is None else f"localhost:{address.port}"
     return Litestar(
-        [*provider.routes(), *more_routes],
+        [*provider.routes(), *provider.device_routes(), *more_routes],
         after_exception=[_log_failure],
         allowed_hosts=AllowedHostsConfig(allowed_hosts=[address.netloc, local]),
         exception_handlers={OAuthError: _oauth_error},
@@ -154,38 +111,89 @@ async def _log_failure(error: Exception, scope: Scope) -> None:
 
 
 def _oauth_error(request: AnyRequest, error: OAuthError) -> Response[dict[str, str]]:
-    headers = dict(NO_STORE)
+    headers = dict(_NO_STORE)
     if error.code == "invalid_client" and "authorization" in request.headers:
         headers["WWW-Authenticate"] = 'Basic realm="token"'
-    return Response(
-        {"error": error.code, "error_description": error.description},
-        status_code=401 if error.code == "invalid_client" else 400,
-        headers=headers,
-    )
+    body = {"error": error.code, "error_description": error.description}
+    return Response(body, status_code=401 if error.code == "invalid_client" else 400, headers=headers)
+
+
+async def _parameters_of(request: AnyRequest) -> Parameters:
+    """Return the parameters of the query or the form; raises `OAuthError` for malformed and repeated ones.
+
+    Parameters without a value are omitted (RFC 6749 section 3.1).
+    """
+    if request.method == HttpMethod.GET:
+        raw = request.scope["query_string"]
+    elif request.content_type[0] != "application/x-www-form-urlencoded":
+        raise OAuthError("invalid_request", "The body must be application/x-www-form-urlencoded.")
+    else:
+        raw = await request.body()
+    try:
+        pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)
+    except ValueError:
+        raise OAuthError("invalid_request", "The parameters are malformed.") from None
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise OAuthError("invalid_request", "A parameter is repeated.")
+    return {name: text for name, text in pairs if text}
+
+
+def _required(parameters: Parameters, name: str) -> str:
+    if name not in parameters:
+        raise OAuthError("invalid_request", f"{name} is missing.")
+    return parameters[name]
+
+
+def _granted_scopes(scope: str) -> tuple[str, ...]:
+    """Return the known scopes: OpenID's, and those of the form ``<resource>:<action>``."""
+    return tuple(entry for entry in dict.fromkeys(scope.split(" ")) if entry in OIDC_SCOPES or is_scope(entry))
+
+
+def _comes_from_other_site(request: AnyRequest) -> bool:
+    return request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}
+
+
+def _with_query(uri: str, fields: Mapping[str, str]) -> str:
+    return f"{uri}{'&' if '?' in uri else '?'}{urlencode(fields)}" if fields else uri
 
 
 def _redirect(location: str) -> Response[str]:
-    return Response("", status_code=303, headers={**NO_STORE, "Location": location, "Referrer-Policy": "no-referrer"})
+    return Response("", status_code=303, headers={**_NO_STORE, "Location": location, "Referrer-Policy": "no-referrer"})
 
 
-def _form_action(client: Client) -> str:
-    """Where the choice of a user may lead: here, and on to the client, for browsers check redirects of forms too."""
-    # A Content-Security-Policy has no way to write an IPv6 address.
-    target = f"{urlsplit(client.redirect_uri).scheme}:" if "[" in client.origin else client.origin
-    return f"'self' {target}"
+def _basic(authorization: str) -> tuple[str, str]:
+    """Decode the id and secret in a Basic header, which are form-encoded (RFC 6749 section 2.3.1)."""
+    scheme, _, credentials = authorization.partition(" ")
+    try:
+        decoded = base64.b64decode(credentials.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        decoded = ""
+    client_id, colon, secret = decoded.partition(":")
+    if scheme.lower() != "basic" or not colon:
+        raise OAuthError("invalid_client", "The Authorization header is not a valid Basic header.")
+    return unquote_plus(client_id), unquote_plus(secret)
 
 
-class _Provider:
-    def __init__(self, config: ProviderConfig, pages: Pages) -> None:
+def _request_error(parameters: Parameters, *, is_known: bool) -> tuple[str, str] | None:
+    """Return error code and description of a bad authorization request (RFC 6749 section 4.1.2.1)."""
+    if parameters.get("response_type") != "code":
+        return "unsupported_response_type", "response_type must be code."
+    code_challenge = parameters.get("code_challenge", "")
+    if parameters.get("code_challenge_method") != "S256" or _CODE_CHALLENGE.fullmatch(code_challenge) is None:
+        return "invalid_request", "PKCE with S256 is required."
+    if "none" in parameters.get("prompt", "").split(" ") and not is_known:
+        return "login_required", "login_hint names no user."
+    return None
+
+
+class _IdentityProvider:
+    def __init__(self, config: IdentityProviderConfig, pages: CompanionPages) -> None:
         self._config = config
         self._pages = pages
         self._grants = Grants(config.clock)
         self._devices = Devices(config.clock)
-        self._token_endpoint = TokenEndpoint(config, self._grants, self._devices)
 
     def routes(self) -> list[ControllerRouterHandler]:
-        """The handlers; those that take parameters take them from the query or from a form."""
-
         @get("/.well-known/openid-configuration")
         async def discovery() -> dict[str, Any]:
             return self._metadata()
@@ -196,19 +204,26 @@ class _Provider:
 
         @route("/authorize", http_method=_GET_OR_POST, status_code=200)
         async def authorize(request: AnyRequest) -> Response[str]:
-            return self._authorize(await parameters_of(request), chosen=False)
+            return self._authorize(await _parameters_of(request), chosen=False)
 
         @post("/authorize/choice")
         async def choose(request: AnyRequest) -> Response[str]:
-            # The choice is made on the page above, never by a page of another site.
-            if comes_from_elsewhere(request):
-                return self._refuse("The choice did not come from this provider's own page.")
-            return self._authorize(await parameters_of(request), chosen=True)
+            if _comes_from_other_site(request):
+                return self._reject("The choice did not come from this provider's own page.")
+            return self._authorize(await _parameters_of(request), chosen=True)
 
         @post("/token", status_code=200)
         async def token(request: AnyRequest) -> Response[dict[str, Any]]:
-            answer = self._token_endpoint.answer(await parameters_of(request), request.headers.get("authorization"))
-            return Response(answer, headers=NO_STORE)
+            parameters = await _parameters_of(request)
+            is_authenticated = self._check_client(parameters, request.headers.get("authorization"))
+            return Response(self._token(parameters, is_authenticated=is_authenticated), headers=_NO_STORE)
+
+        @post("/revoke", status_code=200)
+        async def revoke(request: AnyRequest) -> Response[dict[str, Any]]:
+            parameters = await _parameters_of(request)
+            self._check_client(parameters, request.headers.get("authorization"))
+            self._grants.revoke(parameters.get("token", ""))
+            return Response({}, headers=_NO_STORE)
 
         @route("/userinfo", http_method=_GET_OR_POST, status_code=200)
         async def userinfo(request: AnyRequest) -> Response[dict[str, Any]]:
@@ -216,19 +231,55 @@ class _Provider:
 
         @route("/logout", http_method=_GET_OR_POST, status_code=200)
         async def logout(request: AnyRequest) -> Response[str]:
-            return self._logout(await parameters_of(request))
+            return self._logout(await _parameters_of(request))
 
-        @get(f"/{STYLE_SHEET}")
-        async def style_sheet() -> Response[str]:
-            return self._pages.style_sheet()
+        return [discovery, jwks, authorize, choose, token, revoke, userinfo, logout]
 
-        more = device_routes(self._config, self._pages, self._devices)
-        more.append(revocation_route(self._token_endpoint, self._grants))
-        return [discovery, jwks, authorize, choose, token, userinfo, logout, style_sheet, *more]
+    def device_routes(self) -> list[ControllerRouterHandler]:
+        """Return the endpoint where a device begins (RFC 8628), and the page where a user decides."""
+        config = self._config
+
+        @post("/device_authorization", status_code=200)
+        async def begin(request: AnyRequest) -> Response[dict[str, Any]]:
+            parameters = await _parameters_of(request)
+            if parameters.get("client_id") != config.client_id:
+                raise OAuthError("invalid_client", "The client is unknown.")
+            device_code, user_code = self._devices.begin(_granted_scopes(parameters.get("scope", "")))
+            page = f"{config.issuer}/device"
+            body = {
+                "device_code": device_code,
+                "user_code": user_code,
+                "verification_uri": page,
+                "verification_uri_complete": _with_query(page, {"user_code": user_code}),
+                "expires_in": int(DEVICE_LIFETIME.total_seconds()),
+                "interval": int(DEVICE_INTERVAL.total_seconds()),
+            }
+            return Response(body, headers=_NO_STORE)
+
+        @get("/device")
+        async def ask(request: AnyRequest) -> Response[str]:
+            user_code = (await _parameters_of(request)).get("user_code", "")
+            return self._pages.page("device.html", form_action="'self'", user_code=user_code, users=config.users)
+
+        @post("/device/choice", status_code=200)
+        async def decide(request: AnyRequest) -> Response[str]:
+            parameters = await _parameters_of(request)
+            if _comes_from_other_site(request):
+                return self._reject("The choice did not come from this provider's own page.")
+            user = self._user(parameters.get("user"))
+            if user is None and "deny" not in parameters:
+                return self._reject("Choose a user.")
+            grant = Grant(user, (), None, config.clock()) if user else None
+            if not self._devices.decide(parameters.get("user_code", ""), grant):
+                return self._reject("No device is waiting with this code.")
+            title = f"The device is signed in as {user.name}" if user else "The device was denied"
+            return self._pages.message(title, "You can close this page.")
+
+        return [begin, ask, decide]
 
     def _metadata(self) -> dict[str, Any]:
-        issuer = self._config.issuer
-        secret_methods = ["client_secret_basic", "client_secret_post"] if self._config.client_secret else []
+        issuer, has_secret = self._config.issuer, self._config.client_secret is not None
+        grant_types = ["authorization_code", "refresh_token", DEVICE_GRANT]
         return {
             "issuer": issuer,
             "authorization_endpoint": f"{issuer}/authorize",
@@ -241,55 +292,133 @@ class _Provider:
             "scopes_supported": list(OIDC_SCOPES),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
-            "grant_types_supported": [
-                "authorization_code",
-                "refresh_token",
-                DEVICE_GRANT,
-                *(["client_credentials"] if self._config.client_secret else []),
-            ],
+            "grant_types_supported": [*grant_types, *(["client_credentials"] if has_secret else [])],
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": [algorithm_of(self._config.signing_key)],
-            "token_endpoint_auth_methods_supported": ["none", *secret_methods],
+            "token_endpoint_auth_methods_supported": ["none", *(["client_secret_basic"] if has_secret else [])],
             "code_challenge_methods_supported": ["S256"],
             "claims_supported": ["sub", "name", "email", "email_verified", "org_id", "org_role"],
             "authorization_response_iss_parameter_supported": True,
-            "claims_parameter_supported": False,
-            "request_parameter_supported": False,
             "request_uri_parameter_supported": False,
         }
 
-    def _refuse(self, message: str) -> Response[str]:
-        return self._pages.page("message.html", status_code=400, title="This sign-in cannot go on", message=message)
-
-    def _authorize(self, parameters: dict[str, str], *, chosen: bool) -> Response[str]:
-        """Show the users, or, once one is ``chosen`` or the client's hint names one, send the client its code."""
-        config = self._config
-        try:
-            client = read_client(parameters, config.client_id)
-        except RefusedRequestError as error:
-            return self._refuse(str(error))
-        try:
-            asked = read_authorization_request(parameters)
-            user = self._user(parameters.get("user") if chosen else parameters.get("login_hint"))
-            check_may_ask(parameters, known=user is not None and not chosen)
-        except RedirectedError as error:
-            return _redirect(client.location(config.issuer, error=error.code, error_description=error.description))
-        if user is None and not chosen:
-            hidden = {name: text for name, text in parameters.items() if name != "user"}
-            return self._pages.page(
-                "users.html", form_action=_form_action(client), client=client, users=config.users, parameters=hidden
-            )
-        if user is None:
-            return _redirect(client.location(config.issuer, error="access_denied", error_description="No user chosen."))
-        grant = Grant(user, asked.scopes, asked.nonce, config.clock())
-        code = self._grants.new_code(grant, redirect_uri=client.redirect_uri, code_challenge=asked.code_challenge)
-        return _redirect(client.location(config.issuer, code=code))
+    def _reject(self, message: str) -> Response[str]:
+        return self._pages.message("Sign-in failed", message, 400)
 
     def _user(self, sub: object) -> DemoUser | None:
         return next((user for user in self._config.users if user.sub == sub), None)
 
+    def _authorize(self, parameters: Parameters, *, chosen: bool) -> Response[str]:
+        """Show the users, or send the client the code of the ``chosen`` or hinted one (RFC 6749 section 4.1)."""
+        config, redirect_uri = self._config, parameters.get("redirect_uri", "")
+        if parameters.get("client_id") != config.client_id:
+            return self._reject(f"client_id is not {config.client_id}.")
+        if _LOOPBACK_URI.fullmatch(redirect_uri) is None:
+            return self._reject("redirect_uri is not an http address on loopback, such as http://127.0.0.1:3001/...")
+
+        def answer(**fields: str) -> Response[str]:
+            state = {"state": parameters["state"]} if "state" in parameters else {}
+            return _redirect(_with_query(redirect_uri, {**fields, **state, "iss": config.issuer}))  # iss: RFC 9207
+
+        user = self._user(parameters.get("user") if chosen else parameters.get("login_hint"))
+        if error := _request_error(parameters, is_known=user is not None and not chosen):
+            return answer(error=error[0], error_description=error[1])
+        if user is None and chosen:
+            return answer(error="access_denied", error_description="No user was chosen.")
+        if user is None:
+            parts = urlsplit(redirect_uri)
+            return self._pages.page(
+                "users.html",
+                form_action=form_action_to(redirect_uri),
+                client_origin=f"{parts.scheme}://{parts.netloc}",
+                users=config.users,
+                parameters={name: text for name, text in parameters.items() if name != "user"},
+            )
+        grant = Grant(user, _granted_scopes(parameters.get("scope", "")), parameters.get("nonce"), config.clock())
+        return answer(
+            code=self._grants.new_code(grant, redirect_uri=redirect_uri, code_challenge=parameters["code_challenge"])
+        )
+
+    def _check_client(self, parameters: Parameters, authorization: str | None) -> bool:
+        """Return whether the client has authenticated; raises `OAuthError` for a wrong secret or client."""
+        client_id, secret = parameters.get("client_id"), None
+        if authorization is not None:
+            basic_id, secret = _basic(authorization)
+            if client_id not in {None, basic_id}:
+                raise OAuthError("invalid_request", "The request has two client ids.")
+            client_id = basic_id
+        if client_id != self._config.client_id:
+            raise OAuthError("invalid_client", "The client is unknown.")
+        if secret is None:
+            return False
+        expected = self._config.client_secret
+        if expected is None or not hmac.compare_digest(secret.encode(), expected.reveal().encode()):
+            raise OAuthError("invalid_client", "The client's secret is wrong.")
+        return True
+
+    def _token(self, parameters: Parameters, *, is_authenticated: bool) -> dict[str, Any]:
+        """Return tokens (RFC 6749 section 5.1); raises `OAuthError`."""
+        match parameters.get("grant_type"):
+            case "authorization_code":
+                verifier = _required(parameters, "code_verifier")
+                if _CODE_VERIFIER.fullmatch(verifier) is None:
+                    raise OAuthError("invalid_grant", "code_verifier is malformed.")
+                code, redirect_uri = _required(parameters, "code"), _required(parameters, "redirect_uri")
+                grant, refresh_token = self._grants.redeem(code, redirect_uri=redirect_uri, code_verifier=verifier)
+                return self._tokens(grant, refresh_token, grant.nonce)
+            case "refresh_token":
+                grant, refresh_token = self._grants.rotate(_required(parameters, "refresh_token"))
+                return self._tokens(grant, refresh_token, None)  # without nonce: OpenID Connect Core 12.2
+            case "urn:ietf:params:oauth:grant-type:device_code":
+                device_code = _required(parameters, "device_code")
+                grant = self._devices.poll(device_code)
+                return self._tokens(grant, self._grants.new_refresh_token(grant, device_code), None)
+            case "client_credentials":
+                if not is_authenticated:
+                    raise OAuthError("invalid_client", "client_credentials needs the client's secret.")
+                scopes = _granted_scopes(parameters.get("scope", ""))
+                org_id = next((user.org_id for user in self._config.users if user.org_id), None)
+                client_id = self._config.client_id
+                machine = DemoUser(client_id, client_id, None, org_id, "member" if org_id else None)
+                return self._access_token(machine, tuple(scope for scope in scopes if scope not in OIDC_SCOPES))
+            case None:
+                raise OAuthError("invalid_request", "grant_type is missing.")
+            case _:
+                raise OAuthError("unsupported_grant_type", "This grant_type is not supported.")
+
+    def _access_token(self, user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:
+        config, scope = self._config, " ".join(scopes)
+        access_token = mint_access_token(
+            config.signing_key,
+            issuer=config.issuer,
+            audience=config.audience,
+            client_id=config.client_id,
+            user=user,
+            scope=scope,
+            clock=config.clock,
+        )
+        expires_in = int(ACCESS_TOKEN_LIFETIME.total_seconds())
+        return {"access_token": access_token, "token_type": "Bearer", "expires_in": expires_in, "scope": scope}
+
+    def _tokens(self, grant: Grant, refresh_token: str, nonce: str | None) -> dict[str, Any]:
+        config = self._config
+        body = {**self._access_token(grant.user, grant.scopes), "refresh_token": refresh_token}
+        if "openid" in grant.scopes:
+            body["id_token"] = mint_id_token(
+                config.signing_key,
+                issuer=config.issuer,
+                client_id=config.client_id,
+                user=grant.user,
+                access_token=body["access_token"],
+                nonce=nonce,
+                authenticated_at=grant.authenticated_at,
+                scopes=grant.scopes,
+                clock=config.clock,
+            )
+        return body
+
     def _userinfo(self, authorization: str) -> Response[dict[str, Any]]:
-        """OpenID Connect Core 5.3; refusals as in RFC 6750 section 3."""
+        """Answer as in OpenID Connect Core 5.3, with the errors of RFC 6750 section 3."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
             return Response({}, status_code=401, headers={"WWW-Authenticate": "Bearer"})
@@ -308,19 +437,13 @@ class _Provider:
         if user is None:
             challenge = 'Bearer error="invalid_token"'
             return Response({"error": "invalid_token"}, status_code=401, headers={"WWW-Authenticate": challenge})
-        return Response({"sub": user.sub, **user_claims(user, scopes)}, headers=NO_STORE)
+        return Response({"sub": user.sub, **user_claims(user, scopes)}, headers=_NO_STORE)
 
-    def _logout(self, parameters: dict[str, str]) -> Response[str]:
-        """RP-Initiated Logout. Nobody stays signed in here; what ends are the refresh tokens of the hinted user."""
-        config = self._config
-        hint = parameters.get("id_token_hint")
-        sub = hint and read_id_token_hint(hint, config.signing_key, issuer=config.issuer, client_id=config.client_id)
-        if sub:
-            self._grants.end(sub)
+    def _logout(self, parameters: Parameters) -> Response[str]:
+        """Redirect back to the client (RP-Initiated Logout); this provider has no sessions to end."""
         target = parameters.get("post_logout_redirect_uri")
         if target is None:
-            return self._pages.page("message.html", title="Signed out", message="You can close this page.")
-        if not is_loopback(target) or not (sub or parameters.get("client_id") == config.client_id):
-            return self._refuse("post_logout_redirect_uri needs a loopback address, and client_id or id_token_hint.")
-        state = parameters.get("state")
-        return _redirect(with_query(target, {} if state is None else {"state": state}))
+            return self._pages.message("Signed out", "You can close this page.")
+        if _LOOPBACK_URI.fullmatch(target) is None or parameters.get("client_id") != self._config.client_id:
+            return self._reject("post_logout_redirect_uri needs a loopback address, and client_id.")
+        return _redirect(_with_query(target, {"state": parameters["state"]} if "state" in parameters else {}))

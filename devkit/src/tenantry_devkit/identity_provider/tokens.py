@@ -1,11 +1,8 @@
-"""The users, the signing key, and the tokens that are made of them."""
+"""The users, the signing key, and the tokens."""
 
 import base64
-import contextlib
 import hashlib
-import os
 import secrets
-import tempfile
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +19,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
 from tenantry.common.clock import Clock, system_clock
+from tenantry_devkit.files import create_private
 
 SigningKey = ECKey | RSAKey
 """An RSA key signs RS256, a key on the curve P-256 signs ES256."""
@@ -34,10 +32,9 @@ _RSA_BITS: Final = 2048
 
 
 class DemoUser(msgspec.Struct, frozen=True):
-    """Somebody who can sign in, with one click and no password.
+    """A user who can sign in with one click.
 
-    ``email``, where there is one, counts as verified. ``role`` is the user's in the organization ``org_id``: owner,
-    admin or member. Without ``org_id`` the tokens name no organization.
+    ``email`` counts as verified. ``role`` is the role in the organization ``org_id``: owner, admin or member.
     """
 
     sub: str
@@ -48,13 +45,14 @@ class DemoUser(msgspec.Struct, frozen=True):
 
 
 def load_or_create_signing_key(path: Path) -> SigningKey:
-    """The key in the PEM file at ``path``; a new one is written there, readable by its owner alone, if there is none.
+    """Return the key in a PEM file, which is created if it is missing, readable only by its owner.
 
-    A new key is RSA, because every OpenID provider has to sign RS256 (OpenID Connect Discovery 1.0, section 3).
-    Raises `ValueError` when the file holds anything but an unencrypted RSA or P-256 private key.
+    A new key is RSA: every OpenID provider has to sign RS256 (OpenID Connect Discovery 1.0, section 3). Raises
+    `ValueError` if the file holds anything but an unencrypted RSA or P-256 private key.
     """
     if not path.exists():
-        _write_new_key(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        create_private(path, RSAKey.generate_key(_RSA_BITS).as_pem(private=True))
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -63,25 +61,11 @@ def load_or_create_signing_key(path: Path) -> SigningKey:
         return RSAKey.import_key(key)
     if isinstance(key, EllipticCurvePrivateKey) and key.curve.name == "secp256r1":
         return ECKey.import_key(key)
-    raise ValueError(f"{path} holds no RSA or P-256 private key; remove it and a new one is made")
-
-
-def _write_new_key(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # mkstemp gives the file mode 0600 from its first moment on.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(RSAKey.generate_key(_RSA_BITS).as_pem(private=True))
-        # Unlike a rename, a link never replaces the key that another process wrote meanwhile.
-        with contextlib.suppress(FileExistsError):
-            os.link(name, path)
-    finally:
-        Path(name).unlink()
+    raise ValueError(f"{path} holds no RSA or P-256 private key; remove it to create a new one")
 
 
 def algorithm_of(key: SigningKey) -> str:
-    """The JOSE name of the algorithm that ``key`` signs with; raises `ValueError` for another curve than P-256."""
+    """Return the JOSE name of the key's algorithm; raises `ValueError` for another curve than P-256."""
     if isinstance(key, RSAKey):
         return "RS256"
     if key.curve_name != "P-256":
@@ -90,7 +74,7 @@ def algorithm_of(key: SigningKey) -> str:
 
 
 def public_keys(key: SigningKey) -> dict[str, Any]:
-    """The JSON Web Key Set (RFC 7517) with the public half of ``key``."""
+    """Return the JSON Web Key Set (RFC 7517) with the public key."""
     entry = key.as_dict(private=False, kid=key.thumbprint(), alg=algorithm_of(key), use="sig")
     return {"keys": [entry]}
 
@@ -107,10 +91,7 @@ def mint_access_token(
     clock: Clock = system_clock,
     more_claims: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """A JWT access token (RFC 9068) of ``user``; ``scope`` is a list with blanks between (RFC 6749 section 3.3).
-
-    ``more_claims`` are said too, and go before the others.
-    """
+    """Return a JWT access token (RFC 9068); ``scope`` is separated by blanks. ``more_claims`` override others."""
     now = clock()
     claims = {
         "iss": issuer,
@@ -140,7 +121,7 @@ def mint_id_token(
     scopes: tuple[str, ...],
     clock: Clock = system_clock,
 ) -> str:
-    """An ID token (OpenID Connect Core 1.0, section 2) that goes with ``access_token``."""
+    """Return the ID token (OpenID Connect Core 1.0, section 2) of an access token."""
     now = clock()
     half = hashlib.sha256(access_token.encode()).digest()[:16]
     claims = {
@@ -159,7 +140,7 @@ def mint_id_token(
 
 
 def user_claims(user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:
-    """What ``scopes`` let a client know of ``user`` (OpenID Connect Core 1.0, section 5.4)."""
+    """Return the claims that ``scopes`` allow (OpenID Connect Core 1.0, section 5.4)."""
     profile = {"name": user.name} if "profile" in scopes else {}
     return {**profile, **(_address(user) if "email" in scopes else {})}
 
@@ -167,7 +148,7 @@ def user_claims(user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:
 def read_access_token(
     token: str, signing_key: SigningKey, *, issuer: str, audience: str, now: datetime
 ) -> Mapping[str, Any] | None:
-    """The claims of an access token that was minted here and has not expired; None for any other text."""
+    """Return the claims of a valid access token of this issuer, else None."""
     try:
         decoded = jwt.decode(token, signing_key, algorithms=[algorithm_of(signing_key)])
         rules = jwt.JWTClaimsRegistry(
@@ -180,16 +161,6 @@ def read_access_token(
     except (JoseError, ValueError):
         return None
     return decoded.claims if decoded.header.get("typ") == ACCESS_TOKEN_TYPE else None
-
-
-def read_id_token_hint(token: str, signing_key: SigningKey, *, issuer: str, client_id: str) -> str | None:
-    """The subject of an ID token that was minted here for this client, expired or not; None for any other text."""
-    try:
-        decoded = jwt.decode(token, signing_key, algorithms=[algorithm_of(signing_key)])
-    except (JoseError, ValueError):
-        return None
-    ours = decoded.claims.get("iss") == issuer and decoded.claims.get("aud") == client_id
-    return decoded.claims["sub"] if ours else None
 
 
 def _organization(user: DemoUser) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""The payment provider (Stripe's formats) in memory, with a clock: for tests and for development."""
+"""A simulated Stripe-compatible payment provider, in memory, with a clock that tests move."""
 
 from tenantry_devkit.simulator.api_requests import ApiError
-from tenantry_devkit.simulator.delivery import Attempt, Delivery, Misbehaviour, State
-from tenantry_devkit.simulator.engine import AccountState
+from tenantry_devkit.simulator.billing import FirstPayment, Rules
+from tenantry_devkit.simulator.delivery import Attempt, Delivery, DeliveryRule, State
+from tenantry_devkit.simulator.engine import PRICES, SECRET_KEY, AccountState
 from tenantry_devkit.simulator.objects import (
     Card,
     CheckoutSession,
@@ -15,8 +16,7 @@ from tenantry_devkit.simulator.objects import (
     WebhookEndpoint,
 )
 from tenantry_devkit.simulator.shapes import NEW_VERSION, OLD_VERSION, render_event
-from tenantry_devkit.simulator.simulator import PRICES, SECRET_KEY, Simulator
-from tenantry_devkit.simulator.subscriptions import FirstPayment, Rules
+from tenantry_devkit.simulator.simulator import Simulator
 
 __all__ = [
     "NEW_VERSION",
@@ -30,10 +30,10 @@ __all__ = [
     "CheckoutSession",
     "Customer",
     "Delivery",
+    "DeliveryRule",
     "Event",
     "FirstPayment",
     "Invoice",
-    "Misbehaviour",
     "PortalSession",
     "Price",
     "Rules",

@@ -1,9 +1,9 @@
-"""Requests to the simulated provider's API: parameters, pages of lists, and errors."""
+"""Requests to the simulated API: parameters, pages of lists, and errors."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from tenantry_devkit.simulator.shapes import Json, Shape, as_list, render
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class ApiError(Exception):
-    """An error answer: its HTTP status and the fields of its ``error`` object."""
+    """An error response: its HTTP status and its ``error`` object."""
 
     def __init__(
         self,
@@ -32,19 +32,15 @@ class ApiError(Exception):
             if value is not None
         }
 
-    def body(self) -> dict[str, Any]:
-        """The answer's JSON."""
-        return {"error": self.error}
-
 
 def missing(kind: str, wanted: str, *, param: str = "id") -> ApiError:
-    """There is no such object: 404 where the address names it, 400 where a parameter does."""
+    """Return the error for an unknown id: 404 in the path, 400 in a parameter."""
     status = 404 if param == "id" else 400
     return ApiError(status, f"No such {kind}: '{wanted}'", code="resource_missing", param=param)
 
 
 def found(table: Mapping[str, T], kind: str, wanted: str, *, param: str = "id") -> T:
-    """The object of this id; raises `ApiError` if there is none."""
+    """Return the object with this id; raises `ApiError` if there is none."""
     thing = table.get(wanted)
     if thing is None:
         raise missing(kind, wanted, param=param)
@@ -52,7 +48,7 @@ def found(table: Mapping[str, T], kind: str, wanted: str, *, param: str = "id") 
 
 
 def check_url(url: str | None, param: str) -> None:
-    """Raise `ApiError` for a text that is not an address on the web."""
+    """Raise `ApiError` unless it is a web address."""
     if url is not None and not url.startswith(("https://", "http://")):
         raise ApiError(400, "Not a valid URL", code="url_invalid", param=param)
 
@@ -64,10 +60,7 @@ _TRUE: Final = {"true": True, "false": False}
 
 
 class Parameters:
-    """Named values; a value is a text or, where names had brackets, parameters again.
-
-    The getters raise `ApiError` for values of another kind, as the provider words it.
-    """
+    """Named values, nested where names have brackets. The getters raise `ApiError` for values of another type."""
 
     def __init__(self, values: Mapping[str, Any] | None = None, within: str = "") -> None:
         self._values = values or {}
@@ -75,7 +68,7 @@ class Parameters:
 
     @classmethod
     def parse(cls, *encoded: str) -> "Parameters":
-        """The parameters of queries and forms, such as ``items[0][price]=price_pro&expand[]=customer``."""
+        """Parse queries and forms such as ``items[0][price]=price_pro&expand[]=customer``."""
         values: dict[str, Any] = {}
         for text in encoded:
             try:
@@ -88,32 +81,30 @@ class Parameters:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """All of them as nested dicts, to compare requests by."""
+        """All values as nested dicts."""
         return self._values
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
     def name_of(self, name: str) -> str:
-        """The parameter's whole name, as messages give it."""
+        """Return the whole name, with brackets."""
         return f"{self._within}[{name}]" if self._within else name
 
     def text(self, name: str) -> str | None:
-        """A text; None if it is not there or empty, by which a request unsets a value."""
+        """Return a string; None if it is missing or empty, which unsets a value."""
         value = self._values.get(name)
         if isinstance(value, dict):
             raise ApiError(400, f"Invalid string: {self.name_of(name)}", param=self.name_of(name))
         return value or None
 
     def required(self, name: str) -> str:
-        """A text that must be there."""
         value = self.text(name)
         if value is None:
             raise missing_parameter(self.name_of(name))
         return value
 
     def integer(self, name: str) -> int | None:
-        """A whole number."""
         text = self.text(name)
         if text is None:
             return None
@@ -124,14 +115,12 @@ class Parameters:
             raise ApiError(400, f"Invalid integer: {text}", code="parameter_invalid_integer", param=full) from None
 
     def boolean(self, name: str) -> bool | None:
-        """``true`` or ``false``."""
         text = self.text(name)
         if text is not None and text not in _TRUE:
             raise ApiError(400, f"Invalid boolean: {text}", param=self.name_of(name))
         return None if text is None else _TRUE[text]
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str | None:
-        """One of ``allowed``."""
         text = self.text(name)
         if text is not None and text not in allowed:
             message = f"Invalid {self.name_of(name)}: must be one of {', '.join(allowed)}"
@@ -139,38 +128,36 @@ class Parameters:
         return text
 
     def inner(self, name: str) -> "Parameters":
-        """The parameters within this one; none if it is not there."""
+        """Return the nested parameters; none if it is missing."""
         value = self._values.get(name, {})
         if not isinstance(value, dict):
             raise ApiError(400, "Invalid object", param=self.name_of(name))
         return Parameters(value, self.name_of(name))
 
     def each(self, name: str) -> "list[Parameters]":
-        """The members of a list of objects, in the order of their numbers."""
+        """Return a list of objects, in the order of their numbers."""
         inner = self.inner(name)
         return [inner.inner(number) for number in inner.keys_in_order()]
 
     def texts(self, name: str) -> list[str]:
-        """The members of a list of texts."""
+        """Return a list of strings."""
         if isinstance(self._values.get(name), str):
             return [self._values[name]]
         inner = self.inner(name)
         return [inner.required(number) for number in inner.keys_in_order()]
 
     def metadata(self, name: str = "metadata") -> dict[str, str] | None:
-        """Keys and values, empty ones too; None if there are none."""
+        """Return keys and values, including empty ones; None if it is missing."""
         if name not in self._values:
             return None
         inner = self.inner(name)
         return {key: inner.text(key) or "" for key in inner.values}
 
     def keys_in_order(self) -> list[str]:
-        """The names, numbers among them in their order."""
         return sorted(self._values, key=lambda key: (not key.isdigit(), int(key) if key.isdigit() else 0))
 
 
 def missing_parameter(name: str) -> ApiError:
-    """A parameter that must be there is not."""
     return ApiError(400, f"Missing required param: {name}.", code="parameter_missing", param=name)
 
 
@@ -192,20 +179,18 @@ _LARGEST_LIMIT: Final = 100
 _COMPARE: Final = ("gt", "gte", "lt", "lte")
 
 
-class Listed(Protocol):
-    """What can be in a list."""
-
+class Listable(Protocol):
     @property
     def id(self) -> str: ...
     @property
     def created(self) -> int: ...
 
 
-L = TypeVar("L", bound=Listed)
+L = TypeVar("L", bound=Listable)
 
 
 def page(newest_first: Sequence[L], kind: str, parameters: Parameters) -> tuple[list[L], bool]:
-    """The page that the parameters ask for, and whether there is more in the direction of reading."""
+    """Return the requested page, and whether there are more objects in the direction of reading."""
     limit = parameters.integer("limit")
     if limit is None:
         limit = _DEFAULT_LIMIT
@@ -223,7 +208,7 @@ def page(newest_first: Sequence[L], kind: str, parameters: Parameters) -> tuple[
 
 
 def in_range(parameters: Parameters, name: str) -> Callable[[int], bool]:
-    """Whether a moment satisfies ``name=...``, ``name[gte]=...`` and so on; without them any does."""
+    """Return a test for ``name=...``, ``name[gte]=...`` and so on."""
     if name not in parameters:
         return lambda _: True
     if isinstance(parameters.values[name], str):
@@ -246,8 +231,8 @@ def _place(things: Sequence[L], wanted: str, kind: str, param: str) -> int:
 
 
 @dataclass(frozen=True)
-class Call:
-    """A request, understood: ``ids`` are those in its address."""
+class ApiCall:
+    """``ids`` are those in the path."""
 
     path: str
     ids: tuple[str, ...]
@@ -256,41 +241,36 @@ class Call:
 
     @property
     def id(self) -> str:
-        """The id of the object that the address names."""
         return self.ids[0]
 
     def render(self, thing: object) -> Json:
-        """An object in the shape that was asked for."""
         return render(thing, self.shape)
 
     def page(self, oldest_first: Iterable[L], kind: str, show: Callable[[L], Json] | None = None) -> Json:
-        """The page of a list that was asked for."""
+        """Return the requested page of a list."""
         found, has_more = page(list(oldest_first)[::-1], kind, self.parameters)
         return as_list(self.path, [(show or self.render)(thing) for thing in found], has_more=has_more)
 
 
-Handler = Callable[[Call], Json]
+H = TypeVar("H")
 
 
-class Route:
-    """A method and a path, in which ``{}`` stands for an id."""
+class Routes(Generic[H]):
+    """Handlers by method and path, in which ``{}`` is an id."""
 
-    def __init__(self, method: str, path: str, handler: Handler) -> None:
-        self.method = method
-        self.handler = handler
-        self._pattern = re.compile(re.escape(path).replace(r"\{\}", "([^/]+)"))
+    def __init__(self, handlers: Mapping[str, H]) -> None:
+        """``handlers`` are by texts such as ``GET /v1/prices/{}``."""
+        self._routes = [(re.compile(re.escape(route).replace(r"\{\}", "([^/]+)")), handler)
+                        for route, handler in handlers.items()]  # fmt: skip
 
-    def ids(self, method: str, path: str) -> tuple[str, ...] | None:
-        """The ids in the address of a request that is for this route, else None."""
-        match = self._pattern.fullmatch(path) if method == self.method else None
-        return None if match is None else match.groups()
+    def find(self, method: str, path: str) -> tuple[H, tuple[str, ...]] | None:
+        """Return the handler of a request, and the ids in its path."""
+        matches = ((pattern.fullmatch(f"{method} {path}"), handler) for pattern, handler in self._routes)
+        return next(((handler, match.groups()) for match, handler in matches if match), None)
 
 
 def expand(answer: Json, paths: Sequence[str], look_up: Callable[[str, str], Json | None]) -> None:
-    """Put whole objects in the place of ids, as in ``expand[]=data.customer``.
-
-    ``look_up`` is given a field's name and the id there; what it does not know stays an id.
-    """
+    """Replace ids by objects, as in ``expand[]=data.customer``; ``look_up`` returns the object of a field and id."""
     for path in paths:
         _expand(answer, path.split("."), look_up)
 

@@ -1,4 +1,4 @@
-"""What a delivery policy may do wrong on request, the same wrongs for the same seed."""
+"""Webhook deliveries, retries, and repeatable faults."""
 
 import asyncio
 import heapq
@@ -23,12 +23,11 @@ from tenantry_devkit.simulator.shapes import render_event
 
 
 @dataclass(frozen=True, kw_only=True)
-class Misbehaviour:
-    """What goes wrong with the deliveries of the events that it is for: all, unless it names some.
+class DeliveryRule:
+    """Faults in the delivery of matching events: all events, unless it names some.
 
-    ``drop`` is the share of deliveries that is lost for good, and never tried again. ``duplicates`` is how many more
-    copies are sent. ``delay`` is simulated time; of two, each copy gets one between them. With ``reorder``, what is
-    due together is sent in any order.
+    ``drop`` is the share of deliveries lost for good. ``duplicates`` is the number of additional copies. ``delay`` is
+    in simulated time, or between two such times for each copy. ``reorder`` sends what is due together in any order.
     """
 
     drop: float = 0.0
@@ -40,8 +39,7 @@ class Misbehaviour:
     events: Collection[str] = ()
     only: Callable[[Event], bool] | None = None
 
-    def concerns(self, event: Event, endpoint: str) -> bool:
-        """Whether it is for the delivery of this event to this endpoint."""
+    def matches(self, event: Event, endpoint: str) -> bool:
         return (
             self.endpoint in {None, endpoint}
             and (not self.types or event.type in self.types)
@@ -49,49 +47,36 @@ class Misbehaviour:
             and (self.only is None or self.only(event))
         )
 
-    def in_words(self) -> str:
-        """What goes wrong, and with what."""
-        least, most = (int(bound.total_seconds()) for bound in self._delays)
+    @property
+    def delay_seconds(self) -> tuple[int, int]:
+        """The shortest and the longest delay."""
+        least, most = (self.delay, self.delay) if isinstance(self.delay, timedelta) else self.delay
+        return int(least.total_seconds()), int(most.total_seconds())
+
+    def __str__(self) -> str:
+        least, most = self.delay_seconds
         late = f"{least} to {most}" if most > least else f"{least}"
-        wrongs = [
+        faults = [
             f"{self.drop:.0%} lost" if self.drop else "",
             f"{self.duplicates} more cop{'y' if self.duplicates == 1 else 'ies'} of each" if self.duplicates else "",
             f"{late} seconds late" if most else "",
             "in any order" if self.reorder else "",
         ]
-        told = ", ".join(wrong for wrong in wrongs if wrong) or "nothing goes wrong"
-        concerned = [*([self.endpoint] if self.endpoint else []), *self.types, *self.events]
-        if self.only is not None:
-            concerned.append("some events")
-        return f"{told}: {', '.join(concerned)}" if concerned else told
-
-    @property
-    def _delays(self) -> tuple[timedelta, timedelta]:
-        return (self.delay, self.delay) if isinstance(self.delay, timedelta) else self.delay
-
-    def loses(self, chance: random.Random) -> bool:
-        """Whether a delivery is lost."""
-        return chance.random() < self.drop
-
-    def seconds_late(self, chance: random.Random) -> int:
-        """How long a copy is held back."""
-        if isinstance(self.delay, timedelta):
-            return int(self.delay.total_seconds())
-        least, most = (int(bound.total_seconds()) for bound in self.delay)
-        return chance.randint(least, most)
+        text = ", ".join(fault for fault in faults if fault) or "no faults"
+        matching = [self.endpoint or "", *self.types, *self.events, "some events" if self.only else ""]
+        names = ", ".join(name for name in matching if name)
+        return f"{text}: {names}" if names else text
 
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 RETRY_SECONDS: Final = (5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, *[12 * _HOUR] * 4)
-"""How long after each failed attempt the next one is made: for about three days, as the provider does."""
+"""The delays after failed attempts: about three days, as at the provider."""
 _TIMEOUT: Final = 20.0
 _GOOD: Final = range(200, 300)
 
 
 class State(StrEnum):
-    """What became of a delivery so far."""
-
     PENDING = "pending"
     DELIVERED = "delivered"
     FAILED = "failed"
@@ -99,7 +84,7 @@ class State(StrEnum):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One request to an endpoint, at a simulated moment: the status of the answer, or why there was none."""
+    """One request to an endpoint, at a simulated moment: its status or error."""
 
     at: int
     status: int | None
@@ -107,7 +92,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, kw_only=True):
-    """An event on its way to an endpoint; ``copy`` is 0, and counts on for duplicates and what is sent again."""
+    """The delivery of an event to an endpoint; ``copy`` counts duplicates and resent events from 1."""
 
     event: str
     type: str
@@ -121,10 +106,10 @@ class Delivery(msgspec.Struct, kw_only=True):
 
 
 class Courier:
-    """Delivers the account's events. ``log`` has every delivery, in the order in which they were asked for.
+    """Delivers the account's events. ``log`` has every delivery in order.
 
-    ``concurrency`` is how many requests are under way at once; with 1 they arrive just in the order in which they are
-    sent. Signatures carry the time of ``wall_clock``, for that is what receivers compare it with.
+    ``concurrency`` is the number of concurrent requests; with 1 they arrive in order. Signatures have the time of
+    ``wall_clock``, since receivers compare it with their own.
     """
 
     def __init__(
@@ -133,29 +118,29 @@ class Courier:
         self._account = account
         self._wall_clock = wall_clock
         self._seed = seed
-        self._shuffling = random.Random(f"order {seed}")  # noqa: S311  # to be the same again, not to be secret
+        self._shuffling = random.Random(f"order {seed}")  # noqa: S311  # repeatable, no secret
         self._concurrency = concurrency
         self._client = client
         self._own_client: httpx2.AsyncClient | None = None
         self._queue: list[tuple[int, int, Delivery]] = []
         self._numbers = itertools.count()
         self._lock = asyncio.Lock()
-        self.rules: list[Misbehaviour] = []
+        self.rules: list[DeliveryRule] = []
         self.log: list[Delivery] = []
 
     @property
     def is_busy(self) -> bool:
-        """Whether deliveries are being made; that run also takes what becomes due meanwhile."""
+        """Whether a run is delivering, including what becomes due meanwhile."""
         return self._lock.locked()
 
     def enqueue(self, event: Event) -> None:
-        """Have an event delivered to every endpoint that wants it."""
+        """Schedule an event for every endpoint that wants it."""
         for endpoint in self._account.endpoints.values():
             if endpoint.wants(event.type):
                 self._add(event, endpoint.id, 0, due=self._account.now)
 
     def again(self, event: Event, endpoint: str | None = None) -> list[Delivery]:
-        """Have an event delivered once more, as it should be, to one endpoint or to all that want it."""
+        """Schedule an event once more, without faults, for one endpoint or all that want it."""
         return [
             self._add(event, wanting.id, self._copies(event.id, wanting.id), due=self._account.now, is_planned=True)
             for wanting in self._account.endpoints.values()
@@ -163,7 +148,7 @@ class Courier:
         ]
 
     def restore(self, deliveries: Sequence[Delivery]) -> None:
-        """Continue the ``log`` of another courier. What failed is due now: the receiver may have been stopped, too."""
+        """Continue the ``log`` of another courier. Retries are due now: the receiver may have been stopped, too."""
         self.log.extend(deliveries)
         for delivery in deliveries:
             if delivery.state is State.PENDING:
@@ -171,16 +156,15 @@ class Courier:
                 self._push(delivery)
 
     def undelivered(self) -> set[str]:
-        """The ids of the events that not every endpoint has taken that wants them."""
+        """Return the ids of events with unsuccessful deliveries."""
         return {delivery.event for delivery in self.log if delivery.state is not State.DELIVERED}
 
     def next_moment(self) -> int | None:
-        """When the next delivery is due."""
         return self._queue[0][0] if self._queue else None
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
-        """Within the block `deliver_due` may be called, by nobody else."""
+    async def locked(self) -> AsyncIterator[None]:
+        """Allow only this task to call `deliver_due` within the block."""
         async with self._lock:
             try:
                 yield
@@ -190,7 +174,7 @@ class Courier:
                     self._own_client = None
 
     async def deliver_due(self) -> int:
-        """Attempt whatever is due, also what becomes due by that; returns the number of requests."""
+        """Attempt all due deliveries, including those that become due meanwhile; return the number of requests."""
         count = 0
         while due := self._take_due():
             batch = self._shuffled([delivery for delivery in due if delivery.state is State.PENDING])
@@ -223,13 +207,13 @@ class Courier:
         return due
 
     def _plan(self, delivery: Delivery) -> None:
-        """Decide, by the newest rule that concerns it, what goes wrong with a delivery; then it is on its way."""
+        """Apply the newest matching rule to a delivery, and schedule its copies."""
         event = self._account.events[delivery.event]
-        rule = next((rule for rule in reversed(self.rules) if rule.concerns(event, delivery.endpoint)), Misbehaviour())
-        # Of its own for each delivery, so that what happens to one does not depend on the others.
+        rule = next((rule for rule in reversed(self.rules) if rule.matches(event, delivery.endpoint)), DeliveryRule())
+        # one generator for each delivery: its faults do not depend on other deliveries
         chance = random.Random(f"{self._seed} {delivery.event} {delivery.endpoint}")  # noqa: S311
         delivery.is_planned = True
-        if rule.loses(chance):
+        if chance.random() < rule.drop:
             delivery.state = State.LOST
             return
         copies = [delivery]
@@ -237,13 +221,14 @@ class Courier:
             msgspec.structs.replace(delivery, copy=number, attempts=[]) for number in range(1, rule.duplicates + 1)
         ]
         self.log.extend(copies[1:])
+        least, most = rule.delay_seconds
         for copy in copies:
             copy.may_be_shuffled = rule.reorder
-            copy.due += rule.seconds_late(chance)
+            copy.due += least if least == most else chance.randint(least, most)
             self._push(copy)
 
     def _shuffled(self, batch: list[Delivery]) -> list[Delivery]:
-        """The batch with those that may be shuffled in other places among themselves."""
+        """Shuffle the deliveries that rules allow to be reordered."""
         places = [place for place, delivery in enumerate(batch) if delivery.may_be_shuffled]
         moved = [batch[place] for place in places]
         self._shuffling.shuffle(moved)
@@ -281,7 +266,7 @@ class Courier:
     async def _post(self, endpoint: WebhookEndpoint, event: Event) -> tuple[int | None, str | None]:
         client = self._client or self._own_client
         if client is None:
-            # Made no sooner than needed: that takes long.
+            # lazily: creating a client is slow
             client = self._own_client = new_http_client(_TIMEOUT)
         body = event_body(event, endpoint.api_version or self._account.api_version)
         headers = {
@@ -297,5 +282,5 @@ class Courier:
 
 
 def event_body(event: Event, api_version: str) -> bytes:
-    """An event as it is sent: indented JSON, the same bytes each time."""
+    """Return an event's body: indented JSON, the same bytes each time."""
     return msgspec.json.format(msgspec.json.encode(render_event(event, api_version)), indent=2)

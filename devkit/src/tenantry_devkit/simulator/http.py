@@ -1,37 +1,28 @@
-"""Requests and answers over ASGI, and pages without script."""
+"""HTTP requests and responses over ASGI."""
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib import resources
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
 import msgspec
-from jinja2 import FileSystemLoader
 
-from tenantry.common.templates import page_templates
+from tenantry.server.asgi_types import MAX_BODY, Receive, Scope, Send
+from tenantry_devkit.simulator.api_requests import ApiError
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-MAX_BODY: Final = 1_048_576
+FORM: Final = "application/x-www-form-urlencoded"
 
 
-class TooLargeError(Exception):
+class BodyTooLargeError(Exception):
     """The body is larger than 1 MiB."""
 
 
-class GoneError(Exception):
-    """The client hung up before it had sent its request."""
+class ClientDisconnectedError(Exception):
+    """The client disconnected before the end of its request."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """An HTTP request; header names are in lower case."""
+class HttpRequest:
+    """Header names are in lower case."""
 
     method: str
     path: str
@@ -39,34 +30,44 @@ class Request:
     headers: Mapping[str, str]
     body: bytes
 
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+    @property
+    def media_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
 
 @dataclass
-class Answer:
-    """An HTTP answer."""
-
+class HttpResponse:
     status: int
     body: bytes
     content_type: str
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def json(cls, value: object, status: int = 200) -> "Answer":
-        """A JSON answer, indented as the provider's."""
+    def json(cls, value: object, status: int = 200) -> "HttpResponse":
+        """Return JSON, indented like the provider's."""
         return cls(status, msgspec.json.format(msgspec.json.encode(value), indent=2), "application/json")
 
+    @classmethod
+    def of_error(cls, error: ApiError) -> "HttpResponse":
+        return cls.json({"error": error.error}, error.status)
 
-async def read(scope: Scope, receive: Receive) -> Request:
-    """The request of an ASGI scope; raises `TooLargeError` and `GoneError`."""
+
+async def read_request(scope: Scope, receive: Receive) -> HttpRequest:
+    """Read a request; raises `BodyTooLargeError` and `ClientDisconnectedError`."""
     body, more = b"", True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise GoneError
+            raise ClientDisconnectedError
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > MAX_BODY:
-            raise TooLargeError
-    return Request(
+            raise BodyTooLargeError
+    return HttpRequest(
         method=scope["method"],
         path=scope["path"],
         query=scope["query_string"].decode("latin-1"),
@@ -75,69 +76,8 @@ async def read(scope: Scope, receive: Receive) -> Request:
     )
 
 
-async def write(send: Send, answer: Answer) -> None:
-    """Send an answer."""
-    headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body)), **answer.headers}
-    await send(
-        {
-            "type": "http.response.start",
-            "status": answer.status,
-            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
-        }
-    )
-    await send({"type": "http.response.body", "body": answer.body})
-
-
-_PAGES: Final = Path(__file__).with_name("pages")
-_STYLE_SHEET: Final = "simulator.css"
-_LOOK: Final = ("base.css", "dashboard.css")
-_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
-
-
-class Html:
-    """Renders the templates beside this file; everything put into them is escaped."""
-
-    def __init__(self) -> None:
-        self._templates = page_templates(FileSystemLoader(_PAGES))
-        self._templates.filters["money"] = _money
-        self._templates.filters["time"] = _time
-
-    def page(self, template: str, *, status: int = 200, leads_to: str | None = None, **context: object) -> Answer:
-        """A page that loads its style sheet and nothing else; its forms lead to this server and to ``leads_to``."""
-        target = f"'self' {_origin(leads_to)}" if leads_to else "'self'"
-        policy = f"default-src 'none'; style-src 'self'; base-uri 'none'; form-action {target}; frame-ancestors 'none'"
-        content = self._templates.get_template(template).render(context).encode()
-        return Answer(status, content, "text/html; charset=utf-8", {**_HEADERS, "Content-Security-Policy": policy})
-
-    def message(self, title: str, message: str, status: int = 200) -> Answer:
-        """A page that only says something."""
-        return self.page("message.html", status=status, title=title, message=message)
-
-    def style_sheet(self) -> Answer:
-        """The style sheet of all pages."""
-        return Answer(200, dressed(_PAGES / _STYLE_SHEET), "text/css; charset=utf-8", dict(_HEADERS))
-
-
-def dressed(style_sheet: Path) -> bytes:
-    """A style sheet that adds to the dashboard's, with that before it."""
-    look = resources.files("tenantry") / "dashboard" / "assets"
-    return b"\n".join([*((look / name).read_bytes() for name in _LOOK), style_sheet.read_bytes()])
-
-
-def redirect(location: str) -> Answer:
-    """Go on with a GET of another address."""
-    return Answer(303, b"", "text/plain", {**_HEADERS, "Location": location})
-
-
-def _origin(url: str) -> str:
-    address = urlsplit(url)
-    # A Content-Security-Policy has no way to write an IPv6 address.
-    return f"{address.scheme}:" if "[" in address.netloc else f"{address.scheme}://{address.netloc}"
-
-
-def _money(amount: int, currency: str) -> str:
-    return f"{amount / 100:.2f} {currency.upper()}"
-
-
-def _time(moment: int) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+async def send_response(send: Send, response: HttpResponse) -> None:
+    headers = {"Content-Type": response.content_type, "Content-Length": str(len(response.body)), **response.headers}
+    encoded = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": response.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": response.body})

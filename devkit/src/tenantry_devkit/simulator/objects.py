@@ -1,4 +1,4 @@
-"""Identifiers of the provider's look, the same ones for the same seed."""
+"""The provider's objects, and their ids."""
 
 import random
 import string
@@ -6,36 +6,34 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 _ALPHABET: Final = string.ascii_letters + string.digits
 _LENGTH: Final = 24
-
-
-class Ids:
-    """Makes ids; two of them with one seed make the same ids in the same order."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(f"ids {seed}")  # noqa: S311  # to be the same again, not to be secret
-
-    def new(self, prefix: str) -> str:
-        """``prefix_`` and 24 letters and digits."""
-        return f"{prefix}_{''.join(self._random.choices(_ALPHABET, k=_LENGTH))}"
-
+ENDED: Final = frozenset({"canceled", "incomplete_expired"})
+"""The final statuses of a subscription."""
 
 Metadata = Mapping[str, str]
 
 
+class Ids:
+    """Generates ids: the same ones in the same order for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(f"ids {seed}")  # noqa: S311  # repeatable, no secret
+
+    def new(self, prefix: str) -> str:
+        return f"{prefix}_{''.join(self._random.choices(_ALPHABET, k=_LENGTH))}"
+
+
 class Card(StrEnum):
-    """How a customer's card answers when it is charged."""
+    """Whether charges of a customer's card succeed."""
 
     WORKS = "works"
     DECLINES = "declines"
 
 
 class Price(Struct, frozen=True, kw_only=True, tag=True):
-    """What something costs, and how often."""
-
     id: str
     created: int
     product: str
@@ -50,7 +48,7 @@ class Price(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Customer(Struct, frozen=True, kw_only=True, tag=True):
-    """Who pays; ``card`` is not part of the provider's object."""
+    """``card`` is not part of the provider's object."""
 
     id: str
     created: int
@@ -65,7 +63,7 @@ class Customer(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """A price of a subscription."""
+    """A price of a subscription, with a quantity."""
 
     id: str
     created: int
@@ -73,12 +71,8 @@ class Item(Struct, frozen=True, kw_only=True):
     quantity: int = 1
 
 
-ENDED: Final = frozenset({"canceled", "incomplete_expired"})
-"""The statuses in which nothing happens to a subscription any more."""
-
-
 class Subscription(Struct, frozen=True, kw_only=True, tag=True):
-    """A customer's subscription; ``anchor`` is what its periods are counted from."""
+    """Periods are counted from ``anchor``, in seconds since the Unix epoch like all times."""
 
     id: str
     created: int
@@ -106,12 +100,11 @@ class Subscription(Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing happens to it any more."""
         return self.status in ENDED
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """What an invoice asks money for."""
+    """A line of an invoice."""
 
     id: str
     item: Item
@@ -121,8 +114,6 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class Invoice(Struct, frozen=True, kw_only=True, tag=True):
-    """A bill of a subscription's period."""
-
     id: str
     created: int
     customer: str
@@ -149,7 +140,7 @@ class Invoice(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class CheckoutSession(Struct, frozen=True, kw_only=True, tag=True):
-    """A purchase that a buyer is sent to; ``subscription_metadata`` and ``trial_days`` are for what it makes."""
+    """``subscription_metadata`` and ``trial_days`` are for the subscription that it creates."""
 
     id: str
     created: int
@@ -172,13 +163,10 @@ class CheckoutSession(Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def amount(self) -> int:
-        """What its prices come to."""
         return sum(price.unit_amount * quantity for price, quantity in self.prices)
 
 
 class PortalSession(Struct, frozen=True, kw_only=True):
-    """A customer's stay in the portal."""
-
     id: str
     created: int
     customer: str
@@ -187,9 +175,9 @@ class PortalSession(Struct, frozen=True, kw_only=True):
 
 
 class WebhookEndpoint(Struct, frozen=True, kw_only=True):
-    """An address that events are sent to, signed with ``secret``, in the shape of ``api_version``.
+    """An address that receives events, signed with ``secret``, in the shape of ``api_version`` or the account's.
 
-    Without ``api_version`` that is the account's. ``id`` and ``created`` are given by the simulator.
+    The simulator sets ``id`` and ``created``.
     """
 
     url: str
@@ -203,7 +191,6 @@ class WebhookEndpoint(Struct, frozen=True, kw_only=True):
     created: int = 0
 
     def wants(self, event_type: str) -> bool:
-        """Whether events of this type are sent to it."""
         return self.status == "enabled" and ("*" in self.enabled_events or event_type in self.enabled_events)
 
 
@@ -211,7 +198,7 @@ BillingObject = Price | Customer | Subscription | Invoice | CheckoutSession
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Something that happened: the object after it and, for an update, before it."""
+    """An object after a change and, for an update, ``before`` it. ``number`` counts the account's events from 1."""
 
     id: str
     type: str
@@ -221,12 +208,11 @@ class Event(Struct, frozen=True, kw_only=True):
     request_id: str | None = None
     idempotency_key: str | None = None
     pending_webhooks: int = 0
-    number: int = field(default=0)
-    """Counts the account's events from 1."""
+    number: int = 0
 
     @property
     def customer(self) -> str | None:
-        """The customer whom it concerns."""
+        """The customer's id."""
         if isinstance(self.object, Customer):
             return self.object.id
         return None if isinstance(self.object, Price) else self.object.customer

@@ -1,4 +1,4 @@
-"""How the provider's objects and events look as JSON, in both API versions."""
+"""The JSON of the provider's objects and events, in both API versions."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -27,217 +27,133 @@ _DATE_LENGTH: Final = 10
 
 
 class Shape(StrEnum):
-    """Where things are in an object.
-
-    Since API version 2025-03-31 a billing period is the items', no longer the subscription's, and an invoice says what
-    it is for in its ``parent``.
-    """
+    """Since API version 2025-03-31, billing periods are in the items, and an invoice's subscription in ``parent``."""
 
     OLD = "old"
     NEW = "new"
 
     @classmethod
     def of(cls, api_version: str) -> "Shape":
-        """The shape that an API version has."""
         return cls.NEW if api_version[:_DATE_LENGTH] >= NEW_VERSION[:_DATE_LENGTH] else cls.OLD
 
 
 def as_list(url: str, data: list[Json], *, has_more: bool = False) -> Json:
-    """Objects in the provider's list."""
     return {"object": "list", "data": data, "has_more": has_more, "url": url}
 
 
-def price_json(price: Price) -> Json:
-    """A price, alike in both shapes."""
+def _fields(thing: object, *names: str) -> Json:
+    return {name: getattr(thing, name) for name in names}
+
+
+def _nulls(*names: str) -> Json:
+    return dict.fromkeys(names)
+
+
+def _price(price: Price) -> Json:
     return {
-        "id": price.id,
+        **_fields(price, "id", "active", "created", "currency", "lookup_key", "metadata", "nickname", "product"),
+        **_nulls("custom_unit_amount", "tiers_mode", "transform_quantity"),
         "object": "price",
-        "active": price.active,
         "billing_scheme": "per_unit",
-        "created": price.created,
-        "currency": price.currency,
-        "custom_unit_amount": None,
         "livemode": False,
-        "lookup_key": price.lookup_key,
-        "metadata": dict(price.metadata),
-        "nickname": price.nickname,
-        "product": price.product,
         "recurring": {
-            "interval": price.interval,
-            "interval_count": price.interval_count,
-            "meter": None,
-            "trial_period_days": None,
+            **_fields(price, "interval", "interval_count"),
+            **_nulls("meter", "trial_period_days"),
             "usage_type": "licensed",
         },
         "tax_behavior": "unspecified",
-        "tiers_mode": None,
-        "transform_quantity": None,
         "type": "recurring",
         "unit_amount": price.unit_amount,
         "unit_amount_decimal": str(price.unit_amount),
     }
 
 
-def plan_json(price: Price) -> Json:
-    """A price as the plan that came before prices."""
+def _plan(price: Price) -> Json:
+    """Render a price as a plan, the predecessor of prices."""
     return {
-        "id": price.id,
+        **_fields(price, "id", "active", "created", "currency", "metadata", "nickname", "product"),
+        **_fields(price, "interval", "interval_count"),
         "object": "plan",
-        "active": price.active,
         "amount": price.unit_amount,
         "amount_decimal": str(price.unit_amount),
         "billing_scheme": "per_unit",
-        "created": price.created,
-        "currency": price.currency,
-        "interval": price.interval,
-        "interval_count": price.interval_count,
         "livemode": False,
-        "metadata": dict(price.metadata),
-        "nickname": price.nickname,
-        "product": price.product,
         "usage_type": "licensed",
     }
 
 
-def customer_json(customer: Customer) -> Json:
-    """A customer, or what is left of a deleted one."""
+def _customer(customer: Customer) -> Json:
     if customer.deleted:
         return {"id": customer.id, "object": "customer", "deleted": True}
     return {
-        "id": customer.id,
+        **_fields(customer, "id", "created", "description", "email", "invoice_prefix", "metadata", "name"),
+        **_nulls("address", "currency", "default_source", "discount", "phone", "shipping", "test_clock"),
         "object": "customer",
-        "address": None,
         "balance": 0,
-        "created": customer.created,
-        "currency": None,
-        "default_source": None,
         "delinquent": False,
-        "description": customer.description,
-        "discount": None,
-        "email": customer.email,
-        "invoice_prefix": customer.invoice_prefix,
         "invoice_settings": {
-            "custom_fields": None,
+            **_nulls("custom_fields", "footer", "rendering_options"),
             "default_payment_method": customer.payment_method,
-            "footer": None,
-            "rendering_options": None,
         },
         "livemode": False,
-        "metadata": dict(customer.metadata),
-        "name": customer.name,
-        "phone": None,
         "preferred_locales": [],
-        "shipping": None,
         "tax_exempt": "none",
-        "test_clock": None,
     }
 
 
-def checkout_json(session: CheckoutSession) -> Json:
-    """A checkout session."""
+def _checkout(session: CheckoutSession) -> Json:
     return {
-        "id": session.id,
+        **_fields(session, "id", "cancel_url", "client_reference_id", "created", "customer", "customer_email"),
+        **_fields(session, "expires_at", "invoice", "metadata", "mode", "payment_status", "status", "subscription"),
+        **_fields(session, "success_url", "url"),
         "object": "checkout.session",
         "amount_subtotal": session.amount,
         "amount_total": session.amount,
-        "cancel_url": session.cancel_url,
-        "client_reference_id": session.client_reference_id,
-        "created": session.created,
         "currency": session.prices[0][0].currency if session.prices else None,
-        "customer": session.customer,
         "customer_details": {"email": session.customer_email} if session.customer_email else None,
-        "customer_email": session.customer_email,
-        "expires_at": session.expires_at,
-        "invoice": session.invoice,
         "livemode": False,
-        "metadata": dict(session.metadata),
-        "mode": session.mode,
         "payment_intent": None,
         "payment_method_types": ["card"],
-        "payment_status": session.payment_status,
-        "status": session.status,
-        "subscription": session.subscription,
-        "success_url": session.success_url,
         "ui_mode": "hosted",
-        "url": session.url,
     }
 
 
-def portal_json(session: PortalSession) -> Json:
-    """A portal session."""
+def _portal(session: PortalSession) -> Json:
+    fields = _fields(session, "id", "created", "customer", "return_url", "url")
+    return {**fields, "object": "billing_portal.session", "livemode": False}
+
+
+def _endpoint(endpoint: WebhookEndpoint) -> Json:
+    """Render a webhook endpoint without its secret."""
+    fields = _fields(
+        endpoint, "id", "api_version", "created", "description", "enabled_events", "metadata", "status", "url"
+    )
+    return {**fields, "object": "webhook_endpoint", "application": None, "livemode": False}
+
+
+def _subscription(subscription: Subscription, shape: Shape) -> Json:
+    first, is_single = subscription.items[0], len(subscription.items) == 1
+    url = f"/v1/subscription_items?subscription={subscription.id}"
+    items = as_list(url, [_item(item, subscription, shape) for item in subscription.items])
     return {
-        "id": session.id,
-        "object": "billing_portal.session",
-        "created": session.created,
-        "customer": session.customer,
-        "livemode": False,
-        "return_url": session.return_url,
-        "url": session.url,
-    }
-
-
-def endpoint_json(endpoint: WebhookEndpoint) -> Json:
-    """A webhook endpoint, without its secret."""
-    return {
-        "id": endpoint.id,
-        "object": "webhook_endpoint",
-        "api_version": endpoint.api_version,
-        "application": None,
-        "created": endpoint.created,
-        "description": endpoint.description,
-        "enabled_events": list(endpoint.enabled_events),
-        "livemode": False,
-        "metadata": dict(endpoint.metadata),
-        "status": endpoint.status,
-        "url": endpoint.url,
-    }
-
-
-def subscription_json(subscription: Subscription, shape: Shape) -> Json:
-    """A subscription."""
-    first = subscription.items[0]
-    return {
-        "id": subscription.id,
+        **_fields(subscription, "id", "cancel_at", "cancel_at_period_end", "canceled_at", "created", "customer"),
+        **_fields(subscription, "default_payment_method", "ended_at", "latest_invoice", "metadata", "status"),
+        **_fields(subscription, "trial_end", "trial_start"),
+        **_nulls("application", "days_until_due", "description", "on_behalf_of", "pause_collection"),
+        **_nulls("pending_setup_intent", "pending_update", "schedule", "test_clock"),
         "object": "subscription",
-        "application": None,
         "automatic_tax": {"disabled_reason": None, "enabled": False, "liability": None},
         "billing_cycle_anchor": subscription.anchor,
-        "cancel_at": subscription.cancel_at,
-        "cancel_at_period_end": subscription.cancel_at_period_end,
-        "canceled_at": subscription.canceled_at,
         "cancellation_details": {"comment": None, "feedback": None, "reason": subscription.cancellation_reason},
         "collection_method": "charge_automatically",
-        "created": subscription.created,
         "currency": first.price.currency,
-        "customer": subscription.customer,
-        "days_until_due": None,
-        "default_payment_method": subscription.default_payment_method,
-        "description": None,
         "discounts": [],
-        "ended_at": subscription.ended_at,
-        "items": {
-            **as_list(
-                f"/v1/subscription_items?subscription={subscription.id}",
-                [_item(item, subscription, shape) for item in subscription.items],
-            ),
-            "total_count": len(subscription.items),
-        },
-        "latest_invoice": subscription.latest_invoice,
+        "items": {**items, "total_count": len(subscription.items)},
         "livemode": False,
-        "metadata": dict(subscription.metadata),
-        "on_behalf_of": None,
-        "pause_collection": None,
-        "pending_setup_intent": None,
-        "pending_update": None,
-        "plan": plan_json(first.price) if len(subscription.items) == 1 else None,
-        "quantity": first.quantity if len(subscription.items) == 1 else None,
-        "schedule": None,
+        "plan": _plan(first.price) if is_single else None,
+        "quantity": first.quantity if is_single else None,
         "start_date": subscription.created,
-        "status": subscription.status,
-        "test_clock": None,
-        "trial_end": subscription.trial_end,
         "trial_settings": {"end_behavior": {"missing_payment_method": "create_invoice"}},
-        "trial_start": subscription.trial_start,
         **(_period(subscription) if shape is Shape.OLD else {}),
     }
 
@@ -248,26 +164,22 @@ def _period(subscription: Subscription) -> Json:
 
 def _item(item: Item, subscription: Subscription, shape: Shape) -> Json:
     return {
-        "id": item.id,
+        **_fields(item, "id", "created", "quantity"),
         "object": "subscription_item",
         "billing_thresholds": None,
-        "created": item.created,
         "discounts": [],
         "metadata": {},
-        "plan": plan_json(item.price),
-        "price": price_json(item.price),
-        "quantity": item.quantity,
+        "plan": _plan(item.price),
+        "price": _price(item.price),
         "subscription": subscription.id,
         "tax_rates": [],
         **(_period(subscription) if shape is Shape.NEW else {}),
     }
 
 
-def invoice_json(invoice: Invoice, shape: Shape) -> Json:
-    """An invoice."""
+def _invoice(invoice: Invoice, shape: Shape) -> Json:
     details = {"metadata": dict(invoice.subscription_metadata)}
     is_paid = invoice.status == "paid"
-    is_open = invoice.status in {"draft", "open"}
     if shape is Shape.OLD:
         purpose = {"subscription": invoice.subscription, "subscription_details": details, "paid": is_paid}
     else:
@@ -275,67 +187,44 @@ def invoice_json(invoice: Invoice, shape: Shape) -> Json:
         purpose = {
             "parent": {"quote_details": None, "subscription_details": billed, "type": "subscription_details"}
         }  # fmt: skip
+    lines = as_list(f"/v1/invoices/{invoice.id}/lines", [_line(line, invoice, shape) for line in invoice.lines])
     return {
-        "id": invoice.id,
+        **_fields(invoice, "id", "amount_due", "amount_paid", "attempt_count", "auto_advance", "billing_reason"),
+        **_fields(invoice, "created", "currency", "customer", "customer_email", "customer_name", "hosted_invoice_url"),
+        **_fields(invoice, "number", "period_end", "period_start", "status"),
+        **_nulls("custom_fields", "customer_address", "default_payment_method", "description", "due_date", "footer"),
         "object": "invoice",
         "account_country": "DE",
         "account_name": "Simulated",
-        "amount_due": invoice.amount_due,
-        "amount_paid": invoice.amount_paid,
         "amount_remaining": invoice.amount_due - invoice.amount_paid,
-        "attempt_count": invoice.attempt_count,
         "attempted": is_paid or invoice.attempt_count > 0,
-        "auto_advance": invoice.auto_advance,
         "automatic_tax": {"enabled": False, "liability": None, "provider": None, "status": None},
-        "billing_reason": invoice.billing_reason,
         "collection_method": "charge_automatically",
-        "created": invoice.created,
-        "currency": invoice.currency,
-        "custom_fields": None,
-        "customer": invoice.customer,
-        "customer_address": None,
-        "customer_email": invoice.customer_email,
-        "customer_name": invoice.customer_name,
         "customer_tax_exempt": "none",
-        "default_payment_method": None,
-        "description": None,
         "discounts": [],
-        "due_date": None,
         "effective_at": invoice.finalized_at,
         "ending_balance": None if invoice.status == "draft" else 0,
-        "footer": None,
-        "hosted_invoice_url": invoice.hosted_invoice_url,
         "invoice_pdf": invoice.hosted_invoice_url and f"{invoice.hosted_invoice_url}/pdf",
-        "lines": {
-            **as_list(f"/v1/invoices/{invoice.id}/lines", [_line(line, invoice, shape) for line in invoice.lines]),
-            "total_count": len(invoice.lines),
-        },
+        "lines": {**lines, "total_count": len(invoice.lines)},
         "livemode": False,
         "metadata": {},
-        "next_payment_attempt": invoice.next_payment_attempt if is_open else None,
-        "number": invoice.number,
-        "period_end": invoice.period_end,
-        "period_start": invoice.period_start,
+        "next_payment_attempt": invoice.next_payment_attempt if invoice.status in {"draft", "open"} else None,
         "starting_balance": 0,
-        "status": invoice.status,
         "status_transitions": {
-            "finalized_at": invoice.finalized_at,
-            "marked_uncollectible_at": None,
-            "paid_at": invoice.paid_at,
-            "voided_at": invoice.voided_at,
+            **_fields(invoice, "finalized_at", "paid_at", "voided_at"), "marked_uncollectible_at": None,
         },
         "subtotal": invoice.amount_due,
         "total": invoice.amount_due,
         **purpose,
-    }
+    }  # fmt: skip
 
 
 def _line(line: Line, invoice: Invoice, shape: Shape) -> Json:
     price, quantity = line.item.price, line.item.quantity
     if shape is Shape.OLD:
         purpose: Json = {
-            "plan": plan_json(price),
-            "price": price_json(price),
+            "plan": _plan(price),
+            "price": _price(price),
             "subscription": invoice.subscription,
             "subscription_item": line.item.id,
             "type": "subscription",
@@ -368,42 +257,39 @@ def _line(line: Line, invoice: Invoice, shape: Shape) -> Json:
 
 
 _RENDERERS: Final[Mapping[type, Callable[[Any, Shape], Json]]] = {
-    Subscription: subscription_json,
-    Invoice: invoice_json,
-    Price: lambda price, _: price_json(price),
-    Customer: lambda customer, _: customer_json(customer),
-    CheckoutSession: lambda session, _: checkout_json(session),
-    PortalSession: lambda session, _: portal_json(session),
-    WebhookEndpoint: lambda endpoint, _: endpoint_json(endpoint),
+    Subscription: _subscription,
+    Invoice: _invoice,
+    Price: lambda price, _: _price(price),
+    Customer: lambda customer, _: _customer(customer),
+    CheckoutSession: lambda session, _: _checkout(session),
+    PortalSession: lambda session, _: _portal(session),
+    WebhookEndpoint: lambda endpoint, _: _endpoint(endpoint),
 }
 
 
 def render(thing: object, shape: Shape) -> Json:
-    """An object of the provider's in a shape."""
+    """Return an object's JSON."""
     return _RENDERERS[type(thing)](thing, shape)
 
 
 def render_event(event: Event, api_version: str) -> Json:
-    """An event in the shape of an API version."""
+    """Return an event's JSON in the shape of an API version."""
     shape = Shape.of(api_version)
     data: Json = {"object": render(event.object, shape)}
     if event.before is not None:
         data["previous_attributes"] = previous_attributes(render(event.before, shape), data["object"])
     return {
-        "id": event.id,
+        **_fields(event, "id", "created", "pending_webhooks", "type"),
         "object": "event",
         "api_version": api_version,
-        "created": event.created,
         "data": data,
         "livemode": False,
-        "pending_webhooks": event.pending_webhooks,
         "request": {"id": event.request_id, "idempotency_key": event.idempotency_key},
-        "type": event.type,
     }
 
 
 def previous_attributes(before: Json, after: Json) -> Json:
-    """The old values of what is different; of objects only the different parts, of lists the whole old list."""
+    """Return the old values of changed attributes: of objects the changed parts, of lists the whole old list."""
     previous: Json = {}
     for name in before | after:
         old, new = before.get(name), after.get(name)

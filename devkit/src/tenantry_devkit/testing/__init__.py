@@ -1,7 +1,6 @@
-"""tenantry for the tests of those who use it: the real service, and fixtures for pytest (docs/testing.md).
+"""A pytest plugin for applications that use tenantry: the real service, and fixtures (docs/testing.md).
 
-It is a plugin of pytest itself: ``pytest_plugins = ["tenantry_devkit.testing"]``.
-It imports the rest on first use.
+Load it with ``pytest_plugins = ["tenantry_devkit.testing"]``. It imports everything slow on first use.
 """
 
 import importlib
@@ -46,14 +45,14 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Credential": "masking", "Events": "events", "Key": "tenants", "MailError": "errors", "Member": "tenants",
+    "Credential": "errors", "Events": "events", "Key": "tenants", "MailError": "errors", "Member": "tenants",
     "Provider": "provider", "RefusedError": "errors", "RunningService": "service", "SentEvent": "events",
-    "StartError": "errors", "Tenant": "tenants", "Tenantry": "fixture", "Variables": "masking",
+    "StartError": "errors", "Tenant": "tenants", "Tenantry": "fixture", "Variables": "errors",
     "running_service": "service",
 }  # fmt: skip
 
 
-if not TYPE_CHECKING:  # or any name would do for type checkers
+if not TYPE_CHECKING:  # otherwise type checkers accept any name
 
     def __getattr__(name: str) -> Any:  # noqa: ANN401  # PEP 562
         if name not in _HOMES:

@@ -1,4 +1,4 @@
-"""Errors that tests see, and credentials that stay masked in them."""
+"""Errors that tests see, and credentials that reports mask."""
 
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -6,13 +6,15 @@ from typing import Final
 
 import httpx2
 
+_LONGEST: Final = 240
+
 
 class StartError(RuntimeError):
-    """The service did not start; the message says why, with the end of its log."""
+    """The service did not start; the message has the reason and the end of its log."""
 
 
 class RefusedError(RuntimeError):
-    """The service refused what was asked of it on a test's behalf; ``response`` is its answer."""
+    """The service rejected a request; ``response`` is its answer."""
 
     def __init__(self, response: httpx2.Response) -> None:
         request = response.request
@@ -21,14 +23,11 @@ class RefusedError(RuntimeError):
 
 
 class MailError(AssertionError):
-    """A mail that was asked for did not arrive in time, or was given up."""
-
-
-_LONGEST: Final = 240
+    """An expected mail did not arrive in time, or the service gave it up."""
 
 
 class Credential(str):
-    """A key's secret or a token: text like any other, but for its ``repr``."""
+    """A key's secret or a token: a string with a masked ``repr``."""
 
     __slots__ = ()
 
@@ -37,7 +36,7 @@ class Credential(str):
 
 
 class Variables(Mapping[str, str]):
-    """Variables, or headers, of which only the names are shown; what they are is a `Credential` each."""
+    """Variables or headers, whose ``repr`` shows only the names; each value is a `Credential`."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = {name: Credential(text) for name, text in values.items()}
@@ -55,25 +54,19 @@ class Variables(Mapping[str, str]):
         return f"Variables({', '.join(self._values)})"
 
 
-def explained(op: str, left: object, right: object) -> list[str] | None:
-    """What pytest is to print of a comparison that failed: of a credential, nothing. None where there is none.
+def bearer(credential: str) -> Variables:
+    return Variables({"Authorization": f"Bearer {credential}"})
 
-    A text on the other side is shown without the credential.
-    """
+
+def explain_comparison(op: str, left: object, right: object) -> list[str] | None:
+    """Return pytest's explanation of a failed comparison with a credential, masked; None without a credential."""
     credentials = [str(side) for side in (left, right) if isinstance(side, Credential) and side]
-    if not credentials:
-        return None
-    return [f"{_shown(left, credentials)} {op} {_shown(right, credentials)}"]
+    return [f"{_masked(left, credentials)} {op} {_masked(right, credentials)}"] if credentials else None
 
 
-def _shown(side: object, credentials: list[str]) -> str:
+def _masked(side: object, credentials: list[str]) -> str:
     if type(side) is not str:
         return reprlib.repr(side)
     for credential in credentials:
         side = side.replace(credential, "***")
     return repr(side) if len(side) <= _LONGEST else f"{side[:_LONGEST]!r}..."
-
-
-def bearer(credential: str) -> Variables:
-    """The headers of a request by whoever holds this credential."""
-    return Variables({"Authorization": f"Bearer {credential}"})

@@ -1,10 +1,9 @@
-"""What a test does with the service."""
+"""The `tenantry` fixture's object."""
 
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final, Self
 
 import httpx2
@@ -15,18 +14,17 @@ from tenantry_devkit.inbox import Mail
 from tenantry_devkit.simulator import Subscription
 from tenantry_devkit.testing.errors import Credential, Variables, bearer
 from tenantry_devkit.testing.events import WEBHOOK, Events
-from tenantry_devkit.testing.provider import LIFETIME, Provider
+from tenantry_devkit.testing.provider import Provider
 from tenantry_devkit.testing.service import RunningService
-from tenantry_devkit.testing.tenants import NO_CLAIMS, Api, Key, Parts, Tenant
+from tenantry_devkit.testing.tenants import NO_CLAIMS, TOKEN_LIFETIME, Key, Tenant, TenantContext
 
 _SEED_BITS: Final = 64
 
 
 class Tenantry:
-    """The service as a test uses it: each has tenants of its own, and a payment provider with a clock of its own.
+    """The service as a test uses it, with its own tenants, and a payment provider with its own clock.
 
-    Use it as a context manager. The provider's API is that of the newest one that has not ended, so two cannot be used
-    side by side; one for a wider scope goes on after a test with another.
+    Use it as a context manager. The service has one payment provider at a time: that of the newest open object.
     """
 
     def __init__(self, service: RunningService) -> None:
@@ -35,17 +33,17 @@ class Tenantry:
         self.base_url = service.base_url
         """``http://127.0.0.1:<port>``, without a slash at the end."""
         self.environment = service.environment
-        """What an application under test may need, as environment variables."""
+        """Environment variables for an application under test."""
         self._clients = ExitStack()
         http = self.client()
-        self._parts = Parts(
-            Api(http, values["OPERATOR_TOKEN"]), service.issuer, service.rows, service.environment,
+        self._context = TenantContext(
+            http, values["OPERATOR_TOKEN"], service.issuer, service.database, service.environment,
             lambda tenant, within: self.mails(tenant, within=within),
         )  # fmt: skip
         self._tenants: dict[str, Tenant] = {}
         secret = Credential(values["PROVIDER_WEBHOOK_SECRET"].split(",")[0].strip())
         self.provider = Provider(
-            service.provider_port,
+            service.provider_server,
             catalog,
             secret_key=values["PROVIDER_SECRET_KEY"],
             seed=secrets.randbits(_SEED_BITS),
@@ -63,9 +61,7 @@ class Tenantry:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._clients.close()
         self.provider.detach()
 
@@ -79,16 +75,16 @@ class Tenantry:
         owner_email: str | None = None,
         linked: bool = True,
     ) -> Tenant:
-        """A new tenant, with an id of its own and an owner.
+        """Create a tenant with an owner.
 
-        On another plan than ``free`` it has subscribed at the simulated provider, by `subscribe`. Without ``linked``
-        the service does not know yet which customer of the provider it is.
+        On a plan other than ``free`` it has subscribed at the simulated provider, by `subscribe`. Without ``linked``
+        the service does not know its customer yet.
         """
         tenant_id = tenant_id or f"org-{secrets.token_hex(8)}"
-        tenant = Tenant(tenant_id, name, owner_email or f"owner@{tenant_id}.example", self._parts)
+        tenant = Tenant(tenant_id, name, owner_email or f"owner@{tenant_id}.example", self._context)
         if plan != FREE:
-            self._price(plan)  # before anything is made
-        tenant.make(linked=linked)
+            self._price(plan)  # fails early
+        tenant.create(linked=linked)
         self._tenants[tenant.id] = tenant
         if linked:
             self.provider.customer(tenant.customer, email=tenant.owner_email, name=name)
@@ -97,9 +93,9 @@ class Tenantry:
         return tenant
 
     def subscribe(self, tenant: Tenant, plan: str, *, trial_days: int = 0) -> Subscription:
-        """Subscribe a tenant to a plan at the simulated provider; the service has been told when this returns.
+        """Subscribe a tenant to a plan at the simulated provider, and deliver the events.
 
-        Raises `ValueError` for a plan that is not in the catalog, or has no price there.
+        Raises `ValueError` for a plan that is not in the catalog, or has no price.
         """
         price = self._price(plan)
         if tenant.customer not in self.provider.customers:
@@ -117,15 +113,14 @@ class Tenantry:
         *,
         role: str | None = "member",
         scope: str | None = None,
-        expires_in: timedelta | float = LIFETIME,
+        expires_in: timedelta | float = TOKEN_LIFETIME,
         email: str | None = None,
         claims: Mapping[str, Any] = NO_CLAIMS,
     ) -> Credential:
-        """An access token of a user, who claims a tenant and a role in it (owner, admin, member, or None for none).
+        """Return an access token of a user, with a tenant and a role in it (owner, admin, member, or None).
 
-        ``scope`` narrows what the role may do (``"projects:read"``). ``expires_in`` is a time or seconds; a token that
-        has expired has a negative one, of more than the 30 s that clocks may differ. ``email`` is a verified address.
-        ``claims`` are said besides, and go before the others.
+        ``scope`` narrows the role (``"projects:read"``). ``expires_in`` is a time or seconds; below -30 s, the
+        service's tolerance, the token has expired. ``email`` is a verified address. ``claims`` override others.
         """
         org_id = tenant.id if isinstance(tenant, Tenant) else tenant
         return self.service.issuer.token(
@@ -133,7 +128,7 @@ class Tenantry:
         )
 
     def client(self, credential: Key | str | None = None) -> httpx2.Client:
-        """An HTTP client of the service, which sends this key or token with each request; closed after the test."""
+        """Return an HTTP client of the service that sends this key or token; it is closed after the test."""
         if isinstance(credential, Key):
             credential = credential.secret
         return self._clients.enter_context(
@@ -141,17 +136,16 @@ class Tenantry:
         )
 
     def mails(self, to: Tenant | str | None = None, *, within: float = 10.0) -> Sequence[Mail]:
-        """The mails that the owners of this test's tenants were to get so far, oldest first.
+        """Return the mails to the owners of this test's tenants so far, oldest first.
 
-        ``to`` is one tenant, or an owner's address. It waits until all of them are there, no longer than that, and not
-        at all where there is none: what comes of an event is decided when the event's answer is there. Raises
-        `MailError` after ``within`` seconds.
+        ``to`` is one tenant, or an owner's address. It waits until all requested mails have arrived, and not
+        at all if there are none. Raises `MailError` after ``within`` seconds.
         """
         wanted = [tenant.id for tenant in self._tenants.values() if to is None or to in (tenant, tenant.owner_email)]
         return self.service.mails.of(wanted, within=within)
 
     def price_of(self, plan: str) -> str | None:
-        """The provider's price that means this plan, if there is one."""
+        """Return the plan's price at the provider, if it has one."""
         plans = {each.id: each for each in self.service.settings.billing.catalog.plans}
         return next(iter(plans[plan].stripe_price_ids), None) if plan in plans else None
 

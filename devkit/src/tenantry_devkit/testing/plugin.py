@@ -1,4 +1,4 @@
-"""The fixtures of pytest, and nothing that takes time before one of them is used."""
+"""The pytest fixtures and hooks. Everything slow is imported on first use."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from tenantry_devkit.testing.service import RunningService
 
 _begun: "Final[pytest.StashKey[tuple[RunningService, int]]]" = pytest.StashKey()
-"""The service that a test uses, and how much was in its log before."""
+"""A test's service, and the length of its log at the start."""
 
 
 @pytest.fixture(scope="session")
 def tenantry_settings() -> Mapping[str, object]:
-    """The service's settings, by variable name; override it in the suite's conftest.py to have others."""
+    """The service's settings, by variable name; override it in the suite's conftest.py."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def tenantry_service(tenantry_settings: Mapping[str, object]) -> "Iterator[RunningService]":
-    """The service, running for the length of the session."""
-    from tenantry_devkit.testing.errors import StartError  # noqa: PLC0415  # these take longer than most suites' collection
+    """The service, for the session."""
+    from tenantry_devkit.testing.errors import StartError  # noqa: PLC0415  # slow to import
     from tenantry_devkit.testing.service import running_service  # noqa: PLC0415
 
     __tracebackhide__ = True  # the settings may hold secrets
@@ -39,33 +39,33 @@ def tenantry_service(tenantry_settings: Mapping[str, object]) -> "Iterator[Runni
 def tenantry(
     tenantry_service: "RunningService", tenantry_settings: Mapping[str, object], request: pytest.FixtureRequest
 ) -> "Iterator[Tenantry]":
-    """The service as this test uses it: tenants, keys, tokens, events, mails, and a payment provider of its own."""
+    """The service as this test uses it: tenants, keys, tokens, events, mails, and its own payment provider."""
     from tenantry_devkit.testing.fixture import Tenantry  # noqa: PLC0415  # as above
-    from tenantry_devkit.testing.service import as_text  # noqa: PLC0415
+    from tenantry_devkit.testing.service import as_variables  # noqa: PLC0415
 
     __tracebackhide__ = True  # as above
-    if tenantry_service.given != as_text(tenantry_settings):
+    if tenantry_service.given != as_variables(tenantry_settings):
         pytest.fail(
-            "The service runs with other tenantry_settings than this test is to have. A session has one service: "
+            "The service runs with other tenantry_settings than this test's. A session has one service: "
             "override tenantry_settings for all of it, in its topmost conftest.py.",
             pytrace=False,
         )
-    request.node.stash[_begun] = tenantry_service, tenantry_service.logged
+    request.node.stash[_begun] = tenantry_service, tenantry_service.log_length
     with Tenantry(tenantry_service) as tenantry:
         yield tenantry
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Show nothing of a credential that a test compares."""
-    from tenantry_devkit.testing.errors import explained  # noqa: PLC0415  # nothing is imported before it is used
+    """Mask compared credentials."""
+    from tenantry_devkit.testing.errors import explain_comparison  # noqa: PLC0415  # as above
 
-    return explained(op, left, right)
+    return explain_comparison(op, left, right)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Show, with a test that failed, what the service logged meanwhile."""
+    """Add the service's log to the report of a failed test."""
     if call.excinfo is None or _begun not in item.stash:
         return
     service, since = item.stash[_begun]

@@ -1,10 +1,9 @@
-"""The process that keeps a test session's PostgreSQL and service, and ends them when the session ends, however it ends.
+"""The process that runs a test session's PostgreSQL and service, and ends them with the session, even a killed one.
 
-Run as a file, ``python -P keeper.py FOLDER``, so that it has nothing else of this package to read. It is told what to
-do on its standard input: first the service's environment, as a line of JSON; that the input is closed means the end, as
-do SIGTERM and the end of the process that started this one: a child that this one has forked may hold the input open.
-What it has to say goes to standard output, a line of JSON each: ``{"database": address}``, ``{"ready": address}``, or
-``{"failed": why}``. In the end it removes the folder.
+Run it as a file, ``python -P supervisor.py FOLDER``. Standard input has the service's environment, as a line of JSON.
+The end of the input, SIGTERM, and the end of the parent process end it (a forked child may hold the input open).
+Standard output has lines of JSON: ``{"database": address}``, ``{"ready": address}``, or ``{"failed": reason}``. At the
+end it removes the folder.
 """
 
 import contextlib
@@ -23,71 +22,68 @@ from typing import Final
 from tenantry_devkit.embedded_postgres import EmbeddedServer, EmbeddedServerError
 
 LOG: Final = "service.log"
-"""The service's log, in the folder."""
-TAIL: Final = 4000
-"""How many characters of a log are shown."""
+_TAIL_LENGTH: Final = 4000
 _START_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.02
 _WATCH_SECONDS: Final = 0.5
-_ready = re.compile(r'^(?:\{.*"message": ")?tenantry is ready at (\S+) ', re.MULTILINE)
+_READY: Final = re.compile(r'^(?:\{.*"message": ")?tenantry is ready at (\S+) ', re.MULTILINE)
 
 
-class _Session:
-    """The test session that this process is for, as far as one can tell from here."""
+class _TestSession:
+    """The parent process, as far as this one can observe it."""
 
     def __init__(self) -> None:
         self._parent = os.getppid()
         self._signals, write = os.pipe()
         os.set_blocking(write, False)
-        # SIGTERM breaks nothing off, or it could come between the start of a process and the note of it
+        # SIGTERM must not interrupt the start of a process
         signal.set_wakeup_fd(write)
         signal.signal(signal.SIGTERM, lambda _signal, _frame: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which then ends this one
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which then ends this process
 
-    def has_news(self, seconds: float) -> bool:
-        """Wait for so long until it says something or is over; False if neither has happened."""
-        return bool(select.select([sys.stdin, self._signals], [], [], seconds)[0]) or os.getppid() != self._parent
+    def is_waiting(self, seconds: float) -> bool:
+        """Wait for input, a signal or the parent's end; return False if one of them came in time."""
+        has_input = bool(select.select([sys.stdin, self._signals], [], [], seconds)[0])
+        return not has_input and os.getppid() == self._parent
 
     def wait(self) -> None:
-        """Wait until it says something or is over."""
-        while not self.has_news(_WATCH_SECONDS):
+        while self.is_waiting(_WATCH_SECONDS):
             pass
 
-    def line(self) -> str:
-        """What it says next, an empty text if it is over."""
+    def read_line(self) -> str:
+        """Return the next line of input, or an empty string at the end of the session."""
         self.wait()
         return sys.stdin.readline() if select.select([sys.stdin], [], [], 0)[0] else ""
 
 
 def main() -> None:
-    """Keep what the folder named by the first argument is for."""
-    session = _Session()
+    session = _TestSession()
     folder = Path(sys.argv[1])
     try:
-        _keep(folder, session)
+        _run(folder, session)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _keep(folder: Path, session: _Session) -> None:
+def _run(folder: Path, session: _TestSession) -> None:
     server = EmbeddedServer(folder, durable=False)
     try:
         server.start()
     except (EmbeddedServerError, OSError) as error:
-        _tell(failed=f"The embedded PostgreSQL does not start. {error}")
+        _report(failed=f"The embedded PostgreSQL does not start. {error}")
         return
     try:
-        _tell(database=server.url)
-        environment = session.line()
+        _report(database=server.url)
+        environment = session.read_line()
         if environment:
             _serve(folder, json.loads(environment), session)
     finally:
         server.stop()
 
 
-def _serve(folder: Path, environment: dict[str, str], session: _Session) -> None:
-    """Run the service until the session is over."""
+def _serve(folder: Path, environment: dict[str, str], session: _TestSession) -> None:
+    """Run the service until the end of the session."""
     path = folder / LOG
     with path.open("ab") as log:
         service = subprocess.Popen(
@@ -106,32 +102,32 @@ def _serve(folder: Path, environment: dict[str, str], session: _Session) -> None
             service.wait()
 
 
-def _await_start(service: subprocess.Popen[bytes], log: Path, session: _Session) -> None:
-    """Tell when the service is ready, or that it will not be; or return as soon as nobody wants to know."""
+def _await_start(service: subprocess.Popen[bytes], log: Path, session: _TestSession) -> None:
+    """Report that the service is ready or has failed; return early at the end of the session."""
     deadline = time.monotonic() + _START_SECONDS
-    while not (found := _ready.search(log.read_text(errors="replace"))):
+    while not (found := _READY.search(log.read_text(errors="replace"))):
         if service.poll() is not None:
-            _tell(failed=f"`tenantry serve` ended with code {service.returncode}. The end of its log:\n{tail(log)}")
+            _report(failed=f"`tenantry serve` ended with code {service.returncode}. The end of its log:\n{tail(log)}")
             return
         if time.monotonic() > deadline:
-            _tell(failed=f"It was not ready after {_START_SECONDS:g} s. The end of its log:\n{tail(log)}")
+            _report(failed=f"It was not ready after {_START_SECONDS:g} s. The end of its log:\n{tail(log)}")
             return
-        if session.has_news(_POLL_SECONDS):
+        if not session.is_waiting(_POLL_SECONDS):
             return
-    _tell(ready=found[1])
+    _report(ready=found[1])
 
 
 def tail(log: Path) -> str:
-    """The end of a log."""
+    """Return the end of a log."""
     try:
-        return log.read_text(errors="replace")[-TAIL:].strip()
+        return log.read_text(errors="replace")[-_TAIL_LENGTH:].strip()
     except OSError:
         return ""
 
 
-def _tell(**news: str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody is there any more: the input is closed as well
-        sys.stdout.write(f"{json.dumps(news)}\n")
+def _report(**fields: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the session has ended; so has the input
+        sys.stdout.write(f"{json.dumps(fields)}\n")
         sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""The processes that the plugin keeps."""
+"""The processes that the plugin runs."""
 
 import signal
 from collections.abc import Iterator
@@ -11,20 +11,20 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tenantry_devkit.testing import StartError
-from tenantry_devkit.testing.service import Kept, complete
+from tenantry_devkit.testing.service import ServiceProcess, complete_settings
 
 
 @pytest.fixture
 def folder(place: Path) -> Path:
-    made = place / "kept"
+    made = place / "process"
     made.mkdir()
     return made
 
 
 @pytest.fixture
-def kept(folder: Path) -> Iterator[Kept]:
-    with Kept(folder) as kept:
-        yield kept
+def process(folder: Path) -> Iterator[ServiceProcess]:
+    with ServiceProcess(folder) as process:
+        yield process
 
 
 def processes_of(folder: Path, *, recursive: bool = True) -> list[psutil.Process]:
@@ -37,23 +37,23 @@ def processes_of(folder: Path, *, recursive: bool = True) -> list[psutil.Process
     return found
 
 
-def test_a_service_that_does_not_start_says_why(kept: Kept) -> None:
-    kept.database()
+def test_start_error_of_the_service_has_the_reason(process: ServiceProcess) -> None:
+    process.database()
     with pytest.raises(StartError, match="`tenantry serve` ended with code 2") as failed:
-        kept.serve({"API_KEY_PEPPER": "short"})
+        process.serve({"API_KEY_PEPPER": "short"})
     assert "API_KEY_PEPPER: is shorter than 32 characters" in str(failed.value)
     assert "PROVIDER_WEBHOOK_SECRET: is missing" in str(failed.value)
 
 
-def test_a_database_that_does_not_start_says_why(folder: Path) -> None:
-    (folder / "postgres").write_text("in the way of the database")
-    with Kept(folder) as kept, pytest.raises(StartError, match="The embedded PostgreSQL does not start"):
-        kept.database()
+def test_start_error_of_the_database_has_the_reason(folder: Path) -> None:
+    (folder / "postgres").write_text("no folder")
+    with ServiceProcess(folder) as process, pytest.raises(StartError, match="The embedded PostgreSQL does not start"):
+        process.database()
 
 
-def test_what_is_kept_ends_with_its_folder(folder: Path) -> None:
-    with Kept(folder) as kept:
-        address = kept.serve({**complete({}), "DATABASE_URL": kept.database()})
+def test_close_ends_all_processes_and_removes_the_folder(folder: Path) -> None:
+    with ServiceProcess(folder) as process:
+        address = process.serve({**complete_settings({}), "DATABASE_URL": process.database()})
         document = httpx2.get(f"{address}/api/v1/openapi.json", trust_env=False).json()
         assert document["servers"] == [{"url": address}]
         ours = processes_of(folder)
@@ -62,20 +62,20 @@ def test_what_is_kept_ends_with_its_folder(folder: Path) -> None:
     assert not folder.exists()
 
 
-def test_nothing_is_left_elsewhere_of_a_database_whose_folder_has_a_long_path(place: Path) -> None:
+def test_close_removes_the_socket_folder_of_a_long_path(place: Path) -> None:
     folder = place / ("d" * 120)
     folder.mkdir()
-    with Kept(folder) as kept:
-        sockets = Path(str(conninfo_to_dict(kept.database())["host"]))
+    with ServiceProcess(folder) as process:
+        sockets = Path(str(conninfo_to_dict(process.database())["host"]))
         assert place not in sockets.parents
         assert sockets.exists()
     assert not sockets.exists()
 
 
-def test_a_keeper_that_was_killed_is_told_of(folder: Path, kept: Kept) -> None:
-    kept.database()
-    [keeper] = processes_of(folder, recursive=False)
-    keeper.send_signal(signal.SIGTERM)
-    keeper.wait(30)
-    with pytest.raises(StartError, match="The process that keeps the service has ended"):
-        kept.serve(complete({}))
+def test_killed_supervisor_is_reported(folder: Path, process: ServiceProcess) -> None:
+    process.database()
+    [supervisor] = processes_of(folder, recursive=False)
+    supervisor.send_signal(signal.SIGTERM)
+    supervisor.wait(30)
+    with pytest.raises(StartError, match="The process that runs the service has ended"):
+        process.serve(complete_settings({}))

@@ -1,4 +1,4 @@
-"""The demo's payment provider: a simulated one whose account is kept in a file from one start to the next."""
+"""The demo's payment provider: a simulator whose account is stored in a file between runs."""
 
 import asyncio
 import logging
@@ -10,24 +10,22 @@ from typing import Final
 from msgspec.structs import replace
 
 from tenantry.common.clock import from_epoch
-from tenantry_devkit.demo.setup import write_private
+from tenantry.server.asgi_types import Receive, Scope, Send
+from tenantry_devkit.files import write_private
 from tenantry_devkit.simulator import AccountState, Simulator
-from tenantry_devkit.simulator.engine import decoded, encoded
-from tenantry_devkit.simulator.http import Receive, Scope, Send
 
 _log = logging.getLogger(__name__)
 
 FILE: Final = "payment-provider.json"
-"""In the data folder."""
 _POLL_SECONDS: Final = 0.1
 _SAVE_SECONDS: Final = 1.0
 
 
-class KeptProvider:
-    """Serves ``simulator``, and writes its account to ``file`` after each request and after each second of changes.
+class PersistentProvider:
+    """Serves ``simulator``, and writes its account to ``file`` after each request and each second of changes.
 
-    The account of the run before is restored when `url` is set. Simulated time continues from there, and reaches
-    ``not_before`` at least. What became due meanwhile happens after `begin`, once the service takes events.
+    Setting `url` restores the account of the previous run. Simulated time continues from there, and reaches
+    ``not_before`` at least. What became due meanwhile happens after `begin`, once the service accepts events.
     """
 
     def __init__(self, file: Path, *, secret_key: str, seed: int, not_before: datetime) -> None:
@@ -41,7 +39,6 @@ class KeptProvider:
 
     @property
     def url(self) -> str:
-        """Where it is served, without a slash at the end."""
         return self.simulator.url
 
     @url.setter
@@ -53,14 +50,14 @@ class KeptProvider:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.simulator(scope, receive, send)
-        self._keep()
+        self._save()
 
     def begin(self) -> None:
         """Let time pass, and send events. Any thread may call it."""
         self._has_begun.set()
 
     async def run(self) -> None:
-        """Do what becomes due, until cancelled; then write the account a last time."""
+        """Do what becomes due, until canceled; then save the account."""
         try:
             while not self._has_begun.is_set():  # noqa: ASYNC110  # another thread sets it
                 await asyncio.sleep(_POLL_SECONDS)
@@ -68,25 +65,25 @@ class KeptProvider:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.simulator.run())
                 while True:
-                    self._keep()
+                    self._save()
                     await asyncio.sleep(_SAVE_SECONDS)
         finally:
-            self._keep(always=True)
+            self._save(always=True)
 
-    def _keep(self, *, always: bool = False) -> None:
+    def _save(self, *, always: bool = False) -> None:
         """Write the account if more than its time has changed."""
         state = self.simulator.state()
-        content = encoded(replace(state, now=0))
+        content = replace(state, now=0).encode()
         if always or content != self._written:
             self._written = content
-            write_private(self._file, encoded(state))
+            write_private(self._file, state.encode())
 
 
 def _read(file: Path) -> AccountState | None:
     try:
-        return decoded(file.read_bytes())
+        return AccountState.decode(file.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        _log.warning("%s cannot be read, so the payment provider begins anew: %s", file, error)
+        _log.warning("cannot read %s, so the payment provider starts empty: %s", file, error)
         return None

@@ -1,5 +1,6 @@
-"""The life of subscriptions: trials, renewals, failed payments, cancellation."""
+"""Prices, subscriptions and invoices: trials, renewals, failed payments, cancellation."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,14 +8,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from tenantry_devkit.simulator.account import Account, Invoicing
-from tenantry_devkit.simulator.api_requests import ApiError, missing
+from tenantry_devkit.simulator.account import Account
+from tenantry_devkit.simulator.api_requests import ApiError, found, missing
 from tenantry_devkit.simulator.clock import period_end
-from tenantry_devkit.simulator.objects import Card, Invoice, Item, Price, Subscription
+from tenantry_devkit.simulator.objects import Card, Invoice, Item, Line, Price, Subscription
 
 DAY: Final = 86_400
-_WARNING_BEFORE_TRIAL_END: Final = 3 * DAY
-_TIME_FOR_FIRST_PAYMENT: Final = 23 * 3600
+_TRIAL_WARNING: Final = 3 * DAY
+_FIRST_PAYMENT_TIME: Final = 23 * 3600
 _UPDATED: Final = "customer.subscription.updated"
 
 
@@ -22,8 +23,8 @@ _UPDATED: Final = "customer.subscription.updated"
 class Rules:
     """The account's billing settings.
 
-    A failed payment is tried again after each of ``retry_days``; if the last try fails too, the subscription is
-    canceled, or becomes ``unpaid``, or stays ``past_due``. A renewal's invoice is a draft for ``draft_seconds``.
+    A failed payment is retried after each of ``retry_days``. After the last failure the subscription is canceled,
+    becomes ``unpaid``, or stays ``past_due``. A renewal's invoice is a draft for ``draft_seconds``.
     """
 
     retry_days: tuple[int, ...] = (3, 5, 7)
@@ -32,20 +33,20 @@ class Rules:
 
 
 class FirstPayment(StrEnum):
-    """What becomes of a new subscription's first invoice (the provider's ``payment_behavior``)."""
+    """How a new subscription's first invoice is paid (the provider's ``payment_behavior``)."""
 
     ALLOW_INCOMPLETE = "allow_incomplete"
-    """It is charged before anybody hears of the subscription, which is ``incomplete`` if that fails."""
+    """Charged before the first event; the subscription is ``incomplete`` if that fails."""
     ERROR_IF_INCOMPLETE = "error_if_incomplete"
-    """The same, but nothing is made if that fails."""
+    """The same, but nothing is created if that fails."""
     DEFAULT_INCOMPLETE = "default_incomplete"
-    """It waits to be paid: the subscription is ``incomplete`` until then."""
+    """Not charged: the subscription is ``incomplete`` until it is paid."""
     CHECKOUT = "checkout"
     """As in a checkout: first ``incomplete``, then charged."""
 
 
 class ItemChange(NamedTuple):
-    """A change to the item ``id``, or a new item without it."""
+    """A change to the item ``id``, or a new item without one."""
 
     id: str | None = None
     price: Price | None = None
@@ -53,13 +54,14 @@ class ItemChange(NamedTuple):
     deleted: bool = False
 
 
-class Subscriptions:
-    """Makes subscriptions and lets them live; whatever comes later is put on the account's agenda."""
+class Billing:
+    """Creates prices and subscriptions. It schedules their future on the account's agenda."""
 
     def __init__(self, account: Account, rules: Rules) -> None:
         self._account = account
         self._rules = rules
-        self.invoicing = Invoicing(account)
+        self.invoice_counts: Counter[str] = Counter()
+        """The number of invoices of each customer."""
         account.agenda.register(
             expire_incomplete=self._expire_incomplete,
             warn_of_trial_end=self._warn_of_trial_end,
@@ -68,7 +70,15 @@ class Subscriptions:
             retry=self._retry,
         )
 
-    def create(
+    def add_price(self, unit_amount: int, *, price_id: str | None = None, **fields: Any) -> Price:  # noqa: ANN401
+        """Create a price, or replace the one with this id for new subscriptions; ``fields`` are those of `Price`."""
+        account = self._account
+        price_id = price_id or account.ids.new("price")
+        product = fields.pop("product", None) or account.ids.new("prod")
+        price = Price(id=price_id, created=account.now, product=product, unit_amount=unit_amount, **fields)
+        return account.add(price, "price.created")
+
+    def subscribe(
         self,
         customer: str,
         prices: Sequence[tuple[Price, int]],
@@ -78,7 +88,7 @@ class Subscriptions:
         cancel_at_period_end: bool = False,
         first_payment: FirstPayment = FirstPayment.ALLOW_INCOMPLETE,
     ) -> Subscription:
-        """Subscribe a customer to prices with quantities; raises `ApiError` where a payment must succeed and fails."""
+        """Subscribe a customer to prices with quantities; raises `ApiError` if a payment fails that must succeed."""
         account, now = self._account, self._account.now
         first = prices[0][0]
         end = trial_end or period_end(now, first.interval, first.interval_count, now)
@@ -102,10 +112,10 @@ class Subscriptions:
             trial_end=trial_end,
             **_cancellation(end, now) if cancel_at_period_end else {},
         )
-        invoice = self.invoicing.draft(subscription, "subscription_create")
+        invoice = self._draft(subscription, "subscription_create")
         at_once = first_payment in {FirstPayment.ALLOW_INCOMPLETE, FirstPayment.ERROR_IF_INCOMPLETE}
         fields: dict[str, Any] = {"latest_invoice": invoice.id}
-        if not trial_end and self.invoicing.can_pay(invoice) and (at_once or not cost):
+        if not trial_end and self._can_pay(invoice) and (at_once or not cost):
             fields["status"] = "active"
         if at_once:
             fields["default_payment_method"] = account.customers[customer].payment_method
@@ -113,21 +123,21 @@ class Subscriptions:
         subscription = account.change(subscription, **fields)
         account.emit("customer.subscription.created", subscription)
         account.emit("invoice.created", invoice)
-        invoice = self.invoicing.finalize(invoice)
+        invoice = self._finalize(invoice)
         if at_once or not invoice.amount_due:
             self._charge_first(invoice)
         if first_payment is FirstPayment.CHECKOUT:
             self._complete(subscription, invoice)
         subscription = account.subscriptions[subscription.id]
         if subscription.status == "incomplete":
-            account.agenda.add(now + _TIME_FOR_FIRST_PAYMENT, "expire_incomplete", subscription.id)
+            account.agenda.add(now + _FIRST_PAYMENT_TIME, "expire_incomplete", subscription.id)
         if trial_end:
-            warning = max(now, trial_end - _WARNING_BEFORE_TRIAL_END)
+            warning = max(now, trial_end - _TRIAL_WARNING)
             account.agenda.add(warning, "warn_of_trial_end", subscription.id, trial_end)
-        self._plan_period_end(subscription)
+        self._schedule_period_end(subscription)
         return account.subscriptions[subscription.id]
 
-    def update(
+    def update_subscription(
         self,
         subscription_id: str,
         *,
@@ -136,13 +146,13 @@ class Subscriptions:
         cancel_at_period_end: bool | None = None,
         end_trial: bool = False,
     ) -> Subscription:
-        """Change what is given; raises `ApiError` for one that has ended.
+        """Change the given fields; raises `ApiError` for an ended subscription.
 
-        There are no prorations: a new price counts from the next invoice, unless it recurs otherwise than the old
-        one; then a new period begins, and is charged, at once. An empty metadata value takes its key away.
+        There are no prorations: a new price counts from the next invoice, unless its interval is different. Then a new
+        period begins, and is charged, at once. An empty metadata value removes its key.
         """
         account = self._account
-        before = self.living(subscription_id)
+        before = self.active_subscription(subscription_id)
         fields: dict[str, Any] = {}
         if items:
             fields["items"] = self._changed_items(before, items)
@@ -153,19 +163,21 @@ class Subscriptions:
             ends = _cancellation(before.period_end, account.now)
             fields |= ends if cancel_at_period_end else dict.fromkeys(ends)
             fields["cancel_at_period_end"] = cancel_at_period_end
-        new_rhythm = bool(items) and before.status != "trialing" and _rhythm(fields["items"]) != _rhythm(before.items)
+        begins_period = False
+        if items and before.status != "trialing":
+            begins_period = _interval(fields["items"]) != _interval(before.items)
         if end_trial and before.status == "trialing":
             fields |= {"trial_end": account.now}
-            new_rhythm = True
-        if not new_rhythm:
+            begins_period = True
+        if not begins_period:
             return account.change(before, _UPDATED, **fields)
         self._begin_period(before, account.now, anchor=account.now, reason="subscription_update", fields=fields)
         return account.subscriptions[subscription_id]
 
-    def cancel(self, subscription_id: str, reason: str = "cancellation_requested") -> Subscription:
-        """End it now; what is owed is not collected any more. Raises `ApiError` for one that has ended."""
+    def cancel_subscription(self, subscription_id: str, reason: str = "cancellation_requested") -> Subscription:
+        """End it now, and stop collecting its invoice. Raises `ApiError` for an ended subscription."""
         account, now = self._account, self._account.now
-        before = self.living(subscription_id)
+        before = self.active_subscription(subscription_id)
         after = account.change(
             before,
             "customer.subscription.deleted",
@@ -179,24 +191,24 @@ class Subscriptions:
             account.change(invoice, auto_advance=False, next_payment_attempt=None)
         return after
 
-    def living(self, subscription_id: str) -> Subscription:
-        """The subscription; raises `ApiError` if there is none, or it has ended."""
+    def active_subscription(self, subscription_id: str) -> Subscription:
+        """Return a subscription; raises `ApiError` if it does not exist or has ended."""
         subscription = self._account.subscriptions.get(subscription_id)
         if subscription is None or subscription.has_ended:
             raise missing("subscription", subscription_id)
         return subscription
 
     def pay(self, invoice_id: str) -> Invoice:
-        """Charge the customer for an open invoice now; raises `ApiError` when it is not open or the card declines."""
-        invoice = self._account.invoices[invoice_id]
+        """Charge the customer for an open invoice; raises `ApiError` if it is not open or the card declines."""
+        invoice = found(self._account.invoices, "invoice", invoice_id)
         if invoice.status == "draft":
-            invoice = self.invoicing.finalize(invoice)
+            invoice = self._finalize(invoice)
         if invoice.status == "paid":
             raise ApiError(400, "Invoice is already paid", code="invoice_already_paid")
         if invoice.status != "open":
             raise ApiError(400, f"The invoice is {invoice.status} and cannot be paid.", code="invoice_not_editable")
-        if not self.invoicing.can_pay(invoice):
-            # Only attempts that are made by themselves are counted.
+        if not self._can_pay(invoice):
+            # only automatic attempts count
             self._account.emit("invoice.payment_failed", invoice)
             raise declined()
         return self._settle(invoice)
@@ -204,14 +216,85 @@ class Subscriptions:
     def _declines(self, customer: str) -> bool:
         return self._account.customers[customer].card is Card.DECLINES
 
+    def _draft(self, subscription: Subscription, reason: str) -> Invoice:
+        """Draft an invoice for the current period, which costs nothing in a trial. The caller emits its event."""
+        account = self._account
+        customer = account.customers[subscription.customer]
+        is_trial = subscription.status == "trialing"
+        period: dict[str, Any] = {"period_start": subscription.period_start, "period_end": subscription.period_end}
+        lines = tuple(
+            Line(
+                id=account.ids.new("il"),
+                item=item,
+                amount=0 if is_trial else item.price.unit_amount * item.quantity,
+                **period,
+            )
+            for item in subscription.items
+        )
+        invoice = Invoice(
+            id=account.ids.new("in"),
+            created=account.now,
+            customer=customer.id,
+            customer_email=customer.email,
+            customer_name=customer.name,
+            subscription=subscription.id,
+            subscription_metadata=subscription.metadata,
+            status="draft",
+            billing_reason=reason,
+            currency=subscription.items[0].price.currency,
+            amount_due=sum(line.amount for line in lines),
+            lines=lines,
+            **period,
+        )
+        return account.add(invoice)
+
+    def _finalize(self, invoice: Invoice) -> Invoice:
+        """Open a draft for payment."""
+        account = self._account
+        self.invoice_counts[invoice.customer] += 1
+        prefix = account.customers[invoice.customer].invoice_prefix
+        return account.change(
+            invoice,
+            "invoice.finalized",
+            status="open",
+            number=f"{prefix}-{self.invoice_counts[invoice.customer]:04}",
+            hosted_invoice_url=f"{account.url}/i/{invoice.id}",
+            finalized_at=account.now,
+        )
+
+    def _can_pay(self, invoice: Invoice) -> bool:
+        return not invoice.amount_due or not self._declines(invoice.customer)
+
+    def _mark_paid(self, invoice: Invoice) -> Invoice:
+        return self._account.change(
+            invoice,
+            "invoice.paid",
+            "invoice.payment_succeeded",
+            status="paid",
+            amount_paid=invoice.amount_due,
+            attempt_count=invoice.attempt_count + bool(invoice.amount_due),
+            auto_advance=False,
+            next_payment_attempt=None,
+            paid_at=self._account.now,
+        )
+
+    def _mark_failed(self, invoice: Invoice, next_attempt: int | None) -> None:
+        self._account.change(
+            invoice,
+            "invoice.payment_failed",
+            attempt_count=invoice.attempt_count + 1,
+            auto_advance=next_attempt is not None,
+            next_payment_attempt=next_attempt,
+        )
+
     def _charge_first(self, invoice: Invoice) -> None:
-        if self.invoicing.can_pay(invoice):
-            self.invoicing.paid(invoice)
+        if self._can_pay(invoice):
+            self._mark_paid(invoice)
         else:
-            self.invoicing.failed(invoice, None)
+            self._mark_failed(invoice, None)
 
     def _complete(self, subscription: Subscription, invoice: Invoice) -> None:
-        """The end of a checkout: the payment method is the subscription's, and is charged if something is owed."""
+        """Set the payment method and charge it, as at the end of a checkout."""
         account = self._account
         if invoice.amount_due:
             self._charge_first(invoice)
@@ -242,7 +325,7 @@ class Subscriptions:
             raise ApiError(400, "A subscription must have at least one active item.")
         return tuple(items.values())
 
-    def _plan_period_end(self, subscription: Subscription) -> None:
+    def _schedule_period_end(self, subscription: Subscription) -> None:
         end = subscription.period_end
         self._account.agenda.add(end, "end_period", subscription.id, end)
 
@@ -251,14 +334,14 @@ class Subscriptions:
         if subscription.has_ended or subscription.period_end != end or subscription.status == "incomplete":
             return
         if subscription.cancel_at_period_end:
-            self.cancel(subscription_id)
+            self.cancel_subscription(subscription_id)
         else:
             self._begin_period(subscription, end, anchor=subscription.anchor, reason="subscription_cycle", fields={})
 
     def _begin_period(
         self, before: Subscription, start: int, *, anchor: int, reason: str, fields: dict[str, Any]
     ) -> None:
-        """Go over to the period that begins at ``start``, and bill it; an unpaid subscription is not billed."""
+        """Begin and bill the next period; an unpaid subscription is not billed."""
         account = self._account
         items: tuple[Item, ...] = fields.get("items", before.items)
         price = items[0].price
@@ -274,11 +357,10 @@ class Subscriptions:
             fields["cancel_at"] = fields["period_end"]
         invoice = None
         if before.status != "unpaid":
-            # The invoice is for the period as it is going to be.
-            invoice = self.invoicing.draft(replace(before, **fields), reason)
+            invoice = self._draft(replace(before, **fields), reason)
             fields["latest_invoice"] = invoice.id
         after = account.change(before, _UPDATED, **fields)
-        self._plan_period_end(after)
+        self._schedule_period_end(after)
         if invoice is not None:
             account.emit("invoice.created", invoice)
             if self._rules.draft_seconds and reason == "subscription_cycle":
@@ -289,7 +371,7 @@ class Subscriptions:
     def _collect(self, invoice_id: str) -> None:
         invoice = self._account.invoices[invoice_id]
         if invoice.status == "draft" and not self._account.subscriptions[invoice.subscription].has_ended:
-            self._try(self.invoicing.finalize(invoice))
+            self._try(self._finalize(invoice))
 
     def _retry(self, invoice_id: str, moment: int) -> None:
         invoice = self._account.invoices[invoice_id]
@@ -298,28 +380,28 @@ class Subscriptions:
             self._try(invoice)
 
     def _try(self, invoice: Invoice) -> None:
-        """Charge an open invoice by itself; after a failure there is another try, or the rules' consequence."""
+        """Charge an open invoice; after a failure, schedule a retry or apply the rules."""
         account, tries = self._account, self._rules.retry_days
-        if self.invoicing.can_pay(invoice):
+        if self._can_pay(invoice):
             self._settle(invoice)
             return
         is_last = invoice.attempt_count >= len(tries)
         moment = None if is_last else account.now + tries[invoice.attempt_count] * DAY
-        self.invoicing.failed(invoice, moment)
+        self._mark_failed(invoice, moment)
         subscription = account.subscriptions[invoice.subscription]
         if moment is not None:
             account.agenda.add(moment, "retry", invoice.id, moment)
         elif self._rules.when_retries_end == "cancel":
-            self.cancel(subscription.id, "payment_failed")
+            self.cancel_subscription(subscription.id, "payment_failed")
             return
         status = "unpaid" if is_last and self._rules.when_retries_end == "unpaid" else "past_due"
         if subscription.status != "unpaid":
             account.change(subscription, _UPDATED, status=status)
 
     def _settle(self, invoice: Invoice) -> Invoice:
-        """The invoice is paid; if it is its subscription's newest, that is active again."""
+        """Mark an invoice as paid; if it is the newest, its subscription becomes active again."""
         account = self._account
-        paid = self.invoicing.paid(invoice)
+        paid = self._mark_paid(invoice)
         subscription = account.subscriptions[invoice.subscription]
         if subscription.latest_invoice == invoice.id and subscription.status in {"incomplete", "past_due", "unpaid"}:
             account.change(subscription, _UPDATED, status="active")
@@ -331,7 +413,11 @@ class Subscriptions:
             self._account.change(
                 subscription, _UPDATED, status="incomplete_expired", ended_at=self._account.now
             )  # fmt: skip
-            self.invoicing.void(self._account.invoices[subscription.latest_invoice or ""])
+            invoice = self._account.invoices[subscription.latest_invoice or ""]
+            self._account.change(
+                invoice, "invoice.voided", status="void", auto_advance=False, next_payment_attempt=None,
+                voided_at=self._account.now,
+            )  # fmt: skip
 
     def _warn_of_trial_end(self, subscription_id: str, trial_end: int) -> None:
         subscription = self._account.subscriptions[subscription_id]
@@ -340,7 +426,6 @@ class Subscriptions:
 
 
 def declined() -> ApiError:
-    """The customer's card was charged in vain."""
     return ApiError(
         402, "Your card was declined.", type="card_error", code="card_declined", decline_code="generic_decline"
     )
@@ -350,5 +435,5 @@ def _cancellation(end: int, now: int) -> dict[str, Any]:
     return {"cancel_at_period_end": True, "cancel_at": end, "canceled_at": now}
 
 
-def _rhythm(items: Sequence[Item]) -> tuple[str, int]:
+def _interval(items: Sequence[Item]) -> tuple[str, int]:
     return items[0].price.interval, items[0].price.interval_count

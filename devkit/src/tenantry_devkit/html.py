@@ -1,0 +1,50 @@
+"""Pages without script: templates, one style sheet, and their security headers."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from jinja2 import FileSystemLoader
+
+from tenantry.common.templates import page_templates
+
+HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+_DASHBOARD_STYLES: Final = ("base.css", "dashboard.css")
+
+
+class Pages:
+    """Renders the templates in a folder, with escaping."""
+
+    def __init__(self, folder: Path, style_sheet: str) -> None:
+        self.templates = page_templates(FileSystemLoader(folder))
+        self._style_sheet = folder / style_sheet
+
+    def render(self, template: str, **context: object) -> str:
+        return self.templates.get_template(template).render(context)
+
+    def style_sheet(self) -> str:
+        """Return the dashboard's styles and the folder's style sheet."""
+        assets = resources.files("tenantry") / "dashboard" / "assets"
+        dashboard = [(assets / name).read_text("utf-8") for name in _DASHBOARD_STYLES]
+        return "\n".join([*dashboard, self._style_sheet.read_text("utf-8")])
+
+
+def page_headers(form_action: str, *, frames: bool = False) -> dict[str, str]:
+    """Return headers that allow the style sheet, forms to ``form_action``, and own frames if wanted."""
+    frame_source = "frame-src 'self'; " if frames else ""
+    policy = (
+        f"default-src 'none'; style-src 'self'; {frame_source}"
+        f"base-uri 'none'; form-action {form_action}; frame-ancestors 'none'"
+    )
+    return {**HEADERS, "Content-Security-Policy": policy}
+
+
+def form_action_to(url: str | None) -> str:
+    """Return the policy's ``form-action`` for forms whose response redirects to ``url``: browsers check that too."""
+    if not url:
+        return "'self'"
+    address = urlsplit(url)
+    # a policy cannot contain an IPv6 address
+    origin = f"{address.scheme}:" if "[" in address.netloc else f"{address.scheme}://{address.netloc}"
+    return f"'self' {origin}"
