@@ -106,7 +106,7 @@ async def test_what_one_subject_cannot_grant_the_one_around_it_keeps(connection:
 
 
 async def test_taking_that_had_to_wait_sees_what_it_waited_for(emptied: str, connection: Connection) -> None:
-    await connection.together(LOCK_SUBJECTS(["a"]))
+    await connection.run_batch(LOCK_SUBJECTS(["a"]))
     async with await Connection.connect(emptied) as other:
         waiting = asyncio.create_task(take_one(other, 10))
         await until_blocked(emptied)

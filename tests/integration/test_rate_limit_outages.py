@@ -154,7 +154,7 @@ async def test_log_says_once_a_minute_why_nothing_is_counted(conninfo: str, cloc
 async def test_default_isolation_of_the_database_is_no_matter(conninfo: str, clock: ManualClock) -> None:
     set_for_all_sessions(conninfo, ("default_transaction_isolation", "repeatable read"))
     async with limiter_on(conninfo, clock) as limiter, await Connection.connect(conninfo) as connection:
-        await connection.together(LOCK_SUBJECTS(["tenant acme"]))
+        await connection.run_batch(LOCK_SUBJECTS(["tenant acme"]))
         waiting = asyncio.create_task(limiter.count(CALLER))
         await until_blocked(conninfo)
         earlier = int(clock().timestamp()) - 1

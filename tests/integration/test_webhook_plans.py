@@ -33,7 +33,7 @@ async def test_rows_of_batches_are_found_by_index(lane: Lane, call: BoundStateme
     explained = copy(call.statement)
     explained.sql = b"EXPLAIN " + call.statement.sql
     async with lane.use() as connection:
-        [rows] = await connection.together(BoundStatement(explained, call.parameters))
+        [rows] = await connection.run_batch(BoundStatement(explained, call.parameters))
     assert_by_index(rows)
 
 

@@ -14,7 +14,7 @@ from tenantry.common.encoding import Position, new_id
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
-from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, parse_time_cursor, time_end, to_page, to_search_page
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, parse_time_cursor, time_search_end, to_page, to_search_page
 from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain import members as rules
 from tenantry.domain.access import AccessLevel, Principal, Role, lower_role
@@ -80,7 +80,7 @@ class MemberService:
             rows, end = await members.read_page(
                 connection, org_id, self._issuer, wanted, limit=limit, after=after, bounded=True
             )
-        return to_search_page(rows, limit, _position, time_end(end, MOST_RECORDS_LOOKED_AT))
+        return to_search_page(rows, limit, _position, time_search_end(end, MAX_SCANNED_RECORDS))
 
     async def get(self, principal: Principal, member_id: str) -> Member:
         """Read a member, removed ones included. Raises `NotFoundError`."""

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.auth.authentication_store import BINDS_OWNER, MEMBER_STATUS
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, After, Listing
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, After, Listing
 from tenantry.domain.access import Role
 from tenantry.domain.members import Member, Membership, MemberStatus, User, Writer
 
@@ -18,7 +18,7 @@ _FIND: Final = (
     f"SELECT {_COLUMNS} FROM memberships "  # noqa: S608  # our own columns
     "WHERE tenant_id = %(org)s AND (%(issuer)s::text IS NULL OR issuer = %(issuer)s) AND id = %(id)s"
 )
-_LISTING: Final = Listing(_COLUMNS, "memberships", "created_at", most=MOST_RECORDS_LOOKED_AT)
+_LISTING: Final = Listing(_COLUMNS, "memberships", "created_at", most=MAX_SCANNED_RECORDS)
 _UPDATE: Final = f"""
 UPDATE memberships
    SET role = %(role)s, invited = %(invited)s, updated_at = %(now)s, removed_at = %(removed_at)s,
@@ -51,7 +51,7 @@ async def read_page(
 ) -> tuple[list[Member], tuple[datetime, str] | None]:  # fmt: skip
     """Read a tenant's members after a position, newest first, and one more than ``limit`` if there are more.
 
-    With ``bounded`` only the next `MOST_RECORDS_LOOKED_AT` members are examined; the position of the last of them is
+    With ``bounded`` only the next `MAX_SCANNED_RECORDS` members are examined; the position of the last of them is
     returned too if there are older ones. A user is found among all.
     """
     indexed = (

@@ -7,7 +7,7 @@ import msgspec
 
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MOST_LOOKED_AT
+from tenantry.db.pagination import MAX_SCANNED_ROWS
 
 REQUESTS: Final = "SELECT coalesce(sum(number), 0) FROM request_counts WHERE subject = %s AND second > %s"
 FAILED_INVOICE: Final = f"""
@@ -16,7 +16,7 @@ SELECT id, created, invoice_url, coalesce(amount_remaining, amount_due), currenc
           FROM billing_events
          WHERE tenant_id = %s
          ORDER BY created DESC, arrival DESC
-         LIMIT {MOST_LOOKED_AT}) AS newest
+         LIMIT {MAX_SCANNED_ROWS}) AS newest
  WHERE type = 'invoice.payment_failed' AND outcome IN ('applied', 'late', 'no_change')
  ORDER BY created DESC, arrival DESC
  LIMIT 1
@@ -42,6 +42,6 @@ async def count_requests(connection: Connection, subject: str, since: int) -> in
 
 
 async def last_failed_invoice(connection: Connection, tenant_id: str) -> FailedInvoice | None:
-    """Find the invoice of a tenant's newest failed payment among its newest `MOST_LOOKED_AT` events."""
+    """Find the invoice of a tenant's newest failed payment among its newest `MAX_SCANNED_ROWS` events."""
     row = await connection.fetch_row(FAILED_INVOICE, (tenant_id,))
     return FailedInvoice(row[0], from_epoch(row[1]), *row[2:]) if row else None

@@ -12,7 +12,7 @@ from tenantry.common.clock import to_micros
 from tenantry.common.encoding import Position, new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import MOST_LOOKED_AT, After, parse_time_cursor, time_end, to_page, to_search_page
+from tenantry.db.pagination import MAX_SCANNED_ROWS, After, parse_time_cursor, time_search_end, to_page, to_search_page
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author
@@ -49,7 +49,7 @@ class AuditService:
             rows, end = await audit.search_page(connection, principal.org_id, wanted, limit=limit, after=after)
             ids = {row.target_id for row in rows} | {row.actor_id for row in rows if row.actor_id}
             names = await audit.read_names(connection, principal.org_id, ids)
-        return to_search_page(rows, limit, _position, time_end(end, MOST_LOOKED_AT)), names
+        return to_search_page(rows, limit, _position, time_search_end(end, MAX_SCANNED_ROWS)), names
 
     async def export(self, principal: Principal, wanted: AuditFilter) -> AsyncIterator[list[AuditEvent]]:
         """Read all entries, newest first, in parts of one short transaction each."""

@@ -57,7 +57,7 @@ async def read_page(
 async def search_page(
     connection: Connection, org_id: str, wanted: AuditFilter, *, limit: int, after: After
 ) -> tuple[list[AuditEvent], tuple[datetime, str] | None]:
-    """Read as `read_page` does, but examine only `MOST_LOOKED_AT` entries where no index supports all conditions.
+    """Read as `read_page` does, but examine only `MAX_SCANNED_ROWS` entries where no index supports all conditions.
 
     The position of the last examined entry is returned too if there are older ones.
     """
@@ -68,7 +68,7 @@ async def search_page(
     if indexed == given:
         return await read_page(connection, org_id, wanted, limit=limit, after=after), None
     filtered = " AND ".join(_CONDITIONS[name] for name in given if name not in indexed)
-    rows, end = await _LISTING.seek(connection, _all_of(indexed), filtered, _values(given, org_id, start), limit)
+    rows, end = await _LISTING.search(connection, _all_of(indexed), filtered, _values(given, org_id, start), limit)
     return [_event(row) for row in rows], end
 
 

@@ -18,7 +18,7 @@ from tenantry.common.encoding import Position, new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
-from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, parse_time_cursor, time_end, to_page, to_search_page
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, parse_time_cursor, time_search_end, to_page, to_search_page
 from tenantry.domain import api_keys as rules
 from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
@@ -141,7 +141,7 @@ class ApiKeyService:
             if most is not None:
                 plan_limit = PlanLimit(Count(await api_keys.count(connection, org_id, now, KeyState.ACTIVE)), most)
             replaced = await api_keys.count(connection, org_id, now, KeyState.REPLACED)
-        return to_search_page(rows, limit, _position, time_end(end, MOST_RECORDS_LOOKED_AT)), plan_limit, replaced
+        return to_search_page(rows, limit, _position, time_search_end(end, MAX_SCANNED_RECORDS)), plan_limit, replaced
 
     async def get(self, principal: Principal, key_id: str) -> ApiKey:
         """Read a key. Raises `NotFoundError`."""

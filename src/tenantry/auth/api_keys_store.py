@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MOST_RECORDS_LOOKED_AT, After, Listing
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, After, Listing
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus, status_at
@@ -27,7 +27,7 @@ _COLUMNS: Final = (
     f"(SELECT min(leak.at) {_LEAK}) AS leak_reported_at"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
-_LISTING: Final = Listing(_COLUMNS, "api_keys", "created_at", most=MOST_RECORDS_LOOKED_AT, made_of=_SHOWN)
+_LISTING: Final = Listing(_COLUMNS, "api_keys", "created_at", most=MAX_SCANNED_RECORDS, source_columns=_SHOWN)
 _OF_TENANT: Final = (
     "org_id = %(org)s "
     "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
@@ -105,7 +105,7 @@ async def read_page(
 ) -> tuple[list[ApiKey], tuple[datetime, str] | None]:  # fmt: skip
     """Read a tenant's keys after a position, newest first, and one more than ``limit`` if there are more.
 
-    With ``bounded`` only the next `MOST_RECORDS_LOOKED_AT` keys are examined; the position of the last of them is
+    With ``bounded`` only the next `MAX_SCANNED_RECORDS` keys are examined; the position of the last of them is
     returned too if there are older ones.
     """
     filtered, values = _conditions(org_id, now, wanted, after)
@@ -241,4 +241,4 @@ UPDATE api_keys k
 
 async def record_uses(connection: Connection, uses: Mapping[str, KeyUse]) -> None:
     """Store the last use of keys, in one statement; a key hashed under an older pepper moves to the newest."""
-    await connection.together(RECORD_USES(*zip(*uses.values(), strict=True)))
+    await connection.run_batch(RECORD_USES(*zip(*uses.values(), strict=True)))

@@ -163,7 +163,7 @@ async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: da
         (number, digest, *_bounds(query.window)) for number, query in enumerate(queries) for digest in query.digests
     ]
     statement = KEYS_WITH_PAGES if any(query.window for query in queries) else KEYS
-    [rows] = await connection.together(statement(*zip(*asked, strict=True), now))
+    [rows] = await connection.run_batch(statement(*zip(*asked, strict=True), now))
     for number, *key in rows:
         found[number] = KeyRow(*key)
     return found
@@ -182,7 +182,7 @@ async def find_user_access(connection: Connection, users: Sequence[UserQuery]) -
         else:
             named.append((number, user.issuer, user.subject, user.org_id, *_bounds(user.window)))
     calls = [statement(*zip(*rows, strict=True)) for statement, rows in ((for_named, named), (for_only, only)) if rows]
-    for rows in await connection.together(*calls):
+    for rows in await connection.run_batch(*calls):
         for number, *row in rows:
             found[number].append(UserAccessRow(*row))
     return found

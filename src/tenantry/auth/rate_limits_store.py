@@ -95,5 +95,5 @@ async def take(connection: Connection, requests: Sequence[ShareRequest], now: in
     Other requests for these subjects wait meanwhile.
     """
     columns = [*zip(*sorted(requests), strict=True)]
-    _, rows = await connection.together(LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS), commit=True)
+    _, rows = await connection.run_batch(LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS), commit=True)
     return {row[0]: ShareGrant(*row[1:]) for row in rows}

@@ -12,7 +12,7 @@ from tenantry.common.encoding import Position
 from tenantry.common.openapi import doc
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import MOST_LOOKED_AT, End, parse_cursor, to_page, to_search_page
+from tenantry.db.pagination import MAX_SCANNED_ROWS, SearchEnd, parse_cursor, to_page, to_search_page
 from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
@@ -89,7 +89,7 @@ class LedgerQueries:
             rows, end = await store.seek_entries(
                 connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
             )
-        last = None if end is None else End(Position(end[0], str(end[1])), from_epoch(end[0]), MOST_LOOKED_AT)
+        last = None if end is None else SearchEnd(Position(end[0], str(end[1])), from_epoch(end[0]), MAX_SCANNED_ROWS)
         page = to_search_page(rows, limit, _position, last)
         return SearchPage([view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.billing.ledger_store import unpack
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MOST_LOOKED_AT, Listing
+from tenantry.db.pagination import MAX_SCANNED_ROWS, Listing
 from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.billing.state import BillingState
 
@@ -31,14 +31,14 @@ NEWEST_SECOND: Final = "SELECT max(tip_created) FROM tenants"
 COUNT_PARKED: Final = "SELECT count(*) FROM billing_events WHERE outcome = 'parked'"
 
 # The feed looks at the events of the four days before a tenant's newest, because the provider retries an event for
-# three days, and at the newest MOST_LOOKED_AT of these. The index has a tenant's events by ``created``.
+# three days, and at the newest MAX_SCANNED_ROWS of these. The index has a tenant's events by ``created``.
 _SECONDS: Final = 4 * 86_400
 _RECENT: Final = f"""
         SELECT arrival
           FROM billing_events
          WHERE tenant_id = t.id AND created > coalesce(t.tip_created, 0) - {_SECONDS}
          ORDER BY created DESC, arrival DESC
-         LIMIT {MOST_LOOKED_AT}
+         LIMIT {MAX_SCANNED_ROWS}
 """  # noqa: S608  # our own numbers
 NEWEST: Final = f"""
 SELECT coalesce(max(recent.arrival), 0)
@@ -97,12 +97,12 @@ async def seek_entries(
     event_type: str | None,
     outcome: str | None,
 ) -> tuple[list[LedgerRecord], tuple[int, int] | None]:
-    """Return the entries of a type and outcome, where given, among the next `MOST_LOOKED_AT` of the ledger.
+    """Return the entries of a type and outcome, where given, among the next `MAX_SCANNED_ROWS` of the ledger.
 
     Also returns the position of the last entry that was looked at, if there are older ones.
     """
     values = {**_from(tenant_id, after), "type": event_type, "outcome": outcome}
-    rows, end = await _LISTING.seek(connection, _OF_TENANT, _FILTERED, values, limit)
+    rows, end = await _LISTING.search(connection, _OF_TENANT, _FILTERED, values, limit)
     return [_record(row) for row in rows], end
 
 

@@ -119,7 +119,7 @@ async def read_context(
     connection: Connection, tenants: Collection[str], customers: Collection[str], events: Collection[str]
 ) -> BatchContext:
     """Lock the tenants that a batch touches and read its context, in one round trip."""
-    links, accounts, seen, [(first_arrival,)] = await connection.together(
+    links, accounts, seen, [(first_arrival,)] = await connection.run_batch(
         TENANTS_OF_CUSTOMERS(list(customers)),
         LOCK_ACCOUNTS(list(tenants), list(customers)),
         SEEN_EVENTS(list(events)),
@@ -175,7 +175,7 @@ async def lock_names(
 
 async def lock_account(connection: Connection, tenant_id: str) -> BillingAccount | None:
     """Lock one tenant until the transaction ends."""
-    [rows] = await connection.together(LOCK_ACCOUNTS([tenant_id], []))
+    [rows] = await connection.run_batch(LOCK_ACCOUNTS([tenant_id], []))
     return to_account(rows[0]) if rows else None
 
 
@@ -401,7 +401,7 @@ async def write(connection: Connection, calls: Sequence[BoundStatement], *, comm
     if not calls and not commit:
         return
     try:
-        await connection.together(*calls, commit=commit)
+        await connection.run_batch(*calls, commit=commit)
     except psycopg.errors.UniqueViolation as error:
         if error.diag.constraint_name == "billing_events_pkey":
             raise EntryTakenError("one of them was delivered twice at once, and the other is in the ledger") from error

@@ -58,7 +58,7 @@ class PrimaryEpoch(NamedTuple):
 
 
 class Connection(psycopg.AsyncConnection[Any]):
-    """psycopg's connection, with `together` for batches.
+    """psycopg's connection, with `run_batch` for batches.
 
     Statements sent one by one, even in psycopg's pipeline, give the event loop turns in between, which a burst of new
     requests would fill. Sent together they cost one write, one wait and one read.
@@ -74,7 +74,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         self._reader = Transformer(self)
         self.primary: PrimaryEpoch | None = None  # the server's epoch when the connection was made, if it is known
 
-    async def together(self, *calls: BoundStatement, commit: bool = False) -> list[Rows]:
+    async def run_batch(self, *calls: BoundStatement, commit: bool = False) -> list[Rows]:
         """Send these statements at once, with a commit if ``commit``; return the rows of each.
 
         They begin a transaction if there is none, unless the connection is in autocommit mode. If one fails, its error
@@ -119,7 +119,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         ``before`` are statements to run first. Unless `rls_enabled`, the role does not change.
         """
         enter = _ENTER(scope.tenant_id, scope.role) if self.rls_enabled else _NAME_TENANT(scope.tenant_id)
-        await self.together(*before, enter)
+        await self.run_batch(*before, enter)
         self._scope = scope
 
     @asynccontextmanager

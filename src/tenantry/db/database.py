@@ -127,7 +127,7 @@ def new_pool(
 
 
 async def _check_roles(connection: Connection) -> None:
-    [[(connection.rls_enabled,)]] = await connection.together(RLS_ENABLED(), commit=True)
+    [[(connection.rls_enabled,)]] = await connection.run_batch(RLS_ENABLED(), commit=True)
 
 
 async def take_role(connection: psycopg.AsyncConnection[Any]) -> None:

@@ -15,8 +15,8 @@ Row = TypeVar("Row")
 After = tuple[datetime | None, str | None]
 """The position after which a page begins: a time and an id; None on the first page."""
 
-MOST_LOOKED_AT: Final = 5000  # entries of a ledger or audit trail that one page of a filtered list reads
-MOST_RECORDS_LOOKED_AT: Final = 10_000  # the same of keys or members, which are fewer and smaller
+MAX_SCANNED_ROWS: Final = 5000  # entries of a ledger or audit trail that one page of a filtered list reads
+MAX_SCANNED_RECORDS: Final = 10_000  # the same of keys or members, which are fewer and smaller
 _INVALID_CURSOR: Final = "The cursor is invalid. Use a nextCursor of this API."
 
 
@@ -48,7 +48,7 @@ def to_page(rows: list[Row], limit: int, position: Callable[[Row], Position]) ->
     return Page(rows[:limit], cursor.encode(position(rows[limit - 1])))
 
 
-class End(NamedTuple):
+class SearchEnd(NamedTuple):
     """The last row that a bounded search has read, and the number of rows read."""
 
     position: Position
@@ -57,7 +57,7 @@ class End(NamedTuple):
 
 
 def to_search_page(
-    rows: list[Row], limit: int, position: Callable[[Row], Position], end: End | None
+    rows: list[Row], limit: int, position: Callable[[Row], Position], end: SearchEnd | None
 ) -> SearchPage[Row]:
     """Make a page of a bounded search; ``end`` is None if the search has read all rows."""
     page = to_page(rows, limit, position)
@@ -66,23 +66,23 @@ def to_search_page(
     return SearchPage(page.data, page.next_cursor)
 
 
-def time_end(end: tuple[datetime, str] | None, looked_at: int) -> End | None:
-    return None if end is None else End(Position(to_micros(end[0]), end[1]), end[0], looked_at)
+def time_search_end(end: tuple[datetime, str] | None, looked_at: int) -> SearchEnd | None:
+    return None if end is None else SearchEnd(Position(to_micros(end[0]), end[1]), end[0], looked_at)
 
 
 class Listing(NamedTuple):
     """A list of a table's rows in the descending order of an index on ``key`` and ``tie``.
 
-    ``most`` bounds the rows that `seek` reads. ``made_of`` names the columns to read and filter, if the role may not
-    read all of them.
+    ``most`` bounds the rows that `search` reads. ``source_columns`` names the columns to read and filter, if the role
+    may not read all of them.
     """
 
     columns: str
     table: str
     key: str
     tie: str = "id"
-    most: int = MOST_LOOKED_AT
-    made_of: str = "*"
+    most: int = MAX_SCANNED_ROWS
+    source_columns: str = "*"
 
     @property
     def _order(self) -> str:
@@ -108,12 +108,12 @@ class Listing(NamedTuple):
         *,
         bounded: bool,
     ) -> "SearchRows":
-        """Return a page from `seek` if it is bounded, else from `read`."""
+        """Return a page from `search` if it is bounded, else from `read`."""
         if bounded:
-            return await self.seek(connection, condition, filtered, values, limit)
+            return await self.search(connection, condition, filtered, values, limit)
         return SearchRows(await self.read(connection, condition, filtered, values, limit), None)
 
-    async def seek(
+    async def search(
         self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
     ) -> "SearchRows":
         """Do the same among the first ``most`` rows that match ``condition``, which an index must support.
@@ -121,18 +121,14 @@ class Listing(NamedTuple):
         ``most`` is a literal: a cached plan would not consider a parameter's value.
         """
         source = f"FROM {self.table} WHERE {condition} {self._order}"
-        cursor = await connection.execute(
-            f"SELECT {self.columns} FROM (SELECT {self.made_of} {source} LIMIT {self.most}) AS k "  # noqa: S608  # our own
+        rows = await connection.fetch(
+            f"SELECT {self.columns} FROM (SELECT {self.source_columns} {source} LIMIT {self.most}) AS k "  # noqa: S608  # our own
             f"WHERE {filtered} {self._order} LIMIT %(limit)s",
             {**values, "limit": limit + 1},
         )
-        rows = await cursor.fetchall()
         if len(rows) > limit:
             return SearchRows(rows, None)
-        cursor = await connection.execute(
-            f"SELECT {self.key}, {self.tie} {source} OFFSET {self.most - 1} LIMIT 2", values
-        )
-        last = await cursor.fetchall()
+        last = await connection.fetch(f"SELECT {self.key}, {self.tie} {source} OFFSET {self.most - 1} LIMIT 2", values)
         return SearchRows(rows, last[0] if len(last) > 1 else None)
 
 

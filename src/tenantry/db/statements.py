@@ -41,7 +41,7 @@ class BoundStatement(NamedTuple):
 
 
 class Statement:
-    """A statement for `Connection.together`, with parameters ``$1``, ``$2`` ... of these types."""
+    """A statement for `Connection.run_batch`, with parameters ``$1``, ``$2`` ... of these types."""
 
     __slots__ = ("_dumps", "formats", "sql", "types")
 

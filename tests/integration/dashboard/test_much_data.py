@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tenantry.accounts.projects import MOST_COUNTED
-from tenantry.db.pagination import MOST_LOOKED_AT, MOST_RECORDS_LOOKED_AT
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, MAX_SCANNED_ROWS
 from tests.support.dashboard import ACME, AT_ACME, OLIVIA, Dashboard, Person
 from tests.support.dashboard_page import Page
 
@@ -43,15 +43,15 @@ SELECT 'proj_' || n, %(tenant)s, 'live', 'Project', now(), now() FROM generate_s
 EVERY_LIST: Final = pytest.mark.parametrize(
     ("statement", "most", "path", "prefix"),
     [
-        (EVENTS, MOST_LOOKED_AT, "/events?outcome=late", f"{AT_ACME}/events/evt_"),
+        (EVENTS, MAX_SCANNED_ROWS, "/events?outcome=late", f"{AT_ACME}/events/evt_"),
         (
             ENTRIES,
-            MOST_LOOKED_AT,
+            MAX_SCANNED_ROWS,
             "/settings/audit?action=api_key.leak_reported",
             f"{AT_ACME}/settings/audit?targetId=key_",
         ),
-        (KEYS, MOST_RECORDS_LOOKED_AT, "/settings/api-keys?status=active", f"{AT_ACME}/settings/api-keys/key_"),
-        (MEMBERS, MOST_RECORDS_LOOKED_AT, "/settings/members?role=admin", f"{AT_ACME}/settings/members/mem_"),
+        (KEYS, MAX_SCANNED_RECORDS, "/settings/api-keys?status=active", f"{AT_ACME}/settings/api-keys/key_"),
+        (MEMBERS, MAX_SCANNED_RECORDS, "/settings/members?role=admin", f"{AT_ACME}/settings/members/mem_"),
     ],
     ids=["events", "audit", "keys", "members"],
 )
@@ -114,22 +114,22 @@ async def test_walking_through_a_filtered_list_meets_each_row_once_and_in_order(
 async def test_a_filter_that_has_looked_through_everything_says_that_there_is_nothing(
     owner: Person, dashboard: Dashboard
 ) -> None:
-    await fill(dashboard.conninfo, EVENTS, MOST_LOOKED_AT, every=MOST_LOOKED_AT + 1)
+    await fill(dashboard.conninfo, EVENTS, MAX_SCANNED_ROWS, every=MAX_SCANNED_ROWS + 1)
     page = await owner.open(f"{AT_ACME}/events?outcome=late")
     assert "No event matches." in page.text
     assert further(page) is None
 
 
 async def test_a_user_is_found_among_all_members(owner: Person, dashboard: Dashboard) -> None:
-    await fill(dashboard.conninfo, MEMBERS, MOST_RECORDS_LOOKED_AT + 200)
-    page = await owner.open(f"{AT_ACME}/settings/members?userId=user_{MOST_RECORDS_LOOKED_AT + 100}")
-    assert found(page, f"{AT_ACME}/settings/members/mem_") == [MOST_RECORDS_LOOKED_AT + 100]
+    await fill(dashboard.conninfo, MEMBERS, MAX_SCANNED_RECORDS + 200)
+    page = await owner.open(f"{AT_ACME}/settings/members?userId=user_{MAX_SCANNED_RECORDS + 100}")
+    assert found(page, f"{AT_ACME}/settings/members/mem_") == [MAX_SCANNED_RECORDS + 100]
 
 
 async def test_an_entry_about_one_thing_is_found_among_all(owner: Person, dashboard: Dashboard) -> None:
-    await fill(dashboard.conninfo, ENTRIES, MOST_LOOKED_AT + 200)
+    await fill(dashboard.conninfo, ENTRIES, MAX_SCANNED_ROWS + 200)
     page = await owner.open(
-        f"{AT_ACME}/settings/audit?targetId=key_{MOST_LOOKED_AT + 100}&action=api_key.leak_reported"
+        f"{AT_ACME}/settings/audit?targetId=key_{MAX_SCANNED_ROWS + 100}&action=api_key.leak_reported"
     )
     assert "reported the key" in page.text
 
@@ -151,10 +151,10 @@ async def test_very_many_projects_are_said_to_be_more_than_were_counted(owner: P
 async def test_an_unpaid_invoice_is_looked_for_among_the_newest_events_alone(
     owner: Person, dashboard: Dashboard
 ) -> None:
-    await fill(dashboard.conninfo, EVENTS, MOST_LOOKED_AT + 1)
+    await fill(dashboard.conninfo, EVENTS, MAX_SCANNED_ROWS + 1)
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo, autocommit=True) as connection:
         await connection.execute("UPDATE tenants SET subscription_status = 'past_due' WHERE id = %s", (ACME,))
-        for number, shown in ((MOST_LOOKED_AT, True), (MOST_LOOKED_AT + 1, False)):
+        for number, shown in ((MAX_SCANNED_ROWS, True), (MAX_SCANNED_ROWS + 1, False)):
             await connection.execute(
                 "UPDATE billing_events SET type = CASE id WHEN %s THEN 'invoice.payment_failed' "
                 "ELSE 'customer.subscription.updated' END, amount_due = 2900, currency = 'eur'",

@@ -44,33 +44,33 @@ async def connection(conninfo: str, request: pytest.FixtureRequest) -> AsyncIter
 async def test_columns_arrive_as_they_were_sent(
     connection: Connection, kind: ParameterType[Any], values: list[Any]
 ) -> None:
-    [rows] = await connection.together(Statement("SELECT * FROM unnest($1)", kind)(values))
+    [rows] = await connection.run_batch(Statement("SELECT * FROM unnest($1)", kind)(values))
     assert [value for (value,) in rows] == values
 
 
 async def test_single_values_arrive_as_they_were_sent(connection: Connection) -> None:
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     statement = Statement("SELECT $1, $2, $3, $4", kinds.TEXT, kinds.BIGINT, kinds.MOMENT, kinds.TEXT)
-    assert await connection.together(statement("a", 5, moment, None)) == [[("a", 5, moment, None)]]
+    assert await connection.run_batch(statement("a", 5, moment, None)) == [[("a", 5, moment, None)]]
 
 
 async def test_each_statement_has_its_rows(connection: Connection) -> None:
-    assert await connection.together(ONE(), NUMBERS([]), NUMBERS([7, 8])) == [[(1,)], [], [(7,), (8,)]]
-    assert await connection.together(NUMBERS([9]), ONE()) == [[(9,)], [(1,)]]
+    assert await connection.run_batch(ONE(), NUMBERS([]), NUMBERS([7, 8])) == [[(1,)], [], [(7,), (8,)]]
+    assert await connection.run_batch(NUMBERS([9]), ONE()) == [[(9,)], [(1,)]]
 
 
 async def test_more_than_the_socket_takes_at_once(connection: Connection) -> None:
     blobs = [b"x" * 2**20] * 64
-    [rows] = await connection.together(Statement("SELECT n FROM unnest($1) AS n", kinds.BLOBS)(blobs))
+    [rows] = await connection.run_batch(Statement("SELECT n FROM unnest($1) AS n", kinds.BLOBS)(blobs))
     assert [len(blob) for (blob,) in rows] == [2**20] * 64
 
 
 async def test_statements_are_one_transaction_that_the_caller_ends(connection: Connection, conninfo: str) -> None:
     insert = Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)
-    await connection.together(insert([1]))
-    await connection.together(insert([2]))
+    await connection.run_batch(insert([1]))
+    await connection.run_batch(insert([2]))
     await connection.rollback()
-    await connection.together(insert([3]), commit=True)
+    await connection.run_batch(insert([3]), commit=True)
     assert connection.info.transaction_status == pq.TransactionStatus.IDLE
     async with await Connection.connect(conninfo) as other:
         assert await (await other.execute("SELECT n FROM kept")).fetchall() == [(3,)]
@@ -79,22 +79,22 @@ async def test_statements_are_one_transaction_that_the_caller_ends(connection: C
 async def test_no_statement_runs_after_a_failed_one(connection: Connection) -> None:
     insert = Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)
     with pytest.raises(psycopg.errors.DivisionByZero):
-        await connection.together(insert([1]), FAULTY([1]), insert([2]), commit=True)
+        await connection.run_batch(insert([1]), FAULTY([1]), insert([2]), commit=True)
     assert connection.info.transaction_status == pq.TransactionStatus.INERROR
     await connection.rollback()
-    assert await connection.together(Statement("SELECT n FROM kept")(), FAULTY([2]), insert([2])) == [[], [(1,)], []]
+    assert await connection.run_batch(Statement("SELECT n FROM kept")(), FAULTY([2]), insert([2])) == [[], [(1,)], []]
 
 
 async def test_statements_mix_with_psycopg_s_own(connection: Connection) -> None:
-    await connection.together(Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)([1]))
+    await connection.run_batch(Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)([1]))
     cursor = await connection.execute("SELECT n FROM kept WHERE n = %s", (1,))
     assert await cursor.fetchall() == [(1,)]
     await connection.rollback()
-    assert await connection.together(ONE()) == [[(1,)]]
+    assert await connection.run_batch(ONE()) == [[(1,)]]
 
 
 async def test_a_wait_that_is_cancelled_closes_the_connection(connection: Connection) -> None:
-    waiting = asyncio.create_task(connection.together(SLEEP()))
+    waiting = asyncio.create_task(connection.run_batch(SLEEP()))
     await asyncio.sleep(0)  # it is sent
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -103,7 +103,7 @@ async def test_a_wait_that_is_cancelled_closes_the_connection(connection: Connec
 
 
 async def test_lost_server_is_an_operational_error(connection: Connection, conninfo: str) -> None:
-    waiting = asyncio.create_task(connection.together(SLEEP()))
+    waiting = asyncio.create_task(connection.run_batch(SLEEP()))
     async with await Connection.connect(conninfo) as other:
         await other.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
     with pytest.raises(psycopg.OperationalError):
@@ -137,5 +137,5 @@ async def ask_for_ever(conninfo: str, served: asyncio.Event) -> None:
         with suppress(psycopg.OperationalError):
             async with await Connection.connect(conninfo) as connection:
                 while True:
-                    assert await connection.together(ONE(), commit=True) == [[(1,)]]
+                    assert await connection.run_batch(ONE(), commit=True) == [[(1,)]]
                     served.set()
