@@ -5,41 +5,41 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.signing_in import Entrance, Premises, running_premises
-from tests.cli.support import Home, Place
+from tests.cli.sign_in_support import SignInHome, SignInServices, running_sign_in_services
+from tests.cli.support import Home, Workspace
 from tests.sdk.support import Served, serving
 from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A home without anything."""
+    """An empty home."""
     return Home(tmp_path)
 
 
 @pytest.fixture(scope="session")
 async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
-    """The service, shared by all tests: each makes an organization of its own, and none moves the clock."""
+    """The service, shared by all tests: each creates its own organization, and none moves the clock."""
     with postgres.database() as conninfo:
         async with serving(conninfo) as running:
             yield running
 
 
 @pytest.fixture
-async def place(served: Served, home: Home) -> Place:
+async def workspace(served: Served, home: Home) -> Workspace:
     """An organization of the service."""
-    return Place(served, await served.service.organization(), home)
+    return Workspace(served, await served.service.organization(), home)
 
 
 @pytest.fixture(scope="session")
-async def premises(postgres: PostgresServer, people: Path) -> AsyncIterator[Premises]:
-    """A service and the demo's identity provider, shared by all tests: none stops either of them."""
+async def sign_in_services(postgres: PostgresServer, people: Path) -> AsyncIterator[SignInServices]:
+    """A service and the demo's identity provider, shared by all tests; no test stops them."""
     with postgres.database() as conninfo:
-        async with running_premises(conninfo, people) as running:
+        async with running_sign_in_services(conninfo, people) as running:
             yield running
 
 
 @pytest.fixture
-def entrance(premises: Premises, home: Home) -> Entrance:
-    """The same, with a home that knows both."""
-    return Entrance.at(premises, home)
+def sign_in_home(sign_in_services: SignInServices, home: Home) -> SignInHome:
+    """The same, with a home whose default profile names both."""
+    return SignInHome.at(sign_in_services, home)

@@ -1,4 +1,4 @@
-"""What tests of the commands share: ``tenantry`` with a home of its own, in this process, in another, on a terminal."""
+"""Runs ``tenantry`` for tests with a separate home: in this process, as a process, and on a terminal."""
 
 import asyncio
 import contextlib
@@ -38,13 +38,13 @@ _ON_TERMINAL: Final = (
 
 
 class Home(NamedTuple):
-    """A folder that is home, with nothing of the one who runs the tests."""
+    """An empty home folder."""
 
     folder: Path
 
     @property
     def values(self) -> dict[str, str]:
-        """The variables that make it so."""
+        """The variables that name the folder."""
         return {
             "HOME": str(self.folder),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
@@ -54,7 +54,7 @@ class Home(NamedTuple):
 
     @property
     def kept(self) -> Path:
-        """Where sign-ins are kept, a folder a profile."""
+        """The folder of the stored sign-ins, one folder a profile."""
         return self.folder / "state" / "tenantry"
 
     def configure(self, text: str) -> None:
@@ -64,42 +64,42 @@ class Home(NamedTuple):
         path.write_text(text)
 
     async def run(self, *arguments: str, **values: str) -> Done:
-        """A command in this process; ``values`` are further variables."""
+        """Run a command in this process; ``values`` are further variables."""
         return await self.run_with(QUICK, *arguments, **values)
 
     async def run_with(self, waits: WaitTimes, *arguments: str, **values: str) -> Done:
-        """The same, with other waits than short ones."""
+        """Run a command with these wait times instead of short ones."""
         values = {**self.values, **values}
         async with command_runner.running(*arguments, folder=self.folder, waits=waits, **values) as command:
             return await command.done()
 
     async def at_terminal(self, typed: str, *arguments: str, **values: str) -> Done:
-        """The same for a command that takes its streams for a terminal of 80 columns, at which somebody types this."""
+        """Run a command on what it takes for a terminal of 80 columns, with this input."""
         values = {"TERM": "xterm-256color", "COLUMNS": "80", **self.values, **values}
         return await command_runner.invoke_async(*arguments, folder=self.folder, typed=typed, **values)
 
     def running(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Command]:
-        """The same for a command that goes on while the test does something."""
+        """Start a command in this process."""
         return command_runner.running(*arguments, folder=self.folder, waits=QUICK, **{**self.values, **values})
 
     async def run_process(self, *arguments: str, **values: str) -> Done:
-        """A command that ends by itself, as a process of its own."""
+        """Run a command as a process."""
         return await run(*arguments, folder=self.folder, **{**self.values, **values})
 
     def running_process(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Running]:
-        """A command that goes on, as a process of its own."""
+        """Start a command as a process."""
         return running(*arguments, folder=self.folder, **{**self.values, **values})
 
 
-def made_demo(home: Home, address: str, key: str = DEMO_KEY, **more: str) -> None:
-    """Leave what a demo leaves in its folder."""
+def create_demo(home: Home, address: str, key: str = DEMO_KEY, **more: str) -> None:
+    """Create the files of a demo."""
     folder = home.folder / ".tenantry"
     folder.mkdir()
     lines = [f"{name}={value}\n" for name, value in {ADDRESS: address, LIVE_KEY: key, **more}.items()]
     (folder / DEMO_FILE).write_text("".join(lines))
 
 
-class Place(NamedTuple):
+class Workspace(NamedTuple):
     """An organization of the running service, and a home where its OWNER key is set."""
 
     served: Served
@@ -112,44 +112,44 @@ class Place(NamedTuple):
         return {"TENANTRY_BASE_URL": self.served.url, "TENANTRY_API_KEY": str(self.organization.owner.credential)}
 
     async def run(self, *arguments: str, **values: str) -> Done:
-        """A command with that key, unless ``values`` say otherwise."""
+        """Run a command with that key, unless ``values`` name another."""
         return await self.home.run(*arguments, **{**self.values, **values})
 
     async def at_terminal(self, typed: str, *arguments: str, **values: str) -> Done:
-        """The same at what it takes for a terminal: see `Home.at_terminal`."""
+        """Run a command on a terminal: see `Home.at_terminal`."""
         return await self.home.at_terminal(typed, *arguments, **{**self.values, **values})
 
     async def done(self, *arguments: str, **values: str) -> str:
-        """What such a command writes on stdout; it has to succeed."""
+        """Run a command that must succeed, and return its stdout."""
         ended = await self.run(*arguments, **values)
         assert ended.code == 0, ended
         return ended.out
 
     async def key(self, *scopes: str, **fields: Any) -> tuple[str, str]:
-        """Id and secret of a new key."""
+        """Create a key; return its id and secret."""
         made = await self.served.service.key(self.organization.owner, self.organization.id, *scopes, **fields)
         return made.id, str(made.caller.credential)
 
 
-def _piped(place: Place, script: str, **values: str) -> subprocess.CompletedProcess[str]:
-    """A script of the shell in which ``tenantry`` is the command."""
+def _piped(workspace: Workspace, script: str, **values: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell script in which ``tenantry`` is the command."""
     environment = {
         "PATH": os.environ["PATH"],
         "LANG": "C.UTF-8",
         "PYTHONPATH": AS_INSTALLED,
-        **place.home.values,
-        **place.values,
+        **workspace.home.values,
+        **workspace.values,
         **values,
     }
     return subprocess.run(
         ["bash", "-c", f"tenantry() {{ {sys.executable} -m tenantry \"$@\"; }}; {script}"],
-        cwd=place.home.folder, env=environment, check=False, capture_output=True, text=True,
+        cwd=workspace.home.folder, env=environment, check=False, capture_output=True, text=True,
     )  # fmt: skip
 
 
-async def in_shell(place: Place, script: str, **values: str) -> "subprocess.CompletedProcess[str]":
+async def in_shell(workspace: Workspace, script: str, **values: str) -> "subprocess.CompletedProcess[str]":
     """A script of bash in which ``tenantry`` is the command, with the organization's OWNER key."""
-    return await asyncio.to_thread(_piped, place, script, **values)
+    return await asyncio.to_thread(_piped, workspace, script, **values)
 
 
 class Terminal(NamedTuple):
@@ -195,12 +195,12 @@ def _on_terminal(
 
 
 def _conversation(terminal: int, answer: str) -> str:
-    """All that the terminal shows until the command is gone; the answer is typed once the question is there.
+    """Return what the terminal shows until the command ends; types the answer once the question is there.
 
     Ctrl-C is pressed until it is heard: one that comes just before the command reads waits for the next key.
     """
     shown, asked, presses = bytearray(), False, _PATIENCE * 2
-    with contextlib.suppress(OSError):  # that is how a terminal ends
+    with contextlib.suppress(OSError):  # a terminal ends with an error
         while presses:
             silent = not select.select([terminal], [], [], 0.5)[0]
             if silent:

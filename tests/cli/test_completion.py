@@ -11,12 +11,12 @@ from typing import Final
 
 import psycopg
 
-from tests.cli.signing_in import Entrance
-from tests.cli.support import Home, Place
+from tests.cli.sign_in_support import SignInHome
+from tests.cli.support import Home, Workspace
 from tests.support.commands import AS_INSTALLED
 from tests.support.findings import free_port
 
-# What bash offers for the words of a line, the last of which is being typed, a line each.
+# Prints what bash offers for the words of a line, the last of which is incomplete.
 BASH: Final = """
 source completion.bash
 COMP_LINE="$*" COMP_POINT=${#COMP_LINE}
@@ -41,48 +41,48 @@ async def environment(home: Home, values: dict[str, str]) -> dict[str, str]:
     return {"PATH": path, "PYTHONPATH": AS_INSTALLED, "LANG": "C.UTF-8", **home.values, **values}
 
 
-async def test_commands_options_and_ids_are_completed(place: Place) -> None:
-    key_id, _ = await place.key("a:b", name="CI für: alle")
-    assert await offered(place.home, "ke") == ["keys"]
-    assert await offered(place.home, "keys", "re") == ["revoke"]
-    assert await offered(place.home, "keys", "list", "--st") == ["--status"]
-    assert await offered(place.home, "keys", "show", key_id[:-3], **place.values) == [key_id]
+async def test_commands_options_and_ids_are_completed(workspace: Workspace) -> None:
+    key_id, _ = await workspace.key("a:b", name="CI für: alle")
+    assert await offered(workspace.home, "ke") == ["keys"]
+    assert await offered(workspace.home, "keys", "re") == ["revoke"]
+    assert await offered(workspace.home, "keys", "list", "--st") == ["--status"]
+    assert await offered(workspace.home, "keys", "show", key_id[:-3], **workspace.values) == [key_id]
 
 
-async def test_names_of_older_objects_cannot_command_the_terminal(place: Place) -> None:
-    key_id, _ = await place.key("a:b")
-    with psycopg.connect(place.served.service.conninfo) as connection:
+async def test_control_characters_in_names_are_replaced(workspace: Workspace) -> None:
+    key_id, _ = await workspace.key("a:b")
+    with psycopg.connect(workspace.served.service.conninfo) as connection:
         connection.execute("UPDATE api_keys SET name = %s WHERE id = %s", ("a\x1b[31m\nb\u202ec", key_id))
     line = f"tenantry keys show {key_id}"
-    done = await place.run(_TENANTRY_COMPLETE="zsh_complete", COMP_WORDS=line, COMP_CWORD="3")
+    done = await workspace.run(_TENANTRY_COMPLETE="zsh_complete", COMP_WORDS=line, COMP_CWORD="3")
     assert done.out.splitlines() == ["plain", key_id, "a\ufffd[31m\ufffdb\ufffdc"]
 
 
-async def test_bash_completes_commands_and_ids(place: Place) -> None:
-    key_id, _ = await place.key("a:b", name="CI für: alle")
-    variables = await environment(place.home, place.values)
+async def test_bash_completes_commands_and_ids(workspace: Workspace) -> None:
+    key_id, _ = await workspace.key("a:b", name="CI für: alle")
+    variables = await environment(workspace.home, workspace.values)
     for words, expected in ((["keys", "re"], "revoke"), (["keys", "show", key_id[:-3]], key_id)):
         done = await asyncio.to_thread(
             subprocess.run,
-            ["bash", "--norc", "-c", BASH, "bash", "tenantry", *words], cwd=place.home.folder, env=variables,
+            ["bash", "--norc", "-c", BASH, "bash", "tenantry", *words], cwd=workspace.home.folder, env=variables,
             check=False, capture_output=True, text=True,
         )  # fmt: skip
         assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
-async def test_ids_that_were_given_are_not_offered_again(place: Place) -> None:
-    one, _ = await place.key("a:b")
-    two, _ = await place.key("a:b")
-    offers = await offered(place.home, "keys", "revoke", one, "key_", **place.values)
+async def test_ids_on_the_line_are_not_offered_again(workspace: Workspace) -> None:
+    one, _ = await workspace.key("a:b")
+    two, _ = await workspace.key("a:b")
+    offers = await offered(workspace.home, "keys", "revoke", one, "key_", **workspace.values)
     assert two in offers
     assert one not in offers
 
 
-async def test_ids_are_of_the_service_that_the_line_names(place: Place) -> None:
-    secret = place.values["TENANTRY_API_KEY"]
-    project_id = (await place.done("projects", "create", "--name", "a")).strip()
-    words = ("projects", "show", "--base-url", place.served.url, "proj_")
-    assert await offered(place.home, *words, TENANTRY_API_KEY=secret) == [project_id]
+async def test_ids_come_from_the_service_on_the_line(workspace: Workspace) -> None:
+    secret = workspace.values["TENANTRY_API_KEY"]
+    project_id = (await workspace.done("projects", "create", "--name", "a")).strip()
+    words = ("projects", "show", "--base-url", workspace.served.url, "proj_")
+    assert await offered(workspace.home, *words, TENANTRY_API_KEY=secret) == [project_id]
 
 
 def typed_into_bash(home: Home, line: str, variables: dict[str, str], until: str) -> str:
@@ -106,22 +106,22 @@ def typed_into_bash(home: Home, line: str, variables: dict[str, str], until: str
     return shown
 
 
-async def test_address_on_the_line_does_not_confuse_bash(place: Place) -> None:
-    variables = await environment(place.home, {"TENANTRY_API_KEY": place.values["TENANTRY_API_KEY"]})
-    project_id = (await place.done("projects", "create", "--name", "a")).strip()
-    line = f"tenantry projects show --base-url {place.served.url} proj\t"
-    assert project_id in await asyncio.to_thread(typed_into_bash, place.home, line, variables, project_id)
+async def test_bash_completes_after_an_address(workspace: Workspace) -> None:
+    variables = await environment(workspace.home, {"TENANTRY_API_KEY": workspace.values["TENANTRY_API_KEY"]})
+    project_id = (await workspace.done("projects", "create", "--name", "a")).strip()
+    line = f"tenantry projects show --base-url {workspace.served.url} proj\t"
+    assert project_id in await asyncio.to_thread(typed_into_bash, workspace.home, line, variables, project_id)
 
 
-async def test_completion_waits_for_no_new_token(entrance: Entrance) -> None:
-    assert (await entrance.sign_in()).code == 0
-    entrance.expire()
-    before = entrance.kept
-    assert await offered(entrance.home, "keys", "show", "key_nobody") == []
-    assert entrance.kept == before
+async def test_completion_does_not_refresh_the_token(sign_in_home: SignInHome) -> None:
+    assert (await sign_in_home.sign_in()).code == 0
+    sign_in_home.expire()
+    before = sign_in_home.kept
+    assert await offered(sign_in_home.home, "keys", "show", "key_nobody") == []
+    assert sign_in_home.kept == before
 
 
-async def test_nothing_is_said_where_ids_cannot_be_had(home: Home) -> None:
+async def test_completion_without_a_service_is_silent(home: Home) -> None:
     home.configure("[profiles.broken]\nnonsense = 1\n")
     for values in ({}, {"TENANTRY_API_KEY": "svc_live_x", "TENANTRY_BASE_URL": f"http://127.0.0.1:{free_port()}"}):
         assert await offered(home, "keys", "show", "key_", **values) == []

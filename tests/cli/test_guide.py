@@ -11,30 +11,30 @@ from typing import Final
 import msgspec
 
 from tenantry.cli.client_configuration import Config
-from tests.cli.support import SECRET, Place
+from tests.cli.support import SECRET, Workspace
 from tests.sdk.test_readme import blocks
 from tests.support.commands import AS_INSTALLED
 
 GUIDE: Final = Path(__file__).parents[2] / "docs" / "command-line.md"
 
 
-async def test_commands_of_the_guide_run_from_its_beginning_to_its_end(place: Place) -> None:
+async def test_commands_of_the_guide_run(workspace: Workspace) -> None:
     script = "set -euo pipefail\n" + "\n".join(blocks(GUIDE, "sh"))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {"PATH": path, "PYTHONPATH": AS_INSTALLED, **place.home.values, **place.values}
+    environment = {"PATH": path, "PYTHONPATH": AS_INSTALLED, **workspace.home.values, **workspace.values}
     done = await asyncio.to_thread(
         subprocess.run,
-        ["bash", "-c", script], cwd=place.home.folder, env=environment,
+        ["bash", "-c", script], cwd=workspace.home.folder, env=environment,
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "may           everything (OWNER)" in done.stdout
     assert "exit code 5" in done.stdout
     assert not SECRET.search(done.stdout + done.stderr)
-    assert '"id"' in (place.home.folder / "newest.json").read_text()
+    assert '"id"' in (workspace.home.folder / "newest.json").read_text()
 
 
-def test_configuration_of_the_guide_is_one() -> None:
+def test_configuration_of_the_guide_is_valid() -> None:
     [text] = blocks(GUIDE, "toml")
     config = msgspec.convert(tomllib.loads(text), Config)
     assert config.profiles["work"].keyring

@@ -1,4 +1,4 @@
-"""Signing in with a browser, which answers on loopback; and answers that are not the provider's."""
+"""Sign-in with a browser, whose response arrives on loopback; and responses that are not the provider's."""
 
 import asyncio
 import json
@@ -10,13 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.cli.signing_in import Entrance, Premises, address_in, outside
+from tests.cli.sign_in_support import SignInHome, SignInServices, address_in, browser_client
 from tests.cli.support import Home
 from tests.support.command_runner import Command
 from tests.support.commands import Done
 from tests.support.sign_in import ADA, Form
 
-# Stands for a browser, in which somebody refuses: it talks, and tells what it was given.
+# A fake browser that denies the sign-in. It writes to its streams, and records what it was given.
 BROWSER: Final = """
 import json, os, pathlib, sys, urllib.parse, urllib.request
 print("chatter", flush=True)
@@ -44,24 +44,24 @@ class Opened(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-async def opened(premises: Premises, tmp_path_factory: pytest.TempPathFactory) -> Opened:
-    """A browser that was opened by a process of its own, in a folder that has a module of the library's name."""
-    home = Entrance.at(premises, Home(tmp_path_factory.mktemp("home"))).home
+async def opened(sign_in_services: SignInServices, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """A browser opened by a command that runs as a process, in a folder with a module named as the library."""
+    home = SignInHome.at(sign_in_services, Home(tmp_path_factory.mktemp("home"))).home
     browser = home.folder / "browser.py"
     browser.write_text(BROWSER)
     (home.folder / "webbrowser.py").write_text("raise SystemExit('of the folder')")
     secrets = {"TENANTRY_API_KEY": "a", "API_KEY_PEPPER": "b", "DATABASE_URL": "c", "AWS_SECRET_ACCESS_KEY": "d"}
-    values = {**secrets, "BROWSER": f"{sys.executable} {browser} %s", "ISSUER": premises.companion.issuer}
+    values = {**secrets, "BROWSER": f"{sys.executable} {browser} %s", "ISSUER": sign_in_services.companion.issuer}
     done = await home.run_process("login", "--json", **values)
     seen = json.loads((home.folder / "seen.json").read_text())
     return Opened(done, secrets=set(secrets), **seen)
 
 
-def test_browser_is_opened_at_the_address_that_is_told(opened: Opened) -> None:
+def test_browser_opens_the_printed_address(opened: Opened) -> None:
     assert opened.address in opened.done.err.splitlines()
 
 
-def test_browser_gets_no_stream_and_no_secret_and_runs_nothing_of_the_folder(opened: Opened) -> None:
+def test_browser_gets_no_stream_and_no_secret_and_imports_nothing_from_the_folder(opened: Opened) -> None:
     assert (opened.done.code, opened.done.out) == (4, "")
     assert "chatter" not in opened.done.err
     assert opened.streams == ["/dev/null"] * 3
@@ -70,15 +70,15 @@ def test_browser_gets_no_stream_and_no_secret_and_runs_nothing_of_the_folder(ope
 
 
 async def end(command: Command) -> None:
-    """Let the identity provider refuse, so that the command ends."""
+    """Deny the sign-in, so that the command ends."""
     query = parse_qs(urlsplit(await address_in(command)).query)
-    async with outside() as client:
+    async with browser_client() as client:
         answer = {"error": "access_denied", "state": query["state"][0]}
         await client.get(query["redirect_uri"][0], params=answer)
 
 
 def reset(callback: str, target: str | None = None) -> None:
-    """Connect to the callback, ask for this there, and reset the connection."""
+    """Send a request to the callback, and reset the connection."""
     address = urlsplit(callback)
     with socket.create_connection((address.hostname, address.port)) as connection:
         if target is not None:
@@ -86,11 +86,11 @@ def reset(callback: str, target: str | None = None) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-async def test_answer_counts_though_whoever_brings_it_does_not_stay(entrance: Entrance) -> None:
-    async with entrance.logging_in("--no-browser") as command:
+async def test_response_counts_even_if_the_browser_disconnects(sign_in_home: SignInHome) -> None:
+    async with sign_in_home.start_login("--no-browser") as command:
         query = parse_qs(urlsplit(await address_in(command)).query)
         callback = query["redirect_uri"][0]
-        answer = f"error=access_denied&iss={entrance.companion.issuer}&state={query['state'][0]}"
+        answer = f"error=access_denied&iss={sign_in_home.companion.issuer}&state={query['state'][0]}"
         for target in (None, "/", "http://[", f"/callback?{answer}"):
             await asyncio.to_thread(reset, callback, target)
         assert await command.wait() == 4
@@ -98,8 +98,8 @@ async def test_answer_counts_though_whoever_brings_it_does_not_stay(entrance: En
     assert "Traceback" not in command.text["err"]
 
 
-async def test_what_is_no_address_is_turned_away(entrance: Entrance) -> None:
-    async with entrance.logging_in("--no-browser") as command:
+async def test_malformed_address_is_rejected(sign_in_home: SignInHome) -> None:
+    async with sign_in_home.start_login("--no-browser") as command:
         callback = urlsplit(parse_qs(urlsplit(await address_in(command)).query)["redirect_uri"][0])
         reader, writer = await asyncio.open_connection(callback.hostname, callback.port)
         writer.write(b"GET http://[ HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -110,8 +110,8 @@ async def test_what_is_no_address_is_turned_away(entrance: Entrance) -> None:
     assert "Traceback" not in command.text["err"]
 
 
-async def test_request_is_as_the_standards_want_it(entrance: Entrance) -> None:
-    async with entrance.logging_in("--no-browser", "--scope", "openid", "--audience", "urn:a") as command:
+async def test_authorization_request_follows_the_standards(sign_in_home: SignInHome) -> None:
+    async with sign_in_home.start_login("--no-browser", "--scope", "openid", "--audience", "urn:a") as command:
         asked = parse_qs(urlsplit(await address_in(command)).query)
         await end(command)
     assert asked["response_type"] == ["code"]
@@ -122,8 +122,8 @@ async def test_request_is_as_the_standards_want_it(entrance: Entrance) -> None:
     assert (asked["scope"], asked["audience"], asked["resource"]) == (["openid"], ["urn:a"], ["urn:a"])
 
 
-async def test_answers_of_others_are_turned_away_and_the_right_one_counts(entrance: Entrance) -> None:
-    async with entrance.logging_in("--no-browser") as command, outside() as client:
+async def test_responses_with_a_wrong_state_are_rejected(sign_in_home: SignInHome) -> None:
+    async with sign_in_home.start_login("--no-browser") as command, browser_client() as client:
         address = await address_in(command)
         query = parse_qs(urlsplit(address).query)
         callback, state = query["redirect_uri"][0], query["state"][0]
@@ -132,13 +132,13 @@ async def test_answers_of_others_are_turned_away_and_the_right_one_counts(entran
         assert (await client.get(callback.replace("/callback", "/favicon.ico"))).status_code == 404
         form = Form((await client.get(address)).text)
         chosen = await client.post(
-            entrance.companion.issuer + form.action, data={**form.fields, "user": ADA.sub}, follow_redirects=True
+            sign_in_home.companion.issuer + form.action, data={**form.fields, "user": ADA.sub}, follow_redirects=True
         )
         assert chosen.status_code == 200
         assert await command.wait() == 0, command.text
 
 
-async def test_refusal_of_the_provider_ends_the_sign_in(entrance: Entrance) -> None:
+async def test_error_response_ends_the_sign_in(sign_in_home: SignInHome) -> None:
     for answer, said in (
         ("error=access_denied&error_description=Not%20you&iss={issuer}", "Not you"),
         ("code=a&iss=https://evil.example", "not from the identity provider"),
@@ -146,10 +146,10 @@ async def test_refusal_of_the_provider_ends_the_sign_in(entrance: Entrance) -> N
         ("iss={issuer}", "has no code"),
         ("code=made-up&iss={issuer}", "gave no token"),
     ):
-        async with entrance.logging_in("--no-browser") as command, outside() as client:
+        async with sign_in_home.start_login("--no-browser") as command, browser_client() as client:
             query = parse_qs(urlsplit(await address_in(command)).query)
-            given = answer.format(issuer=entrance.companion.issuer)
+            given = answer.format(issuer=sign_in_home.companion.issuer)
             await client.get(f"{query['redirect_uri'][0]}?{given}&state={query['state'][0]}")
             assert await command.wait() == 4
         assert said in command.text["err"]
-    assert not entrance.tokens.exists()
+    assert not sign_in_home.tokens.exists()

@@ -1,5 +1,5 @@
 """Fixtures of the tests of the commands that need a browser, Node.js or other shells than bash."""
 
-from tests.cli.conftest import entrance, home, place, premises, served
+from tests.cli.conftest import home, served, sign_in_home, sign_in_services, workspace
 
-__all__ = ["entrance", "home", "place", "premises", "served"]
+__all__ = ["home", "served", "sign_in_home", "sign_in_services", "workspace"]

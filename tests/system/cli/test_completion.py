@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.support import Home, Place
+from tests.cli.support import Home, Workspace
 from tests.support.required import debian_program
 
 # What each shell offers for the words of a line, the last of which is being typed; one a line, ids before descriptions.
@@ -46,12 +46,12 @@ async def offered(shell: str, home: Home, *words: str, **values: str) -> list[st
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-async def test_commands_options_and_ids_are_completed(place: Place, shell: str) -> None:
-    key_id, _ = await place.key("a:b", name="CI für: alle")
-    assert await offered(shell, place.home, "ke") == ["keys"]
-    assert await offered(shell, place.home, "keys", "re") == ["revoke"]
-    assert await offered(shell, place.home, "keys", "list", "--st") == ["--status"]
-    assert await offered(shell, place.home, "keys", "show", key_id[:-3], **place.values) == [key_id]
+async def test_commands_options_and_ids_are_completed(workspace: Workspace, shell: str) -> None:
+    key_id, _ = await workspace.key("a:b", name="CI für: alle")
+    assert await offered(shell, workspace.home, "ke") == ["keys"]
+    assert await offered(shell, workspace.home, "keys", "re") == ["revoke"]
+    assert await offered(shell, workspace.home, "keys", "list", "--st") == ["--status"]
+    assert await offered(shell, workspace.home, "keys", "show", key_id[:-3], **workspace.values) == [key_id]
 
 
 async def test_files_are_completed_where_a_command_takes_files(home: Home) -> None:

@@ -1,4 +1,4 @@
-"""A server of the outside world that answers as a test chooses: an identity provider, a service, or a proxy."""
+"""A server of the browser_client world that answers as a test chooses: an identity provider, a service, or a proxy."""
 
 import asyncio
 import json
@@ -22,30 +22,30 @@ GOOD: Final = {"access_token": "access-1", "token_type": "Bearer", "expires_in":
 
 
 class Reply(NamedTuple):
-    """An answer, which is given once ``when`` is set."""
+    """A response, sent once ``when`` is set."""
 
     status: int
     document: dict[str, Any]
     when: asyncio.Event | None = None
 
 
-class Asked(NamedTuple):
+class ReceivedForm(NamedTuple):
     """A request: its path, and the form that came with it."""
 
     path: str
     form: dict[str, str]
 
 
-class StandIn:
-    """Has a list of answers for each path, of which the last is given again and again."""
+class FakeProvider:
+    """A fake identity provider and service: it has a list of responses for each path, and repeats the last one."""
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedForm] = []
         self.described: dict[str, Any] = {}
-        """What it says of itself as an identity provider, beside where its endpoints are."""
+        """Further fields of the discovery document."""
         self.on_request: dict[str, Callable[[], object]] = {}
-        """What happens when somebody asks there."""
+        """Functions to call on a request, by path."""
         self.answers: dict[str, list[Reply]] = {
             CODE: [Reply(200, self.code(interval=0))],
             TOKEN: [Reply(200, GOOD)],
@@ -54,16 +54,16 @@ class StandIn:
         }
 
     def code(self, **fields: float) -> dict[str, Any]:
-        """What the device authorization endpoint answers."""
+        """Return the response of the device authorization endpoint."""
         uri = "https://login.example.com/device"
         return {"device_code": "d", "user_code": "ABCD-EFGH", "verification_uri": uri, "expires_in": 600, **fields}
 
     def answer(self, path: str, *replies: Reply) -> None:
-        """Give these there."""
+        """Set the responses of a path."""
         self.answers[path] = list(replies)
 
-    def asked_for(self, path: str) -> list[dict[str, str]]:
-        """The forms that came there."""
+    def forms_at(self, path: str) -> list[dict[str, str]]:
+        """Return the forms sent to a path."""
         return [asked.form for asked in self.asked if asked.path == path]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,7 +76,7 @@ class StandIn:
         while (message := await receive()).get("more_body"):
             body += message["body"]
         body += message.get("body", b"")
-        self.asked.append(Asked(scope["path"], dict(parse_qsl(body.decode()))))
+        self.asked.append(ReceivedForm(scope["path"], dict(parse_qsl(body.decode()))))
         self.on_request.get(scope["path"], lambda: None)()
         reply = self._reply(scope["path"])
         if reply.when is not None:
@@ -98,14 +98,14 @@ class StandIn:
         return self.answers[path].pop(0) if len(replies) > 1 else replies[0]
 
     def flags(self, service: str | None = None) -> list[str]:
-        """The options of `tenantry login` that mean this identity provider, and itself or this one as the service."""
+        """Return the options of `tenantry login` for this provider, with itself or another as the service."""
         return ["--base-url", service or self.url, "--issuer", self.url, "--client-id", CLIENT]
 
 
 @asynccontextmanager
-async def stand_in() -> AsyncIterator[StandIn]:
-    """One that listens on loopback."""
-    server = StandIn()
+async def fake_provider() -> AsyncIterator[FakeProvider]:
+    """Start one on loopback."""
+    server = FakeProvider()
     async with served(server) as url:
         server.url = url
         yield server
@@ -113,7 +113,7 @@ async def stand_in() -> AsyncIterator[StandIn]:
 
 @asynccontextmanager
 async def proxy() -> AsyncIterator[tuple[dict[str, str], set[str]]]:
-    """The variables that name a proxy, which passes nothing on; and what it is asked for, a line each."""
+    """Give the variables that name a proxy that forwards nothing, and the targets that it is asked for."""
     asked: set[str] = set()
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -129,7 +129,7 @@ async def proxy() -> AsyncIterator[tuple[dict[str, str], set[str]]]:
 
 
 def signed_in(home: Home, service: str, issuer: str, *, ends_in: float, client: str = CLIENT) -> None:
-    """Let somebody have signed in there, with a token that ends so many seconds from now."""
+    """Store a sign-in, with a token that expires so many seconds from now."""
     folder = home.kept / "default"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     session = {"base_url": service, "issuer": issuer, "client_id": client}
@@ -147,6 +147,6 @@ def signed_in(home: Home, service: str, issuer: str, *, ends_in: float, client: 
 
 
 def kept(home: Home) -> dict[str, Any]:
-    """The tokens that are kept for the default profile."""
+    """Return the stored tokens of the default profile."""
     token: dict[str, Any] = json.loads((home.kept / "default" / "token.json").read_text())
     return token

@@ -36,7 +36,7 @@ def set_password(service, name, text): FILE.write_text(json.dumps({**_all(), f"{
 def delete_password(service, name):
     FILE.write_text(json.dumps({key: text for key, text in _all().items() if key != f"{service}/{name}"}))
 """
-"""Stands for the package, which asks the system; this one has a file."""
+"""A replacement for the package ``keyring``, with a file."""
 
 
 CARL: Final = DemoUser("user_carl", "Carl Example", "carl@demo.example")
@@ -45,7 +45,7 @@ EVE: Final = DemoUser("user_eve", "Eve Example", "eve@demo.example", "org_ended"
 
 
 class RunningClock(ManualClock):
-    """Goes as time does, from the moment at which the service's clock begins."""
+    """A clock that runs from the time at which the service's clock begins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,28 +56,28 @@ class RunningClock(ManualClock):
         return self.now
 
 
-class Premises(NamedTuple):
+class SignInServices(NamedTuple):
     """A service with ADA's organization, and its identity provider."""
 
     served: Served
     companion: Companion
 
 
-class Entrance(NamedTuple):
-    """The same, and a home that knows both."""
+class SignInHome(NamedTuple):
+    """The same, and a home whose default profile names both."""
 
     served: Served
     companion: Companion
     home: Home
 
     @classmethod
-    def at(cls, premises: Premises, home: Home) -> "Entrance":
-        """Let this home know both."""
+    def at(cls, sign_in_services: SignInServices, home: Home) -> "SignInHome":
+        """Configure the default profile of a home."""
         home.configure(
-            f'[profiles.default]\nbase_url = "{premises.served.url}"\n'
-            f'issuer = "{premises.companion.issuer}"\nclient_id = "{CLIENT_ID}"\n'
+            f'[profiles.default]\nbase_url = "{sign_in_services.served.url}"\n'
+            f'issuer = "{sign_in_services.companion.issuer}"\nclient_id = "{CLIENT_ID}"\n'
         )
-        return cls(*premises, home)
+        return cls(*sign_in_services, home)
 
     @property
     def tokens(self) -> Path:
@@ -86,23 +86,23 @@ class Entrance(NamedTuple):
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What is in that file."""
+        """The content of that file."""
         kept: dict[str, Any] = json.loads(self.tokens.read_text())
         return kept
 
     def expire(self) -> None:
-        """Let the access token have ended an hour ago."""
+        """Make the access token have expired an hour ago."""
         self.tokens.write_text(json.dumps({**self.kept, "expires_at": time.time() - 3600}))
 
     async def choose(self, user_code: str, **fields: str) -> str:
-        """The page after the choice of somebody who enters the code."""
-        async with outside() as client:
+        """Enter the code and choose a user; return the page."""
+        async with browser_client() as client:
             form = {"user_code": user_code, **fields}
             return (await client.post(f"{self.companion.issuer}/device/choice", data=form)).text
 
     async def sign_in(self, *arguments: str, user: str = ADA.sub, **values: str) -> Done:
-        """`tenantry login` with these arguments, in which this user signs in at the address that it tells."""
-        async with self.logging_in("--no-browser", *arguments, **values) as command, outside() as client:
+        """Run `tenantry login` with these arguments, and sign this user in at the printed address."""
+        async with self.start_login("--no-browser", *arguments, **values) as command, browser_client() as client:
             address = await address_in(command)
             form = Form((await client.get(address)).text)
             chosen = {**form.fields, "user": user}
@@ -110,18 +110,18 @@ class Entrance(NamedTuple):
             assert answer.status_code == 200, answer.text
             return await command.done()
 
-    def logging_in(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Command]:
-        """`tenantry login` with these arguments; half a minute at most, should a test fail."""
+    def start_login(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Command]:
+        """Start `tenantry login` with these arguments; it ends within 30 s if a test fails."""
         return self.home.running("login", "--timeout", "30", *arguments, **values)
 
 
-def outside() -> httpx2.AsyncClient:
-    """A client of somebody else, such as a browser."""
+def browser_client() -> httpx2.AsyncClient:
+    """Return an HTTP client, such as a browser."""
     return httpx2.AsyncClient(trust_env=False, verify=False, timeout=30)
 
 
 async def address_in(command: Command) -> str:
-    """The address that the command asks to open."""
+    """Return the address that the command prints."""
     await command.until("\n\n", "err")
     found = ADDRESS.search(command.text["err"])
     assert found is not None
@@ -129,7 +129,7 @@ async def address_in(command: Command) -> str:
 
 
 async def code_in(command: Command) -> str:
-    """The code that the command asks to enter."""
+    """Return the code that the command prints."""
     await command.until("Waiting ...", "err")
     found = USER_CODE.search(command.text["err"])
     assert found is not None
@@ -137,8 +137,8 @@ async def code_in(command: Command) -> str:
 
 
 @asynccontextmanager
-async def running_premises(conninfo: str, folder: Path) -> AsyncIterator[Premises]:
-    """Both, running; the identity provider keeps its key in ``folder``."""
+async def running_sign_in_services(conninfo: str, folder: Path) -> AsyncIterator[SignInServices]:
+    """Start both; the identity provider stores its key in ``folder``."""
     clock = RunningClock()
     companion = Companion(
         folder,
@@ -157,13 +157,13 @@ async def running_premises(conninfo: str, folder: Path) -> AsyncIterator[Premise
                 answer = await operator.put(f"/api/v1/tenants/{user.org_id}", body)
                 assert answer.status_code == 201, answer.text
             assert (await operator.delete(f"/api/v1/tenants/{EVE.org_id}")).status_code == 204
-            yield Premises(served, companion)
+            yield SignInServices(served, companion)
     finally:
         await asyncio.to_thread(companion.stop)
 
 
 def with_keyring(home: Home, package: str = KEYRING) -> dict[str, str]:
-    """Let the default profile, which is the last in the file, use this keyring; gives the variables that find it."""
+    """Make the default profile, the last in the file, use this keyring; return the variables that find it."""
     (home.folder / "keyring.py").write_text(package)
     config = home.folder / "config" / "tenantry" / "config.toml"
     text = config.read_text()

@@ -1,4 +1,4 @@
-"""Signing in where the identity provider, the service or the way to them does not do as it should."""
+"""Sign-in with a failing identity provider, service or network."""
 
 import json
 from collections.abc import AsyncIterator
@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.signing_in import Entrance
-from tests.cli.stand_in import (
+from tests.cli.fake_provider import (
     CLIENT,
     CODE,
     DISCOVERY,
@@ -15,13 +14,14 @@ from tests.cli.stand_in import (
     REVOKE,
     TOKEN,
     WHOAMI,
+    FakeProvider,
     Reply,
-    StandIn,
+    fake_provider,
     proxy,
     signed_in,
-    stand_in,
 )
-from tests.cli.support import Home, made_demo
+from tests.cli.sign_in_support import SignInHome
+from tests.cli.support import Home, create_demo
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.support.command_runner import QUICK
 from tests.support.findings import free_port
@@ -33,18 +33,18 @@ WHO: dict[str, Any] = {
 
 
 @pytest.fixture
-async def provider() -> AsyncIterator[StandIn]:
-    """An identity provider, and a service that takes none of its tokens."""
-    async with stand_in() as running:
+async def provider() -> AsyncIterator[FakeProvider]:
+    """An identity provider, and a service that rejects its tokens."""
+    async with fake_provider() as running:
         yield running
 
 
-def is_kept(home: Home) -> bool:
-    """Whether anything of a sign-in is."""
+def is_stored(home: Home) -> bool:
+    """Return whether the folder holds a sign-in."""
     return any(path.stat().st_size for path in (home.kept / "default").iterdir())
 
 
-async def test_code_is_good_for_no_longer_than_is_waited(home: Home, provider: StandIn) -> None:
+async def test_code_is_shown_with_the_shorter_of_lifetime_and_timeout(home: Home, provider: FakeProvider) -> None:
     provider.answer(TOKEN, Reply(400, {"error": "access_denied"}))
     done = await home.run("login", "--device", "--timeout", "90", *provider.flags())
     assert "It is good for 1 min. Waiting ..." in done.err
@@ -55,26 +55,26 @@ async def test_code_is_good_for_no_longer_than_is_waited(home: Home, provider: S
     ("expires_in", "patience", "said"),
     [(600, "1", "The code was not entered within 1 s."), (1, "60", "The code expired before it was entered.")],
 )
-async def test_code_is_asked_about_once_at_least(
-    home: Home, provider: StandIn, expires_in: float, patience: str, said: str
+async def test_token_endpoint_is_polled_at_least_once(
+    home: Home, provider: FakeProvider, expires_in: float, patience: str, said: str
 ) -> None:
     provider.answer(CODE, Reply(200, provider.code(interval=5, expires_in=expires_in)))
     provider.answer(TOKEN, Reply(400, {"error": "authorization_pending"}))
     done = await home.run("login", "--device", "--timeout", patience, *provider.flags())
     assert done.code == 4
     assert said in done.err
-    assert len(provider.asked_for(TOKEN)) == 1
+    assert len(provider.forms_at(TOKEN)) == 1
 
 
-async def test_provider_that_gives_no_token_for_the_moment_is_asked_again(home: Home, provider: StandIn) -> None:
+async def test_temporary_error_is_retried(home: Home, provider: FakeProvider) -> None:
     provider.answer(TOKEN, Reply(503, {"error": "temporarily_unavailable"}), Reply(200, GOOD))
     provider.answer(WHOAMI, Reply(200, WHO))
     done = await home.run("login", "--device", *provider.flags())
     assert done.code == 0, done
-    assert is_kept(home)
+    assert is_stored(home)
 
 
-async def test_terminal_obeys_nothing_that_comes_from_elsewhere(home: Home, provider: StandIn) -> None:
+async def test_control_characters_in_responses_are_replaced(home: Home, provider: FakeProvider) -> None:
     provider.answer(WHOAMI, Reply(200, WHO))
     done = await home.run("login", "--device", *provider.flags())
     assert done.code == 0, done
@@ -87,7 +87,7 @@ async def test_terminal_obeys_nothing_that_comes_from_elsewhere(home: Home, prov
 
 
 @pytest.mark.parametrize("path", ["/a\x1b[2J", "/a b", "/\N{RIGHT-TO-LEFT OVERRIDE}a", "/a\nOpen https://evil.example"])
-async def test_endpoint_that_is_no_address_is_not_shown(home: Home, provider: StandIn, path: str) -> None:
+async def test_malformed_endpoint_is_not_shown(home: Home, provider: FakeProvider, path: str) -> None:
     provider.described = {"authorization_endpoint": f"{provider.url}{path}"}
     done = await home.run("login", "--no-browser", "--timeout", "1", *provider.flags())
     assert done.code == 1
@@ -95,33 +95,33 @@ async def test_endpoint_that_is_no_address_is_not_shown(home: Home, provider: St
     assert f"{path}?" not in done.err
 
 
-async def test_token_that_the_service_refuses_is_ended(home: Home, provider: StandIn) -> None:
+async def test_token_that_the_service_rejects_is_revoked(home: Home, provider: FakeProvider) -> None:
     done = await home.run("login", "--device", *provider.flags())
     assert done.code == 4
     assert "Nothing was stored." in done.err
-    assert not is_kept(home)
-    assert [form["token"] for form in provider.asked_for(REVOKE)] == ["refresh-1"]
+    assert not is_stored(home)
+    assert [form["token"] for form in provider.forms_at(REVOKE)] == ["refresh-1"]
 
 
-async def test_token_that_no_header_can_carry_is_not_kept(home: Home, provider: StandIn) -> None:
+async def test_token_with_invalid_characters_is_not_stored(home: Home, provider: FakeProvider) -> None:
     provider.answer(TOKEN, Reply(200, {**GOOD, "access_token": "an access token"}))
     done = await home.run("login", "--device", *provider.flags())
     assert done.code == 4
     assert "invalid characters" in done.err
-    assert not is_kept(home)
-    assert [form["token"] for form in provider.asked_for(REVOKE)] == ["refresh-1"]
+    assert not is_stored(home)
+    assert [form["token"] for form in provider.forms_at(REVOKE)] == ["refresh-1"]
 
 
-async def test_sign_in_is_kept_though_the_service_is_out_of_reach(home: Home, provider: StandIn) -> None:
+async def test_sign_in_is_stored_while_the_service_is_unreachable(home: Home, provider: FakeProvider) -> None:
     done = await home.run("login", "--device", "--json", *provider.flags(f"http://127.0.0.1:{free_port()}"))
     assert done.code == 0
     document = json.loads(done.out)
     assert document["whoami"] is None
     assert "There was no answer." in document["doubt"]
-    assert is_kept(home)
+    assert is_stored(home)
 
 
-async def test_provider_whose_answer_has_no_end_is_not_waited_for(home: Home, provider: StandIn) -> None:
+async def test_endless_response_times_out(home: Home, provider: FakeProvider) -> None:
     faults = iter([Fault.SLOW_HEAD, Fault.SLOW_BODY])
     async with faulty_proxy(provider.url, lambda: next(faults)) as (address, _):
         flags = ["--base-url", address, "--issuer", address, "--client-id", "a"]
@@ -135,30 +135,28 @@ async def test_provider_whose_answer_has_no_end_is_not_waited_for(home: Home, pr
         assert "does not answer" in done.err
 
 
-async def test_what_is_for_this_machine_goes_past_proxies_and_the_rest_does_not(
-    entrance: Entrance, provider: StandIn
-) -> None:
+async def test_only_requests_to_this_machine_bypass_proxies(sign_in_home: SignInHome, provider: FakeProvider) -> None:
     async with proxy() as (values, asked):
-        assert (await entrance.sign_in(**values)).code == 0
-        entrance.expire()
-        assert (await entrance.home.run("whoami", **values)).code == 0
+        assert (await sign_in_home.sign_in(**values)).code == 0
+        sign_in_home.expire()
+        assert (await sign_in_home.home.run("whoami", **values)).code == 0
         assert asked == set()
         provider.described = {"token_endpoint": "https://login.example.com/token"}
-        done = await entrance.home.run("login", "--device", "--timeout", "1", *provider.flags(), **values)
+        done = await sign_in_home.home.run("login", "--device", "--timeout", "1", *provider.flags(), **values)
         assert done.code == 4
         assert {asked.path for asked in provider.asked} == {DISCOVERY, CODE}
         assert asked == {"CONNECT login.example.com:443"}
 
 
-async def test_renewal_on_this_machine_goes_past_proxies(home: Home, provider: StandIn) -> None:
+async def test_refresh_on_this_machine_bypasses_proxies(home: Home, provider: FakeProvider) -> None:
     async with proxy() as (values, asked):
         signed_in(home, "https://accounts.example.com", provider.url, ends_in=-1)
         await home.run("whoami", **values)
-    assert len(provider.asked_for(TOKEN)) == 1
+    assert len(provider.forms_at(TOKEN)) == 1
     assert asked == {"CONNECT accounts.example.com:443"}
 
 
-async def test_renewal_elsewhere_goes_by_way_of_the_proxy(home: Home, provider: StandIn) -> None:
+async def test_refresh_elsewhere_uses_the_proxy(home: Home, provider: FakeProvider) -> None:
     async with proxy() as (values, asked):
         signed_in(home, provider.url, "https://login.example.com", ends_in=-1)
         done = await home.run("whoami", **values)
@@ -167,18 +165,20 @@ async def test_renewal_elsewhere_goes_by_way_of_the_proxy(home: Home, provider: 
     assert provider.asked == []
 
 
-async def test_provider_of_a_folder_sends_nobody_away_from_this_machine(home: Home, provider: StandIn) -> None:
+async def test_provider_of_a_demo_folder_must_stay_on_this_machine(home: Home, provider: FakeProvider) -> None:
     provider.described["token_endpoint"] = "https://evil.example/token"
-    made_demo(home, provider.url, OIDC_ISSUER=provider.url, OIDC_CLIENT_ID=CLIENT)
+    create_demo(home, provider.url, OIDC_ISSUER=provider.url, OIDC_CLIENT_ID=CLIENT)
     done = await home.run("login", "--device")
     assert done.code == 1
     assert "is on this machine, but its token_endpoint is not" in done.err
-    assert provider.asked_for(CODE) == []
+    assert provider.forms_at(CODE) == []
 
 
-async def test_issuer_of_a_named_profile_goes_before_the_environment(home: Home, provider: StandIn) -> None:
+async def test_issuer_of_a_named_profile_takes_precedence_over_the_environment(
+    home: Home, provider: FakeProvider
+) -> None:
     home.configure(f'[profiles.prod]\nbase_url = "{provider.url}"\nissuer = "{provider.url}"\nclient_id = "{CLIENT}"\n')
     values = {"TENANTRY_ISSUER": f"http://127.0.0.1:{free_port()}", "TENANTRY_CLIENT_ID": "another"}
     assert (await home.run("login", "--device", "--profile", "prod", **values)).code == 4  # the service's refusal
-    assert {form["client_id"] for form in provider.asked_for(CODE)} == {CLIENT}
+    assert {form["client_id"] for form in provider.forms_at(CODE)} == {CLIENT}
     assert (await home.run("login", "--device", "--base-url", provider.url, **values)).code == 6

@@ -9,65 +9,65 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cli.signing_in import Entrance
-from tests.cli.support import DEMO_KEY, Home, Place, made_demo
+from tests.cli.sign_in_support import SignInHome
+from tests.cli.support import DEMO_KEY, Home, Workspace, create_demo
 from tests.support.sign_in import ADA, CLIENT_ID
 
 
-async def who(place: Place, *arguments: str, **values: str) -> dict[str, Any]:
+async def who(workspace: Workspace, *arguments: str, **values: str) -> dict[str, Any]:
     """Who a command takes its caller for, with these variables and no others."""
-    done = await place.home.run("whoami", "--json", *arguments, **values)
+    done = await workspace.home.run("whoami", "--json", *arguments, **values)
     assert done.code == 0, done
     document: dict[str, Any] = json.loads(done.out)
     return document
 
 
-async def keys_of_two(place: Place) -> tuple[tuple[str, str], tuple[str, str]]:
-    return await place.key("projects:read", name="one"), await place.key("projects:read", name="two")
+async def keys_of_two(workspace: Workspace) -> tuple[tuple[str, str], tuple[str, str]]:
+    return await workspace.key("projects:read", name="one"), await workspace.key("projects:read", name="two")
 
 
-async def test_file_of_the_flag_goes_before_the_environment(place: Place) -> None:
-    (one, one_secret), (_, two_secret) = await keys_of_two(place)
-    file = place.home.folder / "key"
+async def test_file_of_the_option_takes_precedence_over_the_environment(workspace: Workspace) -> None:
+    (one, one_secret), (_, two_secret) = await keys_of_two(workspace)
+    file = workspace.home.folder / "key"
     file.write_text(f"{one_secret}\n")
     values = {"TENANTRY_API_KEY": two_secret, "TENANTRY_BASE_URL": "http://127.0.0.1:1"}
-    document = await who(place, "--api-key-file", str(file), "--base-url", place.served.url, **values)
+    document = await who(workspace, "--api-key-file", str(file), "--base-url", workspace.served.url, **values)
     assert (document["id"], document["credential"]) == (one, "--api-key-file")
 
 
-async def test_environment_goes_before_the_file(place: Place) -> None:
-    (_, one_secret), (two, two_secret) = await keys_of_two(place)
-    (place.home.folder / "key").write_text(one_secret)
-    place.home.configure(
-        f'[profiles.default]\nbase_url = "{place.served.url}"\napi_key_file = "{place.home.folder}/key"\n'
+async def test_environment_takes_precedence_over_the_file(workspace: Workspace) -> None:
+    (_, one_secret), (two, two_secret) = await keys_of_two(workspace)
+    (workspace.home.folder / "key").write_text(one_secret)
+    workspace.home.configure(
+        f'[profiles.default]\nbase_url = "{workspace.served.url}"\napi_key_file = "{workspace.home.folder}/key"\n'
     )
-    document = await who(place, TENANTRY_API_KEY=two_secret)
-    assert (document["id"], document["service"]) == (two, place.served.url)
+    document = await who(workspace, TENANTRY_API_KEY=two_secret)
+    assert (document["id"], document["service"]) == (two, workspace.served.url)
 
 
-async def test_profile_of_the_flag_goes_before_the_environment(place: Place) -> None:
-    (one, one_secret), (_, two_secret) = await keys_of_two(place)
-    (place.home.folder / "key").write_text(one_secret)
-    place.home.configure(
+async def test_profile_of_the_option_takes_precedence_over_the_environment(workspace: Workspace) -> None:
+    (one, one_secret), (_, two_secret) = await keys_of_two(workspace)
+    (workspace.home.folder / "key").write_text(one_secret)
+    workspace.home.configure(
         '[profiles.default]\nbase_url = "http://127.0.0.1:1"\n'
-        f'[profiles.work]\nbase_url = "{place.served.url}"\napi_key_file = "~/key"\n'
+        f'[profiles.work]\nbase_url = "{workspace.served.url}"\napi_key_file = "~/key"\n'
     )
     values = {"TENANTRY_API_KEY": two_secret, "TENANTRY_BASE_URL": "http://127.0.0.1:1"}
-    assert (await who(place, "--profile", "work", **values))["id"] == one
-    assert (await who(place, TENANTRY_PROFILE="work"))["profile"] == "work"
-    before = await place.run("--profile", "work", "whoami", "--json", **values)
+    assert (await who(workspace, "--profile", "work", **values))["id"] == one
+    assert (await who(workspace, TENANTRY_PROFILE="work"))["profile"] == "work"
+    before = await workspace.run("--profile", "work", "whoami", "--json", **values)
     assert json.loads(before.out)["id"] == one
-    nearer = await place.run("--profile", "default", "whoami", "--json", "--profile", "work", **values)
+    nearer = await workspace.run("--profile", "default", "whoami", "--json", "--profile", "work", **values)
     assert json.loads(nearer.out)["id"] == one
 
 
-async def test_file_names_the_profile_that_counts(place: Place) -> None:
-    place.home.configure(f'profile = "work"\n[profiles.work]\nbase_url = "{place.served.url}"\n')
-    _, secret = await place.key("a:b")
-    assert (await who(place, TENANTRY_API_KEY=secret))["service"] == place.served.url
+async def test_file_names_the_default_profile(workspace: Workspace) -> None:
+    workspace.home.configure(f'profile = "work"\n[profiles.work]\nbase_url = "{workspace.served.url}"\n')
+    _, secret = await workspace.key("a:b")
+    assert (await who(workspace, TENANTRY_API_KEY=secret))["service"] == workspace.served.url
 
 
-async def test_key_of_a_profile_goes_to_no_other_service(home: Home) -> None:
+async def test_key_of_a_profile_is_not_sent_to_another_service(home: Home) -> None:
     (home.folder / "key").write_text("svc_live_of_production")
     home.configure('[profiles.default]\nbase_url = "https://accounts.example.com"\napi_key_file = "~/key"\n')
     done = await home.run("whoami", TENANTRY_BASE_URL="http://127.0.0.1:1")
@@ -75,10 +75,10 @@ async def test_key_of_a_profile_goes_to_no_other_service(home: Home) -> None:
     assert "is for https://accounts.example.com" in done.err
 
 
-async def test_organization_of_a_profile_is_for_users_and_not_for_keys(place: Place) -> None:
-    place.home.configure('[profiles.default]\norganization = "another"\n')
-    assert (await place.run("keys", "list")).code == 0
-    assert (await place.run("keys", "list", "--organization", "another")).code == 4
+async def test_organization_of_a_profile_is_for_users_and_not_for_keys(workspace: Workspace) -> None:
+    workspace.home.configure('[profiles.default]\norganization = "another"\n')
+    assert (await workspace.run("keys", "list")).code == 0
+    assert (await workspace.run("keys", "list", "--organization", "another")).code == 4
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ async def test_organization_of_a_profile_is_for_users_and_not_for_keys(place: Pl
         ("profile = '../x'", "1 to 64"),
     ],
 )
-async def test_faulty_file_is_told(home: Home, text: str, said: str) -> None:
+async def test_invalid_file_is_reported(home: Home, text: str, said: str) -> None:
     home.configure(text)
     done = await home.run("whoami")
     assert (done.code, done.out) == (2, "")
     assert said in done.err
 
 
-async def test_unknown_profile_is_told(home: Home) -> None:
+async def test_unknown_profile_is_reported(home: Home) -> None:
     home.configure("[profiles.work]\n")
     done = await home.run("whoami", "--profile", "wrok")
     assert done.code == 2
@@ -106,7 +106,7 @@ async def test_unknown_profile_is_told(home: Home) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "two words"])
-async def test_key_file_that_holds_none_is_told(home: Home, content: str | None) -> None:
+async def test_key_file_without_a_key_is_reported(home: Home, content: str | None) -> None:
     if content is not None:
         (home.folder / "key").write_text(content)
     done = await home.run("whoami", "--api-key-file", "key")
@@ -114,22 +114,22 @@ async def test_key_file_that_holds_none_is_told(home: Home, content: str | None)
     assert done.err.startswith("--api-key-file: ")
 
 
-async def test_settings_file_of_the_folder_says_nothing_about_the_service(home: Home) -> None:
+async def test_env_file_of_the_folder_does_not_name_the_service(home: Home) -> None:
     (home.folder / ".env").write_text("TENANTRY_BASE_URL=http://127.0.0.1:1\nTENANTRY_API_KEY=svc_live_x\n")
     done = await home.run("whoami")
     assert done.code == 4
     assert "http://127.0.0.1:3001 (from the default)" in done.err
 
 
-class Heard(NamedTuple):
-    """A listener on this machine, and how often somebody came."""
+class Listener(NamedTuple):
+    """A listener on this machine, and how many connections it got."""
 
     address: str
     visits: list[None]
 
 
 @asynccontextmanager
-async def listening() -> AsyncIterator[Heard]:
+async def listening() -> AsyncIterator[Listener]:
     visits: list[None] = []
 
     def come(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -137,13 +137,13 @@ async def listening() -> AsyncIterator[Heard]:
         writer.close()
 
     async with await asyncio.start_server(come, "127.0.0.1", 0) as server:
-        yield Heard(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", visits)
+        yield Listener(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", visits)
 
 
-async def test_demo_of_the_folder_is_used_aloud_where_nothing_is_set(place: Place) -> None:
-    key_id, secret = await place.key("a:b")
-    made_demo(place.home, place.served.url, secret)
-    done = await place.home.run("whoami")
+async def test_demo_of_the_folder_is_used_with_a_note(workspace: Workspace) -> None:
+    key_id, secret = await workspace.key("a:b")
+    create_demo(workspace.home, workspace.served.url, secret)
+    done = await workspace.home.run("whoami")
     assert done.code == 0
     assert key_id in done.out
     assert done.err.startswith("Using the demo in ")
@@ -153,23 +153,23 @@ async def test_demo_of_the_folder_is_used_aloud_where_nothing_is_set(place: Plac
 @pytest.mark.parametrize(
     "values", [{"TENANTRY_BASE_URL": "http://127.0.0.1:1"}, {"TENANTRY_PROFILE": "default"}, {"DATABASE_URL": "x"}]
 )
-async def test_demo_never_takes_the_place_of_a_setting(home: Home, values: dict[str, str]) -> None:
+async def test_demo_never_overrides_a_setting(home: Home, values: dict[str, str]) -> None:
     home.configure("[profiles.default]\n")
-    made_demo(home, "http://127.0.0.1:3001")
+    create_demo(home, "http://127.0.0.1:3001")
     done = await home.run("whoami", **values)
     assert done.code == 4
     assert "demo" not in done.err
 
 
-async def test_demo_that_does_not_run_is_told(home: Home) -> None:
-    made_demo(home, "http://127.0.0.1:1")
+async def test_stopped_demo_is_reported(home: Home) -> None:
+    create_demo(home, "http://127.0.0.1:1")
     done = await home.run("whoami")
     assert done.code == 6
     assert "Start it: tenantry demo\n" in done.err
 
 
-async def test_folder_of_somebody_else_sends_nobody_to_their_addresses(home: Home) -> None:
-    made_demo(home, "http://127.0.0.1:1", OIDC_ISSUER="https://evil.example", OIDC_CLIENT_ID="a")
+async def test_demo_folder_cannot_name_a_remote_address(home: Home) -> None:
+    create_demo(home, "http://127.0.0.1:1", OIDC_ISSUER="https://evil.example", OIDC_CLIENT_ID="a")
     signing_in = await home.run("login", "--no-browser")
     assert signing_in.code == 2
     assert "is not known" in signing_in.err
@@ -177,22 +177,22 @@ async def test_folder_of_somebody_else_sends_nobody_to_their_addresses(home: Hom
 
 @pytest.mark.parametrize("address", ["http://evil.example:80", "http://127.0.0.1:1@evil.example", "https://127.0.0.1"])
 async def test_demo_of_the_folder_is_on_this_machine(home: Home, address: str) -> None:
-    made_demo(home, address)
+    create_demo(home, address)
     done = await home.run("whoami")
     assert (done.code, "demo" in done.err) == (4, False)
 
 
-async def test_folder_of_somebody_else_gets_nothing_of_the_environment(home: Home) -> None:
+async def test_demo_folder_cannot_read_the_environment(home: Home) -> None:
     async with listening() as heard:
-        made_demo(home, heard.address, "${GITHUB_TOKEN}", OIDC_ISSUER=heard.address, OIDC_CLIENT_ID="${GITHUB_TOKEN}")
+        create_demo(home, heard.address, "${GITHUB_TOKEN}", OIDC_ISSUER=heard.address, OIDC_CLIENT_ID="${GITHUB_TOKEN}")
         values = {"GITHUB_TOKEN": DEMO_KEY}
         assert (await home.run("whoami", **values)).code == 4
         assert (await home.run("login", "--no-browser", **values)).code == 2
     assert heard.visits == []
 
 
-async def test_key_of_a_demo_goes_to_that_demo_alone(home: Home) -> None:
-    made_demo(home, "http://127.0.0.1:1")
+async def test_key_of_a_demo_is_sent_only_to_that_demo(home: Home) -> None:
+    create_demo(home, "http://127.0.0.1:1")
     async with listening() as heard:
         port = heard.address.rpartition(":")[2]
         (home.folder / ".env").write_text(f"PORT={port}\nHOST=127.0.0.1\nTENANTRY_DEMO_ADDRESS={heard.address}\n")
@@ -201,45 +201,45 @@ async def test_key_of_a_demo_goes_to_that_demo_alone(home: Home) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"A=" + b"x" * 100_000 + b"\xff"])
-async def test_settings_file_that_is_no_text_is_none(home: Home, content: bytes) -> None:
+async def test_binary_settings_file_is_ignored(home: Home, content: bytes) -> None:
     (home.folder / ".env").write_bytes(content)
     done = await home.run("whoami")
     assert (done.code, "Traceback" in done.err) == (4, False)
 
 
-async def test_settings_file_that_is_a_pipe_keeps_nobody_waiting(home: Home) -> None:
+async def test_settings_file_that_is_a_pipe_is_ignored(home: Home) -> None:
     os.mkfifo(home.folder / ".env")
     assert (await home.run("whoami")).code == 4
 
 
-async def test_key_of_the_environment_is_not_sent_to_the_service_of_a_named_profile(place: Place) -> None:
+async def test_key_of_the_environment_is_not_sent_to_the_service_of_a_named_profile(workspace: Workspace) -> None:
     async with listening() as heard:
-        place.home.configure(f'[profiles.staging]\nbase_url = "{heard.address}"\n')
-        done = await place.run("whoami", "--profile", "staging")
+        workspace.home.configure(f'[profiles.staging]\nbase_url = "{heard.address}"\n')
+        done = await workspace.run("whoami", "--profile", "staging")
         assert (done.code, heard.visits) == (4, [])
         assert "TENANTRY_API_KEY is set, but --profile staging names another service." in done.err
-    place.home.configure(f'[profiles.same]\nbase_url = "{place.served.url}"\n')
-    assert (await place.run("whoami", "--profile", "same")).code == 0
+    workspace.home.configure(f'[profiles.same]\nbase_url = "{workspace.served.url}"\n')
+    assert (await workspace.run("whoami", "--profile", "same")).code == 0
 
 
-async def test_organization_of_a_named_profile_goes_before_the_environment(entrance: Entrance) -> None:
-    entrance.home.configure(
-        f'[profiles.prod]\nbase_url = "{entrance.served.url}"\nissuer = "{entrance.companion.issuer}"\n'
+async def test_organization_of_a_named_profile_takes_precedence_over_the_environment(sign_in_home: SignInHome) -> None:
+    sign_in_home.home.configure(
+        f'[profiles.prod]\nbase_url = "{sign_in_home.served.url}"\nissuer = "{sign_in_home.companion.issuer}"\n'
         f'client_id = "{CLIENT_ID}"\norganization = "{ADA.org_id}"\n'
     )
-    signed_in = await entrance.sign_in("--profile", "prod")
+    signed_in = await sign_in_home.sign_in("--profile", "prod")
     assert signed_in.code == 0, signed_in
-    done = await entrance.home.run("whoami", "--profile", "prod", TENANTRY_ORGANIZATION="another")
+    done = await sign_in_home.home.run("whoami", "--profile", "prod", TENANTRY_ORGANIZATION="another")
     assert done.code == 0, done
-    assert (await entrance.home.run("whoami", TENANTRY_PROFILE="prod", TENANTRY_ORGANIZATION="another")).code == 4
+    assert (await sign_in_home.home.run("whoami", TENANTRY_PROFILE="prod", TENANTRY_ORGANIZATION="another")).code == 4
 
 
-async def test_relative_key_file_of_a_profile_is_beside_the_configuration(place: Place) -> None:
-    key_id, secret = await place.key("a:b")
-    place.home.configure(f'[profiles.default]\nbase_url = "{place.served.url}"\napi_key_file = "key"\n')
-    (place.home.folder / "key").write_text("svc_live_of_somebody_else")
-    (place.home.folder / "config" / "tenantry" / "key").write_text(secret)
-    assert (await who(place))["id"] == key_id
+async def test_relative_key_file_is_relative_to_the_configuration(workspace: Workspace) -> None:
+    key_id, secret = await workspace.key("a:b")
+    workspace.home.configure(f'[profiles.default]\nbase_url = "{workspace.served.url}"\napi_key_file = "key"\n')
+    (workspace.home.folder / "key").write_text("svc_live_of_somebody_else")
+    (workspace.home.folder / "config" / "tenantry" / "key").write_text(secret)
+    assert (await who(workspace))["id"] == key_id
 
 
 @pytest.mark.parametrize(
@@ -255,20 +255,20 @@ async def test_relative_key_file_of_a_profile_is_beside_the_configuration(place:
         (("--base-url", "https://127.0.0.1:1/a b"), {}),
     ],
 )
-async def test_what_cannot_be_meant_is_told(home: Home, arguments: tuple[str, ...], values: dict[str, str]) -> None:
+async def test_invalid_options_are_reported(home: Home, arguments: tuple[str, ...], values: dict[str, str]) -> None:
     done = await home.run("whoami", *arguments, **{"TENANTRY_API_KEY": DEMO_KEY, **values})
     assert (done.code, done.out, "Traceback" in done.err) == (2, "", False), done
 
 
 @pytest.mark.parametrize("file", ["~nosuch-user/key", "a\u0001b", "."])
-async def test_key_file_that_cannot_be_is_told(home: Home, file: str) -> None:
+async def test_invalid_key_file_is_reported(home: Home, file: str) -> None:
     home.configure(f"[profiles.default]\napi_key_file = {json.dumps(file)}\n")
     done = await home.run("whoami")
     assert (done.code, "Traceback" in done.err) == (4, False)
     assert "cannot be read" in done.err
 
 
-async def test_unknown_profile_of_the_file_is_told(home: Home) -> None:
+async def test_unknown_default_profile_is_reported(home: Home) -> None:
     home.configure('profile = "porduction"\n[profiles.production]\n')
     done = await home.run("whoami")
     assert done.code == 2
@@ -276,7 +276,7 @@ async def test_unknown_profile_of_the_file_is_told(home: Home) -> None:
 
 
 @pytest.mark.parametrize("address", ["https://u:hunter2@127.0.0.1:1", "https://:hunter2@127.0.0.1:1"])
-async def test_password_in_an_address_is_refused_and_not_shown(home: Home, address: str) -> None:
+async def test_password_in_an_address_is_rejected_and_not_shown(home: Home, address: str) -> None:
     done = await home.run("whoami", "--base-url", address, TENANTRY_API_KEY=DEMO_KEY)
     assert done.code == 2
     assert "no password" in done.err

@@ -7,7 +7,7 @@ import pytest
 from tenantry.cli.api_client import failure_of
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
 from tenantry_sdk import errors
-from tests.cli.stand_in import GOOD, TOKEN, WHOAMI, Reply, StandIn, signed_in, stand_in
+from tests.cli.fake_provider import GOOD, TOKEN, WHOAMI, FakeProvider, Reply, fake_provider, signed_in
 from tests.cli.support import Home
 
 ENDED = "Your sign-in has ended."
@@ -15,9 +15,9 @@ SIGN_IN = "Sign in again: tenantry login"
 
 
 @pytest.fixture
-async def provider(home: Home) -> AsyncIterator[StandIn]:
-    """An identity provider, and a service; somebody has signed in, with a token that has ended."""
-    async with stand_in() as running:
+async def provider(home: Home) -> AsyncIterator[FakeProvider]:
+    """An identity provider and a service, with a stored sign-in whose token has expired."""
+    async with fake_provider() as running:
         signed_in(home, running.url, running.url, ends_in=-1)
         yield running
 
@@ -33,14 +33,14 @@ async def provider(home: Home) -> AsyncIterator[StandIn]:
         (401, "invalid_client", 4),
     ],
 )
-async def test_refusal_of_the_provider(home: Home, provider: StandIn, status: int, error: str, code: int) -> None:
+async def test_error_of_the_provider(home: Home, provider: FakeProvider, status: int, error: str, code: int) -> None:
     provider.answer(TOKEN, Reply(status, {"error": error}))
     done = await home.run("whoami")
     assert done.code == code
     assert (ENDED in done.err) is (SIGN_IN in done.err) is (code == 4)
 
 
-async def test_signing_out_meanwhile(home: Home, provider: StandIn) -> None:
+async def test_sign_out_during_the_refresh(home: Home, provider: FakeProvider) -> None:
     provider.answer(TOKEN, Reply(200, GOOD))
     provider.answer(WHOAMI, Reply(401, {"code": "token_expired", "detail": "It has expired."}))
     provider.on_request[WHOAMI] = (home.kept / "default" / "session.json").unlink
@@ -50,7 +50,7 @@ async def test_signing_out_meanwhile(home: Home, provider: StandIn) -> None:
     assert SIGN_IN in done.err
 
 
-async def test_folder_that_cannot_be_written(home: Home, provider: StandIn) -> None:
+async def test_folder_that_cannot_be_written(home: Home, provider: FakeProvider) -> None:
     (home.kept / "default" / "token.json.lock").mkdir()
     done = await home.run("whoami")
     assert done.code == 1
@@ -59,7 +59,7 @@ async def test_folder_that_cannot_be_written(home: Home, provider: StandIn) -> N
     assert provider.asked == []
 
 
-def test_token_that_takes_too_long_is_no_matter_of_the_address(home: Home) -> None:
+def test_token_timeout_does_not_blame_the_address(home: Home) -> None:
     signed_in(home, "https://accounts.example.com", "https://login.example.com", ends_in=-1)
     target = ClientConfiguration(ServiceOptions(), home.values).target()
     failure = failure_of(errors.TokenTimedOutError("A token is still being fetched."), target)

@@ -1,0 +1,133 @@
+"""Projects, tenants, members, events, plans and the caller, for people and for machines."""
+
+import json
+from typing import Any
+
+from tests.cli.support import ANSI, Workspace
+from tests.support import events
+from tests.support.signing import deliver
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def test_project_is_created_shown_changed_and_deleted(workspace: Workspace) -> None:
+    made = await workspace.run("projects", "create", "--name", "Größe 日本", "--description", "what for")
+    project_id = made.out.strip()
+    assert project_id.startswith("proj_")
+    assert made.out == f"{project_id}\n"
+    assert made.err == 'Made "Größe 日本" (live).\n'
+    shown = await workspace.done("projects", "show", project_id)
+    assert "Größe 日本" in shown
+    assert "what for" in shown
+    await workspace.done("projects", "update", project_id, "--name", "Neu", "--no-description")
+    assert lines(await workspace.done("projects", "list", "--json"))[0]["description"] is None
+    table = (await workspace.done("projects", "list")).splitlines()
+    assert table[0].split() == ["ID", "NAME", "CREATED", "DESCRIPTION"]
+    assert table[1].split()[:2] == [project_id, "Neu"]
+    assert lines(await workspace.done("projects", "delete", project_id, "--yes", "--json")) == [
+        {"id": project_id, "deleted": True}
+    ]
+    assert (await workspace.run("projects", "show", project_id)).code == 5
+
+
+async def test_project_update_changes_only_the_given_fields(workspace: Workspace) -> None:
+    project_id = (await workspace.done("projects", "create", "--name", "a", "--description", "b")).strip()
+    changed = json.loads(await workspace.done("projects", "update", project_id, "--name", "c", "--json"))
+    assert (changed["name"], changed["description"]) == ("c", "b")
+    for arguments in ([], ["--description", "x", "--no-description"]):
+        assert (await workspace.run("projects", "update", project_id, *arguments)).code == 2
+
+
+async def test_own_tenant_is_the_default(workspace: Workspace) -> None:
+    own = workspace.organization.id
+    assert json.loads(await workspace.done("tenants", "show", "--json"))["id"] == own
+    assert (await workspace.done("tenants", "show", own)).splitlines()[2].split() == ["plan", "free"]
+    assert [tenant["id"] for tenant in lines(await workspace.done("tenants", "list", "--json"))] == [own]
+    assert (await workspace.run("tenants", "show", "another")).code == 5
+
+
+async def test_ended_subscription_has_no_end_note(workspace: Workspace) -> None:
+    names: dict[str, Any] = {
+        "org": workspace.organization.id,
+        "customer": None,
+        "subscription_id": "sub_1",
+        "cancel": True,
+    }
+    for event, ends in ((events.updated(**names), True), (events.deleted(**names, created=events.NOW + 1), False)):
+        assert (await deliver(workspace.served.service.client, event)).text == "OK"
+        assert ("cancelled, ends then" in await workspace.done("tenants", "show")) is ends
+
+
+async def test_events_show_their_effect(workspace: Workspace) -> None:
+    thing = events.subscription(org=workspace.organization.id, customer=None, subscription_id="sub_1")
+    event = events.event("customer.subscription.updated", thing)
+    assert (await deliver(workspace.served.service.client, event)).text == "OK"
+    table = (await workspace.done("events", "list")).splitlines()
+    assert table[0].split()[:4] == ["AGE", "OUTCOME", "TYPE", "ID"]
+    assert f"applied  customer.subscription.updated  {event['id']}  2026-01-01 12:00" in table[1]
+    [row] = ANSI.sub("", (await workspace.at_terminal("", "events", "list")).out).splitlines()[1:]
+    assert len(row.rstrip()) <= 80
+    assert row.rstrip().endswith(event["id"])
+    shown = await workspace.done("events", "show", event["id"])
+    assert "free -> pro" in shown
+    assert json.loads(await workspace.done("events", "show", event["id"], "--json"))["after"]["plan"] == "pro"
+    assert (await workspace.run("events", "show", "evt_nobody")).code == 5
+
+
+async def test_members_are_added_changed_and_removed(workspace: Workspace) -> None:
+    added = await workspace.run("members", "add", "user_2", "--role", "admin")
+    member_id = added.out.strip()
+    assert added.err.splitlines() == [
+        f"Invited user_2 as admin of {workspace.organization.id}.",
+        f"They accept on the dashboard, or with: tenantry memberships accept {member_id}",
+    ]
+    refused = await workspace.run("members", "add", "grace@acme.example")
+    assert refused.code != 0
+    assert "is an e-mail address" in refused.err
+    await workspace.done("members", "update", member_id, "--role", "member")
+    assert json.loads(await workspace.done("members", "show", member_id, "--json"))["role"] == "member"
+    assert "user_2" in await workspace.done("members", "list", "--role", "member")
+    await workspace.done("members", "remove", member_id, "--yes")
+    assert [one["id"] for one in lines(await workspace.done("members", "list", "--status", "removed", "--json"))] == [
+        member_id
+    ]
+
+
+async def test_plans_are_listed_with_their_limits(workspace: Workspace) -> None:
+    assert [plan["id"] for plan in lines(await workspace.done("plans", "--json"))] == ["free", "pro", "business"]
+    assert "no limit" in await workspace.done("plans")
+
+
+async def test_whoami_shows_principal_service_and_expiry(workspace: Workspace) -> None:
+    key_id, secret = await workspace.key("projects:read", expiresAt="2099-01-01T00:00:00Z")
+    shown = await workspace.done("whoami", TENANTRY_API_KEY=secret)
+    for said in (key_id, "projects:read", workspace.served.url, "TENANTRY_API_KEY", "2099-01-01T00:00:00Z"):
+        assert said in shown
+    document = json.loads(await workspace.done("whoami", "--json", TENANTRY_API_KEY=secret))
+    assert (document["id"], document["service"], document["credential"]) == (
+        key_id, workspace.served.url, "TENANTRY_API_KEY",
+    )  # fmt: skip
+
+
+async def test_memberships_are_listed_accepted_and_left(workspace: Workspace) -> None:
+    invited = (await workspace.done("members", "add", "user_3")).strip()
+    user = {"TENANTRY_API_KEY": str(workspace.served.service.user("user_3").credential)}
+    assert [one["status"] for one in lines(await workspace.done("memberships", "list", "--json", **user))] == [
+        "invited"
+    ]
+    accepted = await workspace.run("memberships", "accept", invited, **user)
+    assert accepted.err == f"You are now member of {workspace.organization.id}.\n"
+    table = await workspace.done("memberships", "list", "--status", "active", **user)
+    assert (invited in table, workspace.organization.id in table) == (True, True)
+    asked = await workspace.run("memberships", "leave", invited, **user)
+    assert (asked.code, "pass --yes" in asked.err) == (2, True)
+    left = await workspace.run("memberships", "leave", invited, "--yes", **user)
+    assert (left.code, left.err) == (0, f"Ended {invited}.\n")
+    nothing = await workspace.run("memberships", "list", **user)
+    assert nothing.err == "You have no such memberships.\n"
+    late = await workspace.run("memberships", "accept", invited, **user)
+    assert (late.code, "has ended" in late.err) == (1, True)
+    by_key = await workspace.run("memberships", "list")
+    assert (by_key.code, "user's" in by_key.err) == (4, True)
