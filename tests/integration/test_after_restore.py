@@ -142,8 +142,8 @@ async def test_members_that_were_given_more_are_only_told_of(loss: Loss) -> None
     async with loss.restored() as (service, done):
         owner = service.caller(org.owner.credential)
         assert {(await owner.get(path_of(member))).json()["role"] for member in (more, up_and_down)} == {"member"}
-    assert f"member.updated  {more['id']}  {org.id}  by hand: the member has the role member of before" in done.out
-    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 so already, 0 gone, 3 by hand; ")
+    assert f"member.updated  {more['id']}  {org.id}  manual: the member has the former role member" in done.out
+    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 already done, 0 missing, 3 manual; ")
 
 
 async def test_what_did_not_count_for_a_claimed_owner_does_not_count_after_the_restore(loss: Loss) -> None:
@@ -202,7 +202,7 @@ async def test_transfer_of_a_tenant_is_only_told_of(loss: Loss) -> None:
         owner = service.caller(org.owner.credential)
         roles = [(await owner.get(path_of(member))).json()["role"] for member in (first, second)]
         assert roles == ["owner", "member"]
-    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 so already, 0 gone, 3 by hand; ")
+    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 already done, 0 missing, 3 manual; ")
 
 
 async def test_members_that_were_added_again_since_are_not_removed_by_a_second_run(loss: Loss) -> None:
@@ -219,8 +219,8 @@ async def test_members_that_were_added_again_since_are_not_removed_by_a_second_r
         again = await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
         statuses = [(await owner.get(path_of(member))).json()["status"] for member in (back, gone)]
         assert statuses == ["invited", "removed"]
-    assert "so already: the member was added again since\n" in again.out
-    assert again.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 3 so already, ")
+    assert "already done: the member was added again since\n" in again.out
+    assert again.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 3 already done, ")
 
 
 async def test_members_that_were_removed_and_added_again_are_left_to_the_operator(loss: Loss) -> None:
@@ -232,7 +232,7 @@ async def test_members_that_were_removed_and_added_again_are_left_to_the_operato
     async with loss.restored() as (service, done):
         owner = service.caller(org.owner.credential)
         assert (await owner.get(path_of(member))).json()["status"] == "removed"
-    assert "  by hand: the member was added again, and is removed\n" in done.out
+    assert "  manual: the member was added again, but is removed\n" in done.out
 
 
 @pytest.mark.parametrize(("words", "is_suspended"), [((True, False), False), ((True, False, True), True)])
@@ -247,7 +247,7 @@ async def test_only_the_last_word_on_a_tenants_suspension_counts(
     async with loss.restored() as (service, done):
         status = (await service.caller(org.owner.credential).get(PROJECTS)).status_code
         assert status == (403 if is_suspended else 200)
-    assert done.out.count("  redone: of what was changed, the suspension\n") == is_suspended
+    assert done.out.count("  redone: only the suspension\n") == is_suspended
 
 
 async def test_tenants_that_were_let_go_on_again_are_left_to_the_operator(loss: Loss) -> None:
@@ -258,7 +258,7 @@ async def test_tenants_that_were_let_go_on_again_are_left_to_the_operator(loss: 
     assert (await loss.service.operator.put(org.path, {**wishes, "suspended": False})).status_code == 200
     async with loss.restored() as (service, done):
         assert (await service.caller(org.owner.credential).get(PROJECTS)).status_code == 403
-    assert f"tenant.updated  {org.id}  {org.id}  by hand: it has its suspended of before\n" in done.out
+    assert f"tenant.updated  {org.id}  {org.id}  manual: it has its former suspended\n" in done.out
 
 
 async def test_tenants_that_were_ended_or_suspended_are_so_again(loss: Loss) -> None:
@@ -279,8 +279,8 @@ async def test_what_was_made_after_the_backup_is_told_as_gone(loss: Loss) -> Non
     await loss.service.organization()
     async with loss.restored() as (service, done):
         assert (await service.caller(late.caller.credential).get(PROJECTS)).status_code == 401
-    assert f"api_key.created  {late.id}  {org.id}  gone: it was made after the backup\n" in done.out
-    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 so already, 3 gone, 0 by hand; ")
+    assert f"api_key.created  {late.id}  {org.id}  missing: it was created after the backup\n" in done.out
+    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 already done, 3 missing, 0 manual; ")
 
 
 async def test_what_cannot_be_redone_is_left_to_the_operator(loss: Loss) -> None:
@@ -290,7 +290,7 @@ async def test_what_cannot_be_redone_is_left_to_the_operator(loss: Loss) -> None
     assert (await loss.service.operator.put(org.path, wishes)).status_code == 200
     async with loss.restored() as (_, done):
         assert done.code == 1
-        assert f"tenant.updated  {org.id}  {org.id}  by hand: it has its name of before\n" in done.out
+        assert f"tenant.updated  {org.id}  {org.id}  manual: it has its former name\n" in done.out
 
 
 async def test_changes_of_projects_are_only_told(loss: Loss) -> None:
@@ -305,11 +305,11 @@ async def test_changes_of_projects_are_only_told(loss: Loss) -> None:
     async with loss.restored() as (service, done):
         assert (await service.caller(org.owner.credential).get(PROJECTS)).status_code == 200
     for told in (
-        f"project.updated  {changed}  {org.id}  by hand: the project is as it was at the backup",
-        f"project.deleted  {deleted}  {org.id}  by hand: the project exists again",
-        f"project.created  {late}  {org.id}  gone: it was made after the backup",
-        f"project.updated  {late}  {org.id}  gone: it was made after the backup",
-        f"project.deleted  {late}  {org.id}  so already",
+        f"project.updated  {changed}  {org.id}  manual: the project is as it was at the backup",
+        f"project.deleted  {deleted}  {org.id}  manual: the project exists again",
+        f"project.created  {late}  {org.id}  missing: it was created after the backup",
+        f"project.updated  {late}  {org.id}  missing: it was created after the backup",
+        f"project.deleted  {late}  {org.id}  already done",
     ):
         assert told in done.out
 
@@ -326,7 +326,7 @@ async def test_it_can_be_repeated_and_undoes_nothing_that_was_changed_since(loss
         assert (await owner.call("PATCH", renamed.path, {"name": "after it"})).status_code == 200
         again = await loss.after_restore(service.conninfo, "--audit", str(loss.trail), "--audit", str(loss.trail))
         assert (await owner.get(renamed.path)).json()["name"] == "after it"
-    assert (first.out.count("  redone\n"), again.out.count("  so already")) == (2, 2)
+    assert (first.out.count("  redone\n"), again.out.count("  already done")) == (2, 2)
 
 
 async def test_a_dry_run_writes_nothing(loss: Loss) -> None:
@@ -352,11 +352,11 @@ async def test_a_dry_run_looks_at_the_keys(loss: Loss) -> None:
         done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail), "--dry-run")
     told = {line.split("  ", 2)[2] for line in done.out.splitlines() if "  api_key.revoked  " in line}
     assert told == {
-        f"{late.id}  {org.id}  gone: it was made after the backup",
+        f"{late.id}  {org.id}  missing: it was created after the backup",
         f"{there.id}  {org.id}  redone",
-        f"{revoked.id}  {org.id}  so already",
+        f"{revoked.id}  {org.id}  already done",
     }
-    assert done.out.splitlines()[-1].startswith("4 changes lost: 1 redone, 1 so already, 2 gone, 0 by hand; ")
+    assert done.out.splitlines()[-1].startswith("4 changes lost: 1 redone, 1 already done, 2 missing, 0 manual; ")
 
 
 async def test_mails_that_were_queued_at_the_backup_are_held_back_where_that_is_asked_for(loss: Loss) -> None:
@@ -421,4 +421,4 @@ async def test_lost_answers_to_invitations_are_redone_or_told_of(loss: Loss) -> 
         owner = service.caller(org.owner.credential)
         statuses = [(await owner.get(path_of(member))).json()["status"] for member in (left, declined, accepted)]
         assert statuses == ["removed", "removed", "invited"]
-    assert "  by hand: the user had accepted, and is invited\n" in done.out
+    assert "  manual: the user had accepted, but is invited\n" in done.out

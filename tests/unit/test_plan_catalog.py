@@ -63,12 +63,12 @@ ONE_FAULT = {
     "fraction": (f"{FREE}[plans.limits]\nprojects = 1.5", "plan 'free': limit projects must be a whole number"),
     "truth": (f"{FREE}[plans.limits]\nprojects = true", "plan 'free': limit projects must be a whole number"),
     "huge limit": (f"{FREE}[plans.limits]\nprojects = 2147483648", "plan 'free': limit projects must be a whole"),
-    "plan twice": (f"{FREE}{FREE}", "plan 'free' is there twice"),
+    "plan twice": (f"{FREE}{FREE}", "plan 'free' occurs twice"),
     "price of two plans": (
         f'{FREE}stripe_price_id = "x"\n[[plans]]\nid = "pro"\nstripe_price_id = ["y", "x"]',
         "price 'x' belongs to both 'free' and 'pro'",
     ),
-    "price twice in a plan": (f'{FREE}stripe_price_id = ["x", "x"]', "plan 'free': price 'x' is there twice"),
+    "price twice in a plan": (f'{FREE}stripe_price_id = ["x", "x"]', "plan 'free': price 'x' occurs twice"),
 }  # fmt: skip
 
 

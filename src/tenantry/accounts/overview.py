@@ -46,7 +46,7 @@ class PlanUse(msgspec.Struct, frozen=True):
 
 
 class BillingOverview(msgspec.Struct, frozen=True):
-    """A tenant, its use of its plan, and while it is past due the unpaid invoice."""
+    """A tenant, its use of its plan, and its unpaid invoice while it is past due."""
 
     tenant: Tenant
     use: PlanUse

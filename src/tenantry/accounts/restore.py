@@ -26,7 +26,7 @@ from tenantry.domain.members import Member, MemberStatus
 from tenantry.notifications import mails_store as mails
 
 HELD_BACK: Final = "held back by the operator after a restore"
-_CREATED_LATER: Final = "it was made after the backup"
+_CREATED_LATER: Final = "it was created after the backup"
 _TENANTS_AT_A_TIME: Final = 100
 _CREATIONS: Final = (Action.KEY_CREATED, Action.PROJECT_CREATED, Action.TENANT_CREATED)
 _REMOVALS: Final = (Action.MEMBER_REMOVED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
@@ -38,10 +38,10 @@ class RestoreOutcome(StrEnum):
     """What happened to a lost change; the values are shown to the operator."""
 
     REDONE = "redone"
-    SO_ALREADY = "so already"
-    GONE = "gone"
+    ALREADY_DONE = "already done"
+    MISSING = "missing"
     """Its target was created after the backup, and does not exist."""
-    BY_HAND = "by hand"
+    MANUAL = "manual"
     """The operator must check it."""
 
 
@@ -98,7 +98,7 @@ class Restore:
             if entry.id in known:
                 continue
             if since := _superseded_by(entry, newest.get((entry.org_id, entry.target_id), {})):
-                found.append(LostChange(entry, RestoreOutcome.SO_ALREADY, since))
+                found.append(LostChange(entry, RestoreOutcome.ALREADY_DONE, since))
             else:
                 is_last = last_suspensions.get(entry.org_id) == entry.id
                 verdict = await self._redo(entry, is_last_suspension=is_last, dry_run=dry_run)
@@ -119,13 +119,13 @@ class Restore:
         async with self._database.transaction(of_tenant(entry.org_id)) as connection:
             tenant = await find_tenant(connection, entry.org_id)
         if tenant is None:
-            return RestoreOutcome.GONE, _CREATED_LATER
+            return RestoreOutcome.MISSING, _CREATED_LATER
         verdict = _tenant_verdict(entry, tenant, is_last_suspension=is_last_suspension)
         kind = entry.action.partition(".")[0]
         try:
             if verdict is None and kind == "api_key":
                 key = await self._keys.get(operator_principal(entry.org_id), entry.target_id)
-                verdict = None if key.revoked_at is None else (RestoreOutcome.SO_ALREADY, "")
+                verdict = None if key.revoked_at is None else (RestoreOutcome.ALREADY_DONE, "")
             elif verdict is None and kind == "member":
                 member = await self._members.get(operator_principal(entry.org_id), entry.target_id)
                 verdict = _member_verdict(entry, member)
@@ -137,9 +137,9 @@ class Restore:
                 return await self._redo_key(entry)
             return await (self._redo_member(entry) if kind == "member" else self._redo_tenant(entry, tenant))
         except NotFoundError:
-            return RestoreOutcome.GONE, _CREATED_LATER
+            return RestoreOutcome.MISSING, _CREATED_LATER
         except DomainError as error:
-            return RestoreOutcome.BY_HAND, error.detail
+            return RestoreOutcome.MANUAL, error.detail
 
     async def _project_verdict(self, entry: AuditEvent) -> Verdict:
         """Report a project's change or deletion, which is never redone."""
@@ -148,8 +148,8 @@ class Restore:
         is_deletion = entry.action is Action.PROJECT_DELETED
         if any(found):
             why = "the project exists again" if is_deletion else "the project is as it was at the backup"
-            return RestoreOutcome.BY_HAND, why
-        return (RestoreOutcome.SO_ALREADY, "") if is_deletion else (RestoreOutcome.GONE, _CREATED_LATER)
+            return RestoreOutcome.MANUAL, why
+        return (RestoreOutcome.ALREADY_DONE, "") if is_deletion else (RestoreOutcome.MISSING, _CREATED_LATER)
 
     async def _redo_key(self, entry: AuditEvent) -> Verdict:
         operator, after, key_id = operator_principal(entry.org_id), entry.after or {}, entry.target_id
@@ -192,7 +192,7 @@ class Restore:
             email_verified=tenant.owner_address.is_verified,
         )
         await self._tenants.put(BY_OPERATOR, entry.org_id, wanted)
-        return RestoreOutcome.REDONE, "of what was changed, the suspension"
+        return RestoreOutcome.REDONE, "only the suspension"
 
 
 def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
@@ -211,13 +211,13 @@ def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
 def _tenant_verdict(entry: AuditEvent, tenant: TenantRow, *, is_last_suspension: bool) -> Verdict | None:
     """Judge a change by its tenant; None if it must be redone, or its key, member or project examined."""
     if entry.action in _CREATIONS or (entry.action in _ADDITIONS and entry.before is None):
-        return RestoreOutcome.GONE, _CREATED_LATER
+        return RestoreOutcome.MISSING, _CREATED_LATER
     if tenant.deleted:
-        return RestoreOutcome.SO_ALREADY, "the tenant has ended"
+        return RestoreOutcome.ALREADY_DONE, "the tenant has ended"
     if entry.action.startswith("billing."):
-        return RestoreOutcome.SO_ALREADY, "it changed nothing here"
+        return RestoreOutcome.ALREADY_DONE, "it changed nothing here"
     if entry.action is Action.TENANT_TRANSFERRED:
-        return RestoreOutcome.BY_HAND, "the tenant has its owner of before"
+        return RestoreOutcome.MANUAL, "the tenant has its former owner"
     if entry.action is Action.TENANT_UPDATED:
         return _tenant_update_verdict(entry, tenant, is_last_suspension=is_last_suspension)
     return None
@@ -231,30 +231,30 @@ def _tenant_update_verdict(entry: AuditEvent, tenant: TenantRow, *, is_last_susp
         elif changed["suspended"]:
             return None
     if changed:
-        return RestoreOutcome.BY_HAND, f"it has its {', '.join(changed)} of before"
-    return RestoreOutcome.SO_ALREADY, "" if is_last_suspension else "the suspension was changed since"
+        return RestoreOutcome.MANUAL, f"it has its former {', '.join(changed)}"
+    return RestoreOutcome.ALREADY_DONE, "" if is_last_suspension else "the suspension was changed since"
 
 
 def _member_verdict(entry: AuditEvent, member: Member) -> Verdict | None:
     """Judge a member's change; None if it must be redone."""
     is_removed = member.status is MemberStatus.REMOVED
     if entry.action in _ADDITIONS and is_removed:
-        return RestoreOutcome.BY_HAND, "the member was added again, and is removed"
+        return RestoreOutcome.MANUAL, "the member was added again, but is removed"
     if entry.action in _ADDITIONS or (entry.action is Action.MEMBER_ACCEPTED and member.status is MemberStatus.ACTIVE):
-        return RestoreOutcome.SO_ALREADY, ""
+        return RestoreOutcome.ALREADY_DONE, ""
     if entry.action is Action.MEMBER_ACCEPTED:
-        return RestoreOutcome.BY_HAND, f"the user had accepted, and is {member.status}"
+        return RestoreOutcome.MANUAL, f"the user had accepted, but is {member.status}"
     if is_removed and not (entry.action in _REMOVALS and _binds(entry)):
-        return RestoreOutcome.SO_ALREADY, "the member is removed"
+        return RestoreOutcome.ALREADY_DONE, "the member is removed"
     return _role_verdict(entry, member) if entry.action is Action.MEMBER_UPDATED else None
 
 
 def _role_verdict(entry: AuditEvent, member: Member) -> Verdict | None:
     role = Role((entry.after or {}).get("role", member.role))
     if role is member.role:
-        return None if _binds(entry) else (RestoreOutcome.SO_ALREADY, "")
+        return None if _binds(entry) else (RestoreOutcome.ALREADY_DONE, "")
     if lower_role(role, member.role) is member.role:
-        return RestoreOutcome.BY_HAND, f"the member has the role {member.role} of before, and had {role}"
+        return RestoreOutcome.MANUAL, f"the member has the former role {member.role} instead of {role}"
     return None
 
 

@@ -188,7 +188,7 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
         line = f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
         click.echo(printable(line))
     click.echo(_summary(done, no_audit=no_audit))
-    sys.exit(FAILED if any(lost.outcome is RestoreOutcome.BY_HAND for lost in done.lost) else 0)
+    sys.exit(FAILED if any(lost.outcome is RestoreOutcome.MANUAL for lost in done.lost) else 0)
 
 
 def _read(file: Path) -> list[AuditEvent]:

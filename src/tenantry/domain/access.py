@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do: scopes, levels, modes, roles, principals."""
+"""Principals and their permissions: scopes, levels, modes, roles."""
 
 import functools
 import re
@@ -30,9 +30,9 @@ ACCEPTED_MODES: Final[Mapping[str, frozenset[Mode]]] = {
     "test": frozenset({Mode.TEST}),
     "any": frozenset(Mode),
 }
-"""The modes that a gateway or an application may accept, by name; ``live`` is the default everywhere."""
+"""The modes that a gateway or an application may accept, by name; ``live`` is the default."""
 LIVE_MODE_SCOPES: Final = frozenset({"tenants:write", "billing:write"})
-"""Scopes that no test-mode key may use: tenants and billing have no test mode."""
+"""Scopes that test-mode keys may not use, because tenants and billing have no test mode."""
 
 
 class AccessLevel(StrEnum):
@@ -73,7 +73,7 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
     subscription_status: str
     expires_at: datetime | None
     claimed_role: Role | None = None
-    """The role that a user's token gives by its claim of this tenant; None where only a membership leads there."""
+    """The role by the user's token, if its claim names this tenant; None by a membership alone."""
 
     def require(self, scope: str) -> None:
         """Raise `InsufficientScopeError` unless a grant covers ``scope``."""
@@ -86,7 +86,7 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
             raise ModeMismatchError(f"This does not accept a {self.mode}-mode credential.")
 
     def require_holding(self, scopes: Iterable[str], level: AccessLevel) -> None:
-        """Raise `ScopeEscalationError` unless the principal itself holds all of this."""
+        """Raise `ScopeEscalationError` unless the principal has these scopes and this level."""
         if level is AccessLevel.OWNER and self.access_level is not AccessLevel.OWNER:
             raise ScopeEscalationError("Only an OWNER may do this to an OWNER key.")
         missing = [scope for scope in scopes if not covers(self.scopes, scope)]
@@ -112,7 +112,7 @@ def covers(grants: Iterable[str], need: str) -> bool:
 
 
 def intersect(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:
-    """The scopes that both sides grant, part by part, sorted."""
+    """Return the scopes that both sides grant, part by part, sorted."""
     right = tuple(right)
     common = set()
     for one in left:
@@ -133,25 +133,22 @@ def _meet(left: str, right: str) -> str | None:
 
 @functools.cache
 def lower_role(claimed: Role | None, stored: Role | None) -> Role:
-    """The role that counts: the lower of the two; a side that says nothing does not count."""
+    """Return the lower of two roles; None does not count, and without both the role is member."""
     said = [role for role in (claimed, stored) if role is not None]
     return min(said, key=_RANK.__getitem__, default=Role.MEMBER)
 
 
 def effective_role(claimed: Role | None, stored: Role | None, *, binds_owner: bool) -> Role:
-    """The role that counts: the lower of the two, except that only a binding membership lowers a claimed owner.
+    """Return the lower of two roles, except that only a binding membership lowers a claimed owner.
 
     ``claimed`` is of a token that names the tenant, or else cannot be owner; see `MembershipRestriction.binds_owner`.
     """
     return Role.OWNER if claimed is Role.OWNER and not binds_owner else lower_role(claimed, stored)
 
 
-@functools.lru_cache(_SCOPES_REMEMBERED)  # a provider writes few lists of scopes
+@functools.lru_cache(_SCOPES_REMEMBERED)  # tokens of a provider have few different lists of scopes
 def role_grants(role: Role, token_scopes: tuple[str, ...]) -> tuple[tuple[str, ...], AccessLevel]:
-    """The scopes and level of a user with ``role``, narrowed by those token scopes that are of our form.
-
-    A token that carries none of our form is not narrowed.
-    """
+    """Return the scopes and level of a user with ``role``, narrowed by the token's scopes of our form, if any."""
     scopes = _GRANTS[role]
     narrowing = [scope for scope in token_scopes if is_scope(scope)]
     if narrowing:

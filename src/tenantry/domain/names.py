@@ -1,4 +1,4 @@
-"""Names that users choose: which characters they may contain, and how a mail shows them."""
+"""Names that users choose: allowed characters, and their form in mails."""
 
 import re
 import unicodedata
@@ -7,9 +7,9 @@ from typing import Final
 from tenantry.domain.errors import ValidationError
 
 REFUSED_CHARACTERS: Final = r"\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-"""Control characters, line separators and bidirectional controls, as the inside of a regular expression's class.
+"""Control characters, line separators and bidirectional controls, as a regular expression's character class.
 
-Terminals obey control characters. Bidirectional controls change the order in which the text around a name is shown.
+Terminals execute control characters. Bidirectional controls change the order of the text around a name.
 """
 NAME_RULE: Final = "must not contain control characters, line breaks or bidirectional formatting characters"
 _refused = re.compile(f"[{REFUSED_CHARACTERS}]")
@@ -26,11 +26,8 @@ def check_name(name: str, present: str | None = None) -> None:
         raise ValidationError(("name", NAME_RULE))
 
 
-# Text that users chose, made safe to show in a mail
-
-
 LONGEST: Final = 60
-"""Characters of a name that a mail shows."""
+"""The longest name in a mail, in characters."""
 _LONGEST_INPUT: Final = 1000
 # Invisible, although Unicode does not count them as format characters: fillers, blanks, variation selectors.
 _INVISIBLE: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0f]")

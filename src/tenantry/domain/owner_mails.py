@@ -1,4 +1,4 @@
-"""The owner's address, and the security notices that are mailed to it."""
+"""The owner's address, and the mails to it."""
 
 import hashlib
 from contextlib import suppress
@@ -18,13 +18,13 @@ SECURITY_DIGEST: Final = "security.digest"
 
 
 class PaymentFailedData(msgspec.Struct, frozen=True, rename="camel"):
-    """What the notification says: the invoice's hosted page, if the event had an http(s) address."""
+    """The data of a payment notification; ``invoice_url`` is the invoice's hosted page, if the event had one."""
 
     invoice_url: str | None
 
 
 class KeyLeakedData(msgspec.Struct, frozen=True, rename="camel"):
-    """Which key it was, by the characters of it that may be shown; when it was reported, and from which address."""
+    """A leaked key, by the shown characters of its secret, and its report."""
 
     key_id: str
     key_name: str
@@ -35,7 +35,7 @@ class KeyLeakedData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AddressChangedData(msgspec.Struct, frozen=True, rename="camel"):
-    """The address that the owner's was changed to, when, and whether it was verified from the start."""
+    """A new owner address, and whether it was verified when it was set."""
 
     email: str
     changed_at: datetime
@@ -43,11 +43,10 @@ class AddressChangedData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 SecurityNotice = KeyLeakedData | AddressChangedData
-"""What a security notice is about."""
 
 
 class DigestData(msgspec.Struct, frozen=True, rename="camel"):
-    """Security notices collected in one mail: what happened, oldest first, and how many more there were."""
+    """Security notices collected in one mail, oldest first, and the number of further ones."""
 
     leaked: list[KeyLeakedData]
     changed: list[AddressChangedData]
@@ -55,14 +54,14 @@ class DigestData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """The link that a confirmation mail asks its recipient to open, and for how many hours it is valid."""
+    """The link of a confirmation mail, and for how many hours it is valid."""
 
     link: str
     hours: int
 
 
 class PaymentFailure(msgspec.Struct, frozen=True):
-    """A failed payment; amounts are in the smallest unit of ``currency``, as the provider counts them."""
+    """A failed payment; amounts are in the smallest unit of ``currency``."""
 
     invoice_url: str | None
     amount_due: int | None
@@ -71,7 +70,7 @@ class PaymentFailure(msgspec.Struct, frozen=True):
 
 
 class Notification(msgspec.Struct, frozen=True, rename="camel"):
-    """A notification request; its fields are those of SPEC 2.4 and no others."""
+    """A notification request with the fields of SPEC 2.4."""
 
     id: UUID
     type: str
@@ -82,22 +81,21 @@ class Notification(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def payment_failed(notification_id: UUID, tenant_id: str, owner_id: str, invoice_url: str | None) -> Notification:
-    """The notification that a payment of ``tenant_id`` failed."""
+    """Return the notification of a failed payment."""
     return Notification(
         notification_id, PAYMENT_FAILED, owner_id, tenant_id, ("email",), PaymentFailedData(invoice_url)
     )
 
 
 def key_leaked(key: ApiKey, reported_at: datetime, reported_from: str | None) -> KeyLeakedData:
-    """The security notice that a key was reported as leaked, and is revoked."""
+    """Return the security notice of a leaked key that was revoked."""
     return KeyLeakedData(key.id, key.name, key.start, key.last4, reported_at, reported_from)
 
 
 class PendingMail(msgspec.Struct, frozen=True):
-    """A mail that is not yet delivered, with all that it says.
+    """A mail that is not yet delivered; ``about`` is its content.
 
-    ``about`` says which mail it is. ``in_notifications`` says which table holds it: the one for SPEC 2.4, or
-    ``owner_mails``.
+    ``in_notifications`` means that the table of SPEC 2.4 holds it, otherwise ``owner_mails``.
     """
 
     notification_id: UUID
@@ -110,16 +108,13 @@ class PendingMail(msgspec.Struct, frozen=True):
     in_notifications: bool = False
 
 
-# The owner's e-mail address of a tenant: whether it is verified, and how much mail an address may get
-
-
 NOTICES_PER_HOUR: Final = 5
-"""Security notices that a tenant's owner gets in any hour; further ones are collected in a digest."""
+"""Security notices to a tenant's owner in any hour; further ones are collected in a digest."""
 NOTICE_WINDOW: Final = timedelta(hours=1)
 DIGEST_DETAILS: Final = 100
-"""Notices that a digest describes; of further ones it gives the number."""
+"""Notices that a digest describes; it only counts further ones."""
 CONFIRMATIONS_PER_HOUR: Final = 3
-"""Confirmation mails in any hour: for one tenant, and to one address whatever tenants ask for it."""
+"""Confirmation mails in any hour for one tenant, and to one address from all tenants."""
 CONFIRM_PATH: Final = "/confirm-address"
 """The path that the link in a confirmation mail opens."""
 CONFIRMATIONS_PER_DAY: Final = 6
@@ -130,7 +125,7 @@ CONFIRMATION_VALID: Final = timedelta(hours=24)
 class OwnerAddress(msgspec.Struct, frozen=True):
     """A tenant's owner address, and the address that was verified last.
 
-    ``verified_email`` is empty where none ever was, and None for a tenant from before addresses were verified: its
+    ``verified_email`` is empty without one. It is None for tenants older than the verification of addresses, whose
     address counts as verified.
     """
 
@@ -139,31 +134,31 @@ class OwnerAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_verified(self) -> bool:
-        """Whether mail other than the confirmation and payment notices may go to the address."""
+        """Whether the address may receive mail other than confirmation and payment notices."""
         return self.verified_email is None or same_address(self.email, self.verified_email)
 
     @property
     def for_security(self) -> str | None:
-        """Where security notices go: the address that was verified last; None if there is none."""
+        """The address for security notices: the one that was verified last, if any."""
         return self.email if self.verified_email is None else self.verified_email or None
 
     def changed(self, email: str, *, verified: bool) -> "OwnerAddress":
-        """The address once it is set to ``email``; the former verified one stays until this one is verified."""
+        """Return the address set to ``email``; the former verified one stays until this one is verified."""
         former = self.for_security or ""
         return OwnerAddress(email, email if verified or same_address(email, former) else former)
 
 
 def same_address(one: str, other: str) -> bool:
-    """Whether two addresses are the same; only the domain's case does not matter (RFC 5321, section 2.4)."""
+    """Compare two addresses, ignoring the case of the domain (RFC 5321, section 2.4)."""
     local, _, domain = one.rpartition("@")
     other_local, _, other_domain = other.rpartition("@")
     return (local, domain.casefold()) == (other_local, other_domain.casefold())
 
 
 def limit_key(email: str) -> str:
-    """What an address is counted under, so that one mailbox is not reached under many spellings.
+    """Return the key under which mails to an address are counted, so that other spellings do not raise the limit.
 
-    Case, dots and a ``+tag`` in the local part do not count, whether or not the mail server ignores them.
+    Ignores case, dots and a ``+tag`` in the local part, whether or not the mail server does.
     """
     local, _, domain = email.casefold().rpartition("@")
     with suppress(UnicodeError):

@@ -1,4 +1,4 @@
-"""The plan catalog: which plans there are, which provider prices mean them, what they allow."""
+"""The plan catalog: plans, their provider prices and limits."""
 
 import tomllib
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ FREE: Final = "free"
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
-    """What a plan allows; an absent limit is no limit."""
+    """The limits of a plan; an absent limit is no limit."""
 
     projects: Annotated[int | None, doc("Maximum projects in each mode.", 50)] = None
     api_keys: Annotated[int | None, doc("Maximum active API keys.", 100)] = None
@@ -33,7 +33,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class CatalogError(ValueError):
-    """The catalog is faulty; ``faults`` has one message for each fault."""
+    """An invalid catalog; ``faults`` has one message for each fault."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("; ".join(faults))
@@ -52,15 +52,15 @@ class Catalog:
         return plan_id in self._by_id
 
     def plan_of_price(self, price_id: str) -> str | None:
-        """The id of the plan that this provider price means, if any."""
+        """Return the id of the plan with this provider price, if any."""
         return self._plan_of_price.get(price_id)
 
     def name(self, plan_id: str) -> str:
-        """What a plan is called; its id for a plan that has left the catalog."""
+        """Return the name of a plan; its id for a plan that has left the catalog."""
         return self._by_id[plan_id].name if plan_id in self else plan_id
 
     def limits(self, plan_id: str) -> Limits:
-        """The limits of a plan; those of ``free`` for a plan that has left the catalog."""
+        """Return the limits of a plan; those of ``free`` for a plan that has left the catalog."""
         return self._by_id.get(plan_id, self._by_id[FREE]).limits
 
 
@@ -70,8 +70,8 @@ _MOST_PER_LIMIT: Final = 2**31 - 1
 
 
 def parse_catalog(text: str) -> Catalog:
-    """Read a catalog in TOML; raises `CatalogError` with one message a fault."""
-    try:  # of a number that is too long tomllib says no more than that it is a `ValueError`
+    """Parse a catalog in TOML. Raises `CatalogError` with one message for each fault."""
+    try:  # tomllib raises a plain ValueError for a number that is too long
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise CatalogError([f"not TOML: {error}"]) from error
@@ -139,11 +139,11 @@ def _check_unique(plans: list[Plan], faults: list[str]) -> None:
     owner: dict[str, str] = {}
     for plan in plans:
         if plan.id in seen:
-            faults.append(f"plan {plan.id!r} is there twice")
+            faults.append(f"plan {plan.id!r} occurs twice")
         seen.add(plan.id)
         for price in plan.stripe_price_ids:
             if owner.get(price) == plan.id:
-                faults.append(f"plan {plan.id!r}: price {price!r} is there twice")
+                faults.append(f"plan {plan.id!r}: price {price!r} occurs twice")
             elif price in owner:
                 faults.append(f"price {price!r} belongs to both {owner[price]!r} and {plan.id!r}")
             owner.setdefault(price, plan.id)
