@@ -78,7 +78,7 @@ async def loss(conninfo: str, postgres: PostgresServer, tmp_path: Path) -> Async
         yield Loss(service, postgres, tmp_path)
 
 
-async def test_keys_that_were_revoked_after_the_backup_are_refused(loss: Loss) -> None:
+async def test_keys_revoked_after_the_backup_are_rejected(loss: Loss) -> None:
     org = await loss.service.organization()
     revoked, leaked, rotated, kept = [await loss.service.key(org.owner, org.id, READS) for _ in range(4)]
     await loss.back_up()
@@ -95,7 +95,7 @@ async def test_keys_that_were_revoked_after_the_backup_are_refused(loss: Loss) -
     assert done.out.count("  redone\n") == 3
 
 
-async def test_without_the_trail_they_work_again_and_the_command_says_so(loss: Loss) -> None:
+async def test_without_the_trail_revoked_keys_work_and_the_command_warns(loss: Loss) -> None:
     org = await loss.service.organization()
     revoked = await loss.service.key(org.owner, org.id, READS)
     await loss.back_up()
@@ -105,7 +105,7 @@ async def test_without_the_trail_they_work_again_and_the_command_says_so(loss: L
         assert done.out.startswith("Revocations since the backup are not known: keys revoked since then")
 
 
-async def test_keys_that_could_do_less_or_end_earlier_do_so_again(loss: Loss) -> None:
+async def test_keys_with_reduced_scopes_or_expiry_are_reduced_again(loss: Loss) -> None:
     org = await loss.service.organization()
     key = await loss.service.key(org.owner, org.id, READS, "projects:write")
     ended = await loss.service.key(org.owner, org.id, READS)
@@ -119,7 +119,7 @@ async def test_keys_that_could_do_less_or_end_earlier_do_so_again(loss: Loss) ->
         assert refusal(await service.caller(ended.caller.credential).get(PROJECTS)) == (401, "api_key_revoked")
 
 
-async def test_members_that_were_removed_or_made_less_are_so_again(loss: Loss) -> None:
+async def test_removed_members_and_lowered_roles_are_applied_again(loss: Loss) -> None:
     org = await loss.service.organization()
     gone, less = await add_member(org.owner, "gone", "admin"), await add_member(org.owner, "less", "admin")
     await loss.back_up()
@@ -131,7 +131,7 @@ async def test_members_that_were_removed_or_made_less_are_so_again(loss: Loss) -
         assert (await owner.get(path_of(less))).json()["role"] == "member"
 
 
-async def test_members_that_were_given_more_are_only_told_of(loss: Loss) -> None:
+async def test_raised_roles_are_only_listed(loss: Loss) -> None:
     org = await loss.service.organization()
     await add_member(org.owner, "owner", "owner")
     more, up_and_down = await add_member(org.owner, "more"), await add_member(org.owner, "both")
@@ -146,7 +146,7 @@ async def test_members_that_were_given_more_are_only_told_of(loss: Loss) -> None
     assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 already done, 0 missing, 3 manual; ")
 
 
-async def test_what_did_not_count_for_a_claimed_owner_does_not_count_after_the_restore(loss: Loss) -> None:
+async def test_invalid_claim_of_ownership_stays_invalid_after_the_restore(loss: Loss) -> None:
     org = await loss.service.organization()
     admin = loss.service.user("the-admin", org=org.id, role="admin")
     names = ("lowered", "removed", "declined")
@@ -163,7 +163,7 @@ async def test_what_did_not_count_for_a_claimed_owner_does_not_count_after_the_r
     assert done.out.count("  redone\n") == 3
 
 
-async def test_what_an_owner_confirmed_counts_for_a_claimed_owner_after_the_restore(loss: Loss) -> None:
+async def test_confirmed_claim_of_ownership_stays_valid_after_the_restore(loss: Loss) -> None:
     org = await loss.service.organization()
     admin = loss.service.user("the-admin", org=org.id, role="admin")
     lowered, removed = [await add_member(admin, name, "member") for name in ("lowered", "removed")]
@@ -192,7 +192,7 @@ async def test_user_who_accepts_after_the_restore_does_not_keep_a_higher_role(lo
         assert (await service.caller(org.owner.credential).get(path_of(member))).json()["role"] == "member"
 
 
-async def test_transfer_of_a_tenant_is_only_told_of(loss: Loss) -> None:
+async def test_transfer_of_a_tenant_is_only_listed(loss: Loss) -> None:
     org, first = await owned(loss.service, "first")
     second = await join(loss.service, org, "second")
     await loss.back_up()
@@ -205,7 +205,7 @@ async def test_transfer_of_a_tenant_is_only_told_of(loss: Loss) -> None:
     assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 already done, 0 missing, 3 manual; ")
 
 
-async def test_members_that_were_added_again_since_are_not_removed_by_a_second_run(loss: Loss) -> None:
+async def test_second_run_keeps_members_added_since_the_restore(loss: Loss) -> None:
     org = await loss.service.organization()
     back, gone = await add_member(org.owner, "back"), await add_member(org.owner, "gone", "admin")
     await loss.back_up()
@@ -223,7 +223,7 @@ async def test_members_that_were_added_again_since_are_not_removed_by_a_second_r
     assert again.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 3 already done, ")
 
 
-async def test_members_that_were_removed_and_added_again_are_left_to_the_operator(loss: Loss) -> None:
+async def test_readded_members_are_left_to_the_operator(loss: Loss) -> None:
     org = await loss.service.organization()
     member = await add_member(org.owner, "back", "admin")
     await loss.back_up()
@@ -236,7 +236,7 @@ async def test_members_that_were_removed_and_added_again_are_left_to_the_operato
 
 
 @pytest.mark.parametrize(("words", "is_suspended"), [((True, False), False), ((True, False, True), True)])
-async def test_only_the_last_word_on_a_tenants_suspension_counts(
+async def test_only_the_last_change_of_a_suspension_counts(
     loss: Loss, words: tuple[bool, ...], is_suspended: bool
 ) -> None:
     org = await loss.service.organization()
@@ -250,7 +250,7 @@ async def test_only_the_last_word_on_a_tenants_suspension_counts(
     assert done.out.count("  redone: only the suspension\n") == is_suspended
 
 
-async def test_tenants_that_were_let_go_on_again_are_left_to_the_operator(loss: Loss) -> None:
+async def test_resumed_tenants_are_left_to_the_operator(loss: Loss) -> None:
     org = await loss.service.organization()
     wishes = {"name": org.id, "ownerEmail": "owner@x.example", "suspended": True}
     assert (await loss.service.operator.put(org.path, wishes)).status_code == 200
@@ -261,7 +261,7 @@ async def test_tenants_that_were_let_go_on_again_are_left_to_the_operator(loss: 
     assert f"tenant.updated  {org.id}  {org.id}  manual: it has its former suspended\n" in done.out
 
 
-async def test_tenants_that_were_ended_or_suspended_are_so_again(loss: Loss) -> None:
+async def test_ended_and_suspended_tenants_are_so_again(loss: Loss) -> None:
     ended, suspended = await loss.service.organization(), await loss.service.organization()
     await loss.back_up()
     assert (await loss.service.operator.delete(ended.path)).status_code in (200, 204)
@@ -272,7 +272,7 @@ async def test_tenants_that_were_ended_or_suspended_are_so_again(loss: Loss) -> 
         assert (await service.caller(suspended.owner.credential).get(PROJECTS)).status_code == 403
 
 
-async def test_what_was_made_after_the_backup_is_told_as_gone(loss: Loss) -> None:
+async def test_objects_created_after_the_backup_are_listed_as_lost(loss: Loss) -> None:
     org = await loss.service.organization()
     await loss.back_up()
     late = await loss.service.key(org.owner, org.id, READS)
@@ -283,7 +283,7 @@ async def test_what_was_made_after_the_backup_is_told_as_gone(loss: Loss) -> Non
     assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 already done, 3 missing, 0 manual; ")
 
 
-async def test_what_cannot_be_redone_is_left_to_the_operator(loss: Loss) -> None:
+async def test_changes_that_cannot_be_applied_are_left_to_the_operator(loss: Loss) -> None:
     org = await loss.service.organization()
     await loss.back_up()
     wishes = {"name": "Another name", "ownerEmail": "owner@x.example"}
@@ -293,7 +293,7 @@ async def test_what_cannot_be_redone_is_left_to_the_operator(loss: Loss) -> None
         assert f"tenant.updated  {org.id}  {org.id}  manual: it has its former name\n" in done.out
 
 
-async def test_changes_of_projects_are_only_told(loss: Loss) -> None:
+async def test_changes_of_projects_are_only_listed(loss: Loss) -> None:
     org = await loss.service.organization()
     changed, deleted = [(await org.owner.post(PROJECTS, {"name": "One"})).json()["id"] for _ in range(2)]
     await loss.back_up()
@@ -314,7 +314,7 @@ async def test_changes_of_projects_are_only_told(loss: Loss) -> None:
         assert told in done.out
 
 
-async def test_it_can_be_repeated_and_undoes_nothing_that_was_changed_since(loss: Loss) -> None:
+async def test_second_run_keeps_changes_made_since_the_first(loss: Loss) -> None:
     org = await loss.service.organization()
     revoked, renamed = [await loss.service.key(org.owner, org.id, READS) for _ in range(2)]
     await loss.back_up()
@@ -340,7 +340,7 @@ async def test_a_dry_run_writes_nothing(loss: Loss) -> None:
     assert done.out.splitlines()[-1].endswith("; nothing written")
 
 
-async def test_a_dry_run_looks_at_the_keys(loss: Loss) -> None:
+async def test_a_dry_run_checks_the_keys(loss: Loss) -> None:
     org = await loss.service.organization()
     there, revoked = [await loss.service.key(org.owner, org.id, READS) for _ in range(2)]
     await loss.back_up()
@@ -359,7 +359,7 @@ async def test_a_dry_run_looks_at_the_keys(loss: Loss) -> None:
     assert done.out.splitlines()[-1].startswith("4 changes lost: 1 redone, 1 already done, 2 missing, 0 manual; ")
 
 
-async def test_mails_that_were_queued_at_the_backup_are_held_back_where_that_is_asked_for(loss: Loss) -> None:
+async def test_mails_queued_at_the_backup_can_be_held_back(loss: Loss) -> None:
     async with await Connection.connect(loss.service.conninfo) as connection:
         queued = await add_notification(connection)
     await loss.back_up()
@@ -383,7 +383,7 @@ async def test_sessions_of_the_dashboard_are_ended(loss: Loss) -> None:
     assert "; 1 session ended" in done.out
 
 
-async def test_the_trail_is_exported_from_a_moment_on(loss: Loss) -> None:
+async def test_the_trail_is_exported_from_a_given_time(loss: Loss) -> None:
     org = await loss.service.organization()
     loss.service.clock.advance(hours=1)
     since = loss.service.clock.now.isoformat()
@@ -392,7 +392,7 @@ async def test_the_trail_is_exported_from_a_moment_on(loss: Loss) -> None:
     assert [json.loads(line)["targetId"] for line in done.out.splitlines()] == [late.id]
 
 
-async def test_nothing_is_restored_into_a_database_that_holds_something(loss: Loss) -> None:
+async def test_restore_rejects_a_database_with_data(loss: Loss) -> None:
     await loss.back_up()
     again = await asyncio.to_thread(run_script, "restore.sh", loss._backup, conninfo=loss.service.conninfo)
     assert again.returncode == 1
@@ -408,7 +408,7 @@ async def test_wrong_use_exits_with_2(arguments: tuple[str, ...], tmp_path: Path
     assert (done.code, done.out) == (2, "")
 
 
-async def test_lost_answers_to_invitations_are_redone_or_told_of(loss: Loss) -> None:
+async def test_answers_to_invitations_are_applied_again_or_listed(loss: Loss) -> None:
     org = await loss.service.organization()
     left = await join(loss.service, org, "leaver")
     declined, accepted = await add_member(org.owner, "decliner"), await add_member(org.owner, "accepter")

@@ -91,7 +91,7 @@ async def test_key_differing_in_the_last_random_character_is_not_the_key(service
         assert refusal(await service.caller(other).get(PROJECTS)) == INVALID
 
 
-async def test_expired_token_is_told_so_only_when_everything_else_is_right(service: Service) -> None:
+async def test_token_expired_is_reported_only_for_an_otherwise_valid_token(service: Service) -> None:
     org = await service.organization()
     now = int(service.clock.now.timestamp())
     old: dict[str, Any] = {"iat": now - 7200, "exp": now - 3600}
@@ -103,7 +103,7 @@ async def test_expired_token_is_told_so_only_when_everything_else_is_right(servi
     assert refusal(await service.caller(good[:-4] + "AAAA").get(PROJECTS)) == INVALID
 
 
-async def test_without_an_identity_provider_tokens_are_refused_and_keys_go_on(service: Service, conninfo: str) -> None:
+async def test_without_an_identity_provider_tokens_are_rejected_and_keys_work(service: Service, conninfo: str) -> None:
     org = await service.organization()
     token = str(service.user(org=org.id).credential)
     async with running_service(service.conninfo, OIDC_ISSUER="") as alone:
@@ -111,7 +111,7 @@ async def test_without_an_identity_provider_tokens_are_refused_and_keys_go_on(se
         assert (await alone.caller(org.owner.credential).get(PROJECTS)).status_code == 200
 
 
-async def test_identity_provider_out_of_reach_is_503_and_never_401(fresh_service: Service) -> None:
+async def test_unreachable_identity_provider_is_503_and_never_401(fresh_service: Service) -> None:
     org = await fresh_service.organization()
     token = str(fresh_service.user(org=org.id, role="owner").credential)
     await fresh_service.issuer.stop()

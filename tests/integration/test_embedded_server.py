@@ -77,7 +77,7 @@ def test_second_start_keeps_the_data(made: Path) -> None:
         server.stop()
 
 
-def test_a_cluster_of_before_there_were_roles_gets_them_at_the_next_start(made: Path) -> None:
+def test_an_old_cluster_without_roles_gets_them_at_the_next_start(made: Path) -> None:
     for _ in range(2):
         server = EmbeddedServer(made)
         server.start()
@@ -106,7 +106,7 @@ def test_server_waits_for_the_disk(running: EmbeddedServer) -> None:
     assert synchronous_settings(running.conninfo) == ["on", "on", "on", "5MB"]
 
 
-def test_server_that_is_told_so_does_not_wait_for_the_disk(made: Path) -> None:
+def test_server_with_fsync_off_does_not_wait_for_the_disk(made: Path) -> None:
     server = EmbeddedServer(made, ["work_mem=5MB"], durable=False)
     server.start()
     try:
@@ -115,7 +115,7 @@ def test_server_that_is_told_so_does_not_wait_for_the_disk(made: Path) -> None:
         server.stop()
 
 
-def test_address_leads_to_the_same_database(running: EmbeddedServer) -> None:
+def test_url_and_conninfo_reach_the_same_database(running: EmbeddedServer) -> None:
     assert identity(running.url) == identity(running.conninfo)
 
 
@@ -144,7 +144,7 @@ def test_folder_may_have_any_name(empty_cluster: Path, tmp_path: Path, name: str
         server.stop()
 
 
-def test_socket_elsewhere_goes_with_the_server(empty_cluster: Path, tmp_path: Path) -> None:
+def test_socket_in_another_folder_is_removed_with_the_server(empty_cluster: Path, tmp_path: Path) -> None:
     server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path / ("d" * 120)))
     server.start()
     sockets = Path(str(conninfo_to_dict(server.conninfo)["host"]))
@@ -171,7 +171,7 @@ finally:
 """
 
 
-def test_variables_that_are_meant_for_another_server_change_nothing(tmp_path: Path) -> None:
+def test_environment_variables_of_another_server_have_no_effect(tmp_path: Path) -> None:
     variables = {"PGPORT": "5433", "PGCLIENTENCODING": "SQL_ASCII", "PGDATESTYLE": "German", "PGDATA": "/elsewhere"}
     with subprocess.Popen(
         [sys.executable, "-c", OF_ANOTHER_SERVER, str(tmp_path)], env={**os.environ, **variables}, text=True,
@@ -184,7 +184,7 @@ def test_variables_that_are_meant_for_another_server_change_nothing(tmp_path: Pa
         assert setting(conninfo, "DateStyle") == "ISO, MDY"
 
 
-def test_server_that_was_killed_starts_again(made: Path) -> None:
+def test_killed_server_restarts(made: Path) -> None:
     killed = EmbeddedServer(made)
     killed.start()
     write(killed.conninfo)
@@ -198,7 +198,7 @@ def test_server_that_was_killed_starts_again(made: Path) -> None:
         server.stop()
 
 
-def test_folder_may_hand_its_group_down(made: Path) -> None:
+def test_folder_may_be_setgid(made: Path) -> None:
     made.chmod(0o2750)  # setgid: folders made in it are so too
     for _ in range(2):
         server = EmbeddedServer(made, durable=False)
@@ -206,7 +206,7 @@ def test_folder_may_hand_its_group_down(made: Path) -> None:
         server.stop()
 
 
-def test_clients_refuse_a_server_of_another_user(running: EmbeddedServer) -> None:
+def test_clients_reject_a_server_of_another_user(running: EmbeddedServer) -> None:
     account = pwd.getpwuid(Path(f"{conninfo_to_dict(running.conninfo)['host']}/.s.PGSQL.5432").stat().st_uid).pw_name
     for address in (running.conninfo, running.url):
         assert conninfo_to_dict(address)["requirepeer"] == account
@@ -215,7 +215,7 @@ def test_clients_refuse_a_server_of_another_user(running: EmbeddedServer) -> Non
         psycopg.connect(other)
 
 
-def test_nobody_starts_the_server_while_it_is_erased(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_does_not_start_while_its_folder_is_erased(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server, removed = EmbeddedServer(made), []
 
     def while_removing(folder: Path, **_: object) -> None:
@@ -229,7 +229,7 @@ def test_nobody_starts_the_server_while_it_is_erased(made: Path, monkeypatch: py
     assert not (made / LOCK).exists()
 
 
-def test_second_user_of_the_folder_shares_the_server_and_does_not_stop_it(made: Path) -> None:
+def test_second_process_shares_the_server_and_does_not_stop_it(made: Path) -> None:
     owner, guest = EmbeddedServer(made), EmbeddedServer(made)
     owner.start()
     try:
@@ -241,7 +241,7 @@ def test_second_user_of_the_folder_shares_the_server_and_does_not_stop_it(made: 
         owner.stop()
 
 
-def test_server_listens_on_no_network_address_and_lets_nobody_else_into_its_folder(running: EmbeddedServer) -> None:
+def test_server_listens_on_a_private_socket_only(running: EmbeddedServer) -> None:
     assert setting(running.conninfo, "listen_addresses") == ""
     sockets = Path(str(conninfo_to_dict(running.conninfo)["host"]))
     assert sockets.stat().st_mode & 0o077 == 0
@@ -264,7 +264,7 @@ finally:
 """
 
 
-def test_server_has_none_of_our_environment(made: Path) -> None:
+def test_server_does_not_inherit_the_environment(made: Path) -> None:
     command = [sys.executable, "-c", SECRETS_OF_PARENT, str(made)]
     environment = {**os.environ, "API_KEY_PEPPER": "pepper-of-the-parent"}
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -280,7 +280,7 @@ def elsewhere(empty_cluster: Path, tmp_path: Path) -> tuple[EmbeddedServer, Path
 
 
 @pytest.mark.parametrize("planted", ["open", "link", "file", "of another user"])
-def test_socket_folder_that_somebody_else_may_use_is_refused(
+def test_socket_folder_with_access_for_others_is_rejected(
     elsewhere: tuple[EmbeddedServer, Path], tmp_path: Path, planted: str
 ) -> None:
     server, sockets = elsewhere
@@ -308,7 +308,7 @@ def test_socket_folder_that_somebody_else_may_use_is_refused(
         sockets.rmdir() if sockets.is_dir() and not sockets.is_symlink() else sockets.unlink()
 
 
-def test_socket_folder_of_a_run_before_is_used_again(elsewhere: tuple[EmbeddedServer, Path]) -> None:
+def test_socket_folder_of_a_previous_run_is_reused(elsewhere: tuple[EmbeddedServer, Path]) -> None:
     server, sockets = elsewhere
     sockets.mkdir(mode=0o700)
     server.start()
@@ -319,7 +319,7 @@ def test_socket_folder_of_a_run_before_is_used_again(elsewhere: tuple[EmbeddedSe
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_root_is_told_of_every_folder_that_is_opened(
+def test_root_gets_a_message_for_every_opened_folder(
     empty_cluster: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed = tmp_path / "closed"
@@ -331,20 +331,20 @@ def test_root_is_told_of_every_folder_that_is_opened(
     assert f"cannot pass through {closed}: its mode changes from 0700 to 0701" in caplog.text
 
 
-def test_long_path_does_not_keep_the_server_from_starting(empty_cluster: Path, tmp_path: Path) -> None:
+def test_server_starts_in_a_long_path(empty_cluster: Path, tmp_path: Path) -> None:
     server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path / ("d" * 120)))
     server.start()
     write(server.conninfo)
     server.stop()
 
 
-def test_server_that_cannot_start_says_why(made: Path) -> None:
+def test_failed_start_reports_the_reason(made: Path) -> None:
     server = EmbeddedServer(made, options=("shared_buffers=nonsense",))
     with pytest.raises(EmbeddedServerError, match="shared_buffers"):
         server.start()
 
 
-def test_cluster_whose_making_was_interrupted_is_made_again(tmp_path: Path) -> None:
+def test_interrupted_creation_of_a_cluster_is_repeated(tmp_path: Path) -> None:
     half_made = tmp_path / "postgres.new"
     half_made.mkdir()
     (half_made / "PG_VERSION").write_text("18\n")

@@ -44,7 +44,7 @@ async def test_missing_scope_is_403(service: Service) -> None:
         assert "x-tenant-id" not in answer.headers
 
 
-async def test_dash_asks_for_no_scope_but_for_a_credential(service: Service) -> None:
+async def test_dash_requires_a_credential_without_a_scope(service: Service) -> None:
     org = await service.organization()
     nothing = (await service.key(org.owner, org.id, "nothing:here")).caller
     assert (await nothing.get(f"{VERIFY}-")).status_code == 200
@@ -63,7 +63,7 @@ async def test_scope_is_in_the_path_and_nowhere_else(service: Service) -> None:
 
 
 @pytest.mark.parametrize("scope", ["", "projects", "OWNER", "Projects:read", "a:b:c", "--", "%00", "a:b%0A", " -"])
-async def test_what_is_no_scope_lets_nobody_in(service: Service, scope: str) -> None:
+async def test_invalid_scope_rejects_every_request(service: Service, scope: str) -> None:
     org = await service.organization()
     assert refusal(await org.owner.get(f"{VERIFY}{scope}")) == (404, "not_found")
 
@@ -74,7 +74,7 @@ async def test_body_is_not_read(service: Service) -> None:
     assert answer.status_code == 200
 
 
-async def test_suspended_and_ended_tenants_do_not_pass(service: Service) -> None:
+async def test_suspended_and_ended_tenants_are_rejected(service: Service) -> None:
     org = await service.organization()
     body = {"name": "x", "ownerEmail": "a@x.example", "suspended": True}
     await service.operator.put(org.path, body)
@@ -83,7 +83,7 @@ async def test_suspended_and_ended_tenants_do_not_pass(service: Service) -> None
     assert refusal(await org.owner.get(f"{VERIFY}-")) == (401, "api_key_revoked")
 
 
-async def test_refusal_is_in_a_header_too_for_gateways_that_pass_on_no_body(service: Service) -> None:
+async def test_rejection_is_in_a_header_for_gateways_without_bodies(service: Service) -> None:
     org = await service.organization()
     reader = (await service.key(org.owner, org.id, "projects:read")).caller
     for caller, scope in ((service.anonymous, "-"), (reader, "projects:write"), (org.owner, "no-scope")):

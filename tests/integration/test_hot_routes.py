@@ -44,13 +44,13 @@ async def test_lists_are_the_same(service: Service) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "101", "-5", "", "a", "1.5", "007", "+1", " 1", "٣", "1_0", "9" * 400])
-async def test_limits_are_refused_in_the_same_words(service: Service, limit: str) -> None:
+async def test_invalid_limits_get_equal_errors(service: Service, limit: str) -> None:
     org = await service.organization()
     assert refusal(await both(org.owner, limit=limit)) == (422, "validation_failed")
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "é", "\x00", "a b", "a+b", "%41", "a" * 1001])
-async def test_cursors_are_refused_in_the_same_words(service: Service, cursor: str) -> None:
+async def test_invalid_cursors_get_equal_errors(service: Service, cursor: str) -> None:
     org = await service.organization()
     assert (await both(org.owner, cursor=cursor)).status_code in (400, 422)
 
@@ -62,7 +62,7 @@ async def test_last_of_several_values_counts(service: Service) -> None:
         assert comparable(hot) == comparable(twin), query
 
 
-async def test_callers_are_refused_in_the_same_words(service: Service) -> None:
+async def test_rejected_callers_get_equal_errors(service: Service) -> None:
     org = await service.organization()
     writer = await service.key(org.owner, org.id, "projects:write")
     revoked = await service.key(org.owner, org.id, "projects:read")
@@ -99,9 +99,7 @@ async def test_request_id_of_the_client_is_kept(service: Service, path: str) -> 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("sent", [None, b"", b"a b", b"a" * 129, b"\xe9", b"a\tb", b'"', b"a,b"])
-async def test_request_id_is_made_where_there_is_none_that_is_a_plain_word(
-    service: Service, path: str, sent: bytes | None
-) -> None:
+async def test_request_id_is_generated_without_a_plain_one(service: Service, path: str, sent: bytes | None) -> None:
     headers = None if sent is None else {"X-Request-Id": sent}
     first, second = [await service.anonymous.call("GET", path, headers=headers) for _ in range(2)]
     for answer in (first, second):
@@ -109,7 +107,7 @@ async def test_request_id_is_made_where_there_is_none_that_is_a_plain_word(
     assert first.headers["x-request-id"] != second.headers["x-request-id"]
 
 
-async def test_both_count_in_the_metrics_of_the_same_route(fresh_service: Service) -> None:
+async def test_both_routes_share_their_metrics(fresh_service: Service) -> None:
     org = await fresh_service.organization()
     for path, times in ((HOT, 2), (TWIN, 3)):
         for _ in range(times):

@@ -109,7 +109,7 @@ async def test_answers_are_kept_for_24_hours(fresh_service: Service) -> None:
     assert later["id"] != first["id"]
 
 
-async def test_twins_sent_at_once_make_one_object(service: Service) -> None:
+async def test_concurrent_duplicates_create_one_object(service: Service) -> None:
     org = await service.organization()
     answers = await asyncio.gather(*(org.owner.post(PROJECTS, {"name": "a"}, "one") for _ in range(10)))
     made = {answer.json()["id"] for answer in answers if answer.status_code == 201}
@@ -119,7 +119,7 @@ async def test_twins_sent_at_once_make_one_object(service: Service) -> None:
     assert len((await org.owner.get(PROJECTS)).json()["data"]) == 1
 
 
-async def test_twins_of_a_key_make_one_and_show_its_secret_once(service: Service) -> None:
+async def test_concurrent_duplicates_create_one_key_and_show_its_secret_once(service: Service) -> None:
     org = await service.organization()
     answers = await asyncio.gather(*(org.owner.post(KEYS, key_body(org), "one") for _ in range(10)))
     counts = Counter(answer.status_code for answer in answers)
@@ -128,7 +128,7 @@ async def test_twins_of_a_key_make_one_and_show_its_secret_once(service: Service
     assert len((await org.owner.get(KEYS)).json()["data"]) == 2
 
 
-async def test_request_whose_twin_is_still_running_is_told_so(service: Service) -> None:
+async def test_concurrent_duplicate_gets_idempotency_in_flight(service: Service) -> None:
     org = await service.organization()
     name = f"idempotency\x1fapi_key:{org.id}:{org.key.id}\x1fPOST {PROJECTS}\x1fone"
     async with await psycopg.AsyncConnection.connect(service.conninfo) as twin:
@@ -145,7 +145,7 @@ async def test_key_must_be_visible_ascii(service: Service, key: bytes) -> None:
     assert refusal(answer) == (400, "invalid_idempotency_key")
 
 
-async def test_longest_key_with_any_visible_character_is_taken(service: Service) -> None:
+async def test_longest_key_with_any_visible_character_is_accepted(service: Service) -> None:
     org = await service.organization()
     key = "".join(chr(code) for code in range(0x21, 0x7F)).ljust(255, "~")
     answers = [await org.owner.post(PROJECTS, {"name": "a"}, key) for _ in range(2)]

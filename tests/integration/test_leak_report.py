@@ -44,7 +44,7 @@ async def notices_of(service: Service, org: Organization) -> list[dict[str, Any]
     return await rows(service, "SELECT * FROM owner_mails WHERE tenant_id = %s", org.id)
 
 
-async def test_reported_key_is_refused_from_then_on(service: Service) -> None:
+async def test_reported_key_is_rejected_immediately(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     assert (await key.caller.get(PROJECTS)).status_code == 200
@@ -56,7 +56,7 @@ async def test_reported_key_is_refused_from_then_on(service: Service) -> None:
     assert record["status"] == "revoked"
 
 
-async def test_owner_is_told_which_key_it_was_and_nothing_secret(service: Service) -> None:
+async def test_owner_gets_the_keys_name_and_no_secret(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read", name="CI deploys")
     ended = await reported(service, key)
@@ -72,7 +72,7 @@ async def test_owner_is_told_which_key_it_was_and_nothing_secret(service: Servic
     }
 
 
-async def test_audit_trail_says_that_somebody_reported_it_and_from_where(service: Service) -> None:
+async def test_audit_trail_has_the_report_and_its_address(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     ended = await reported(service, key)
@@ -84,7 +84,7 @@ async def test_audit_trail_says_that_somebody_reported_it_and_from_where(service
     assert entry["after"] == {"status": "revoked", "revokedAt": ended["revokedAt"]}
 
 
-async def test_many_reports_at_once_answer_alike_and_tell_once(service: Service) -> None:
+async def test_concurrent_reports_get_equal_answers_and_one_mail(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     answers = await asyncio.gather(*(reported(service, key) for _ in range(20)))
@@ -94,7 +94,7 @@ async def test_many_reports_at_once_answer_alike_and_tell_once(service: Service)
     assert len(entries) == 1
 
 
-async def test_report_and_revocation_at_once_both_succeed(service: Service) -> None:
+async def test_concurrent_report_and_revocation_both_succeed(service: Service) -> None:
     org = await service.organization()
     keys = [await service.key(org.owner, org.id, "projects:read") for _ in range(9)]
     answers = await asyncio.gather(
@@ -103,7 +103,7 @@ async def test_report_and_revocation_at_once_both_succeed(service: Service) -> N
     assert {answer.status_code for answer in answers if isinstance(answer, httpx2.Response)} == {204}
 
 
-async def test_key_that_was_revoked_before_tells_nobody(service: Service) -> None:
+async def test_report_of_a_revoked_key_sends_no_mail(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     await org.owner.delete(key.path)
@@ -112,7 +112,7 @@ async def test_key_that_was_revoked_before_tells_nobody(service: Service) -> Non
     assert await notices_of(service, org) == []
 
 
-async def test_report_of_a_dead_key_waits_for_nobody(service: Service) -> None:
+async def test_report_of_a_revoked_key_waits_for_no_lock(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     first = await reported(service, key)
@@ -121,7 +121,7 @@ async def test_report_of_a_dead_key_waits_for_nobody(service: Service) -> None:
         assert await reported(service, key) == first
 
 
-async def test_expired_key_is_revoked_and_tells_nobody(fresh_service: Service) -> None:
+async def test_expired_key_is_revoked_without_a_mail(fresh_service: Service) -> None:
     service = fresh_service
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read", expiresAt="2026-01-01T13:00:00Z")
@@ -132,7 +132,7 @@ async def test_expired_key_is_revoked_and_tells_nobody(fresh_service: Service) -
 
 
 @pytest.mark.parametrize("overlap", [0, 3600])
-async def test_only_the_key_that_was_reported_ends(service: Service, overlap: int) -> None:
+async def test_only_the_reported_key_is_revoked(service: Service, overlap: int) -> None:
     org = await service.organization()
     old = await service.key(org.owner, org.id, "projects:read")
     made = (await org.owner.post(f"{old.path}/rotate", {"overlapSeconds": overlap})).json()
@@ -143,20 +143,20 @@ async def test_only_the_key_that_was_reported_ends(service: Service, overlap: in
     assert len(await notices_of(service, org)) == bool(overlap)
 
 
-async def test_last_owner_key_ends_too(service: Service) -> None:
+async def test_last_owner_key_is_revoked_too(service: Service) -> None:
     org = await service.organization()
     await reported(service, org.key)
     assert refusal(await org.owner.get(KEYS)) == (401, "api_key_revoked")
 
 
-async def test_test_mode_key_ends_too(service: Service) -> None:
+async def test_test_mode_key_is_revoked_too(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read", mode="test")
     await reported(service, key)
     assert refusal(await key.caller.get(PROJECTS)) == (401, "api_key_revoked")
 
 
-async def test_key_of_a_suspended_tenant_ends_too(service: Service) -> None:
+async def test_key_of_a_suspended_tenant_is_revoked_too(service: Service) -> None:
     org = await service.organization()
     tenant = {"name": org.id, "ownerEmail": OWNER}
     assert (await service.operator.put(org.path, {**tenant, "suspended": True})).status_code == 200
@@ -215,7 +215,7 @@ async def cut_off(postgres: PostgresServer) -> AsyncIterator[Service]:
 
 
 @pytest.mark.parametrize("what", NO_KEYS)
-async def test_what_is_no_key_is_refused_without_the_database_and_not_repeated(cut_off: Service, what: str) -> None:
+async def test_malformed_key_is_rejected_without_the_database_or_an_echo(cut_off: Service, what: str) -> None:
     secret = NO_KEYS[what]
     answer = await report(cut_off, secret)
     assert refusal(answer) == (422, "validation_failed")
@@ -249,7 +249,7 @@ async def test_nothing_of_the_key_is_logged(service: Service) -> None:
     assert not [line for line in watch.lines if "svc_" in line]
 
 
-async def test_one_mail_arrives_however_often_it_is_reported(conninfo: str) -> None:
+async def test_repeated_reports_send_one_mail(conninfo: str) -> None:
     async with (
         running(MailServer()) as server,
         running_service(

@@ -138,9 +138,7 @@ async def confirm(service: Service, token: str) -> httpx2.Response:
 # --- the attack
 
 
-async def test_a_hundred_leak_reports_mail_a_stranger_three_times_and_nothing_that_the_attacker_wrote(
-    conninfo: str,
-) -> None:
+async def test_a_hundred_leak_reports_send_three_mails_without_text_of_the_attacker(conninfo: str) -> None:
     victim = "victim@other.example"
     async with (
         running(MailServer()) as server,
@@ -168,7 +166,7 @@ async def test_a_hundred_leak_reports_mail_a_stranger_three_times_and_nothing_th
     assert {mail.message["Subject"] for mail in to_victim} == {"Confirm your e-mail address"}
 
 
-async def test_names_in_a_notice_have_nothing_that_becomes_a_link(service: Service, post: Post) -> None:
+async def test_names_in_a_notice_contain_no_link(service: Service, post: Post) -> None:
     org = await operators_tenant(service)
     # a name from before such characters were refused
     name = f"{EVIL}\u202e +1 800 555 0199"
@@ -217,7 +215,7 @@ async def test_the_operator_verifies(service: Service) -> None:
     assert await is_verified(service, org)
 
 
-async def test_the_tenant_record_has_no_more_fields(service: Service) -> None:
+async def test_tenant_record_has_only_the_known_fields(service: Service) -> None:
     org = await own_tenant(service)
     assert set((await org.owner.get(org.path)).json()) == {
         "id", "name", "plan", "subscriptionStatus", "currentPeriodEnd", "cancelAtPeriodEnd", "stripeCustomerId",
@@ -327,7 +325,7 @@ async def test_tampered_link_is_not_valid(service: Service, post: Post, change: 
     assert not await is_verified(service, org)
 
 
-async def test_token_in_the_address_of_a_post_does_not_count(service: Service, post: Post) -> None:
+async def test_token_in_the_url_of_a_post_is_ignored(service: Service, post: Post) -> None:
     org = await own_tenant(service, email="query@x.example")
     token = await post.confirmation(org.id)
     answer = await service.anonymous.call("POST", f"{CONFIRM}?token={token}", data={"other": "x"})
@@ -335,7 +333,7 @@ async def test_token_in_the_address_of_a_post_does_not_count(service: Service, p
     assert not await is_verified(service, org)
 
 
-async def test_every_process_takes_the_link(service: Service, post: Post) -> None:
+async def test_every_process_accepts_the_link(service: Service, post: Post) -> None:
     org = await own_tenant(service, email="other-process@x.example")
     token = await post.confirmation(org.id)
     async with running_service(service.conninfo) as other:
@@ -352,7 +350,7 @@ async def test_confirmation_is_dropped_when_it_is_no_longer_needed(service: Serv
     assert mail["status"] == "dropped"
 
 
-async def test_owner_token_that_vouches_for_the_address_verifies_it(conninfo: str) -> None:
+async def test_owner_token_with_a_verified_email_verifies_the_address(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         new = new_address()
         org = await own_tenant(service, email=new)
@@ -362,7 +360,7 @@ async def test_owner_token_that_vouches_for_the_address_verifies_it(conninfo: st
         assert await is_verified(service, org)
 
 
-async def test_the_domains_case_does_not_matter_to_who_vouches_for_an_address(conninfo: str) -> None:
+async def test_case_of_the_email_domain_does_not_matter(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         org = await own_tenant(service, email="ada@X.example")
         sub = f"user-of-{org.id}"
@@ -372,7 +370,7 @@ async def test_the_domains_case_does_not_matter_to_who_vouches_for_an_address(co
         assert await is_verified(service, org)
 
 
-async def test_tenant_that_the_release_before_makes_has_no_verified_address(service: Service) -> None:
+async def test_tenant_of_the_previous_release_has_no_verified_address(service: Service) -> None:
     await rows(
         service,
         "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('made-before', 'n', 'u', 'a@x.example') "
@@ -382,7 +380,7 @@ async def test_tenant_that_the_release_before_makes_has_no_verified_address(serv
     assert export["ownerEmailVerified"] is False
 
 
-async def test_confirmation_to_an_impossible_address_is_nobodys_alert(fresh_service: Service) -> None:
+async def test_confirmation_to_an_invalid_address_raises_no_alert(fresh_service: Service) -> None:
     async with posting(fresh_service) as post:
         org = await own_tenant(fresh_service, email="a@..")
         assert await post.deliver(org.id) == []
@@ -390,9 +388,7 @@ async def test_confirmation_to_an_impossible_address_is_nobodys_alert(fresh_serv
         assert [row["status"] for row in found] == ["dropped"]
 
 
-async def test_each_confirmation_has_an_id_of_its_own_since_only_the_newest_link_is_valid(
-    service: Service, post: Post
-) -> None:
+async def test_each_confirmation_has_its_own_id_and_only_the_newest_link_is_valid(service: Service, post: Post) -> None:
     org = await own_tenant(service)
     [queued] = await post.queued(org.id)
     post.server.replies_to_data.append("451 4.3.0 Try again later")
@@ -404,7 +400,7 @@ async def test_each_confirmation_has_an_id_of_its_own_since_only_the_newest_link
     assert first != second
 
 
-async def test_former_owner_is_told_where_security_notices_go(service: Service, post: Post) -> None:
+async def test_former_owner_gets_the_new_recipient_of_security_notices(service: Service, post: Post) -> None:
     org = await operators_tenant(service)
     await set_address(org, new_address())
     await service.operator.put(org.path, {"name": "Acme", "ownerEmail": FORMER})
@@ -477,7 +473,7 @@ async def test_payment_notices_go_to_the_new_address_at_once(service: Service, p
     assert notice["recipient"] == new
 
 
-async def test_address_that_is_set_back_is_verified_still(service: Service) -> None:
+async def test_restored_address_is_still_verified(service: Service) -> None:
     org, new = await operators_tenant(service), new_address()
     await set_address(org, new)
     await set_address(org, FORMER)
@@ -527,9 +523,7 @@ async def test_address_from_before_counts_as_verified_until_it_is_changed(servic
     assert not await is_verified(service, org)
 
 
-async def test_leak_notice_that_the_release_before_queued_goes_to_the_verified_address(
-    service: Service, post: Post
-) -> None:
+async def test_leak_notice_of_the_previous_release_goes_to_the_verified_address(service: Service, post: Post) -> None:
     org = await operators_tenant(service)
     await set_address(org, new_address())
     [notice] = await rows(
@@ -650,7 +644,7 @@ async def test_digest_goes_to_the_address_of_its_notices(fresh_service: Service)
         assert [digest["recipient"] for digest in digests] == [FORMER, new]
 
 
-async def test_mail_server_that_is_away_loses_nothing(fresh_service: Service) -> None:
+async def test_unreachable_mail_server_loses_no_mail(fresh_service: Service) -> None:
     service = fresh_service
     async with posting(service) as post:
         org, new = await operators_tenant(service), new_address()

@@ -53,7 +53,7 @@ async def test_the_owner_gets_the_mail(database: Database, server: MailServer) -
     assert "https://pay.example/invoice/1?a=1&amp;b=2" in mail.part("html")
 
 
-async def test_a_mail_that_was_taken_is_recorded_as_sent(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_an_accepted_mail_is_recorded_as_sent(database: Database, server: MailServer, conninfo: str) -> None:
     notification_id = await queued(database)
     await service(database, server).deliver(notification_id)
     assert await delivery_of(conninfo, notification_id) == ("sent", 1, None)
@@ -66,12 +66,12 @@ async def test_a_mail_is_not_sent_again(database: Database, server: MailServer) 
     assert len(server.received) == 1
 
 
-async def test_a_notification_that_is_gone_is_done(database: Database, server: MailServer) -> None:
+async def test_a_missing_notification_ends_the_job(database: Database, server: MailServer) -> None:
     await service(database, server).deliver(uuid4())
     assert server.received == []
 
 
-async def test_a_refusal_for_good_ends_as_failed(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_a_permanent_rejection_ends_as_failed(database: Database, server: MailServer, conninfo: str) -> None:
     notification_id = await queued(database)
     server.replies_to_rcpt.append("550 5.1.1 no such user")
     await service(database, server).deliver(notification_id)
@@ -88,7 +88,7 @@ async def test_an_unusable_address_ends_as_failed(database: Database, server: Ma
     assert (await delivery_of(conninfo, notification_id))[0] == "failed"
 
 
-async def test_a_refusal_for_now_is_put_off(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_a_temporary_rejection_is_deferred(database: Database, server: MailServer, conninfo: str) -> None:
     notification_id = await queued(database)
     server.replies_to_data.append("451 4.3.0 try later")
     with pytest.raises(MailDeferredError) as caught:
@@ -131,9 +131,7 @@ async def test_success_after_a_failure_leaves_no_error(database: Database, serve
     assert await delivery_of(conninfo, notification_id) == ("sent", 2, None)
 
 
-async def test_a_server_that_hangs_up_after_taking_it_gets_the_same_mail_again(
-    database: Database, server: MailServer
-) -> None:
+async def test_a_mail_without_an_answer_is_sent_again_unchanged(database: Database, server: MailServer) -> None:
     notification_id = await queued(database)
     server.hang_up = 1
     with pytest.raises(MailDeferredError):
@@ -155,7 +153,7 @@ async def test_no_connection_is_held_while_the_mail_server_is_slow(database: Dat
     await delivery
 
 
-async def test_a_database_that_is_away_is_reported(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_an_unavailable_database_is_reported(database: Database, server: MailServer, conninfo: str) -> None:
     notification_id = await queued(database)
     await database.close()
     with pytest.raises(DatabaseUnavailableError):
@@ -178,7 +176,9 @@ async def test_the_log_does_not_name_the_owner(
     assert not any("acme.example" in line for line in logged)
 
 
-async def test_a_reply_that_no_database_would_store(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_a_reply_with_unstorable_characters_is_stored_cleaned(
+    database: Database, server: MailServer, conninfo: str
+) -> None:
     notification_id = await queued(database)
     server.replies_to_rcpt.append("550 nul \x00 tab \t " + "long " * 200)
     await service(database, server).deliver(notification_id)

@@ -156,7 +156,7 @@ async def test_a_queue_that_was_never_opened_can_defer(database: Database, conni
     assert await jobs(conninfo) == ["todo"]
 
 
-async def test_the_database_s_errors_come_through(conninfo: str) -> None:
+async def test_database_errors_reach_the_caller(conninfo: str) -> None:
     async with await Connection.connect(conninfo) as connection:
         notification_id = await add_notification(connection)
         with suppress(psycopg.errors.DivisionByZero):
@@ -165,7 +165,7 @@ async def test_the_database_s_errors_come_through(conninfo: str) -> None:
             await JobQueue(conninfo).defer_mail(connection, [notification_id])
 
 
-async def test_a_worker_is_told_of_a_new_mail(
+async def test_a_worker_is_notified_of_a_new_mail(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     async with worker(queue, work_with(database, server), polling_interval=NEVER):
@@ -177,7 +177,7 @@ async def test_a_worker_is_told_of_a_new_mail(
         await server.wait_for(lambda server: len(server.received) > 0)
 
 
-async def test_refusals_for_now_are_retried(
+async def test_temporary_rejections_are_retried(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.replies_to_data.extend(["451 4.3.0 try later"] * 3)
@@ -206,7 +206,7 @@ async def test_a_mail_server_that_was_down_gets_the_mail_once_it_is_up(
     assert len(server.received) == 1
 
 
-async def test_a_refusal_for_good_is_visible_and_leaves_no_job(
+async def test_a_permanent_rejection_is_visible_and_leaves_no_job(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.replies_to_rcpt.append("550 5.1.1 no such user")
@@ -228,7 +228,7 @@ async def test_without_a_mail_server_mails_stay_queued(database: Database, queue
     assert await jobs(conninfo) == ["todo"]
 
 
-async def test_a_worker_that_is_stopped_ends_its_jobs_first(
+async def test_a_stopping_worker_finishes_its_jobs(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.hold = asyncio.Event()
@@ -240,7 +240,7 @@ async def test_a_worker_that_is_stopped_ends_its_jobs_first(
     assert await jobs(conninfo) == []
 
 
-async def test_a_job_that_does_not_end_in_time_is_put_back(
+async def test_a_job_that_times_out_is_requeued(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.hold = asyncio.Event()
@@ -283,14 +283,14 @@ async def begin_job(conninfo: str) -> None:
     await rows(conninfo, "SELECT procrastinate_fetch_job_v2(ARRAY['mail'], procrastinate_register_worker_v1())")
 
 
-async def test_a_living_worker_s_job_is_left_alone(database: Database, queue: JobQueue, conninfo: str) -> None:
+async def test_the_job_of_a_running_worker_is_not_requeued(database: Database, queue: JobQueue, conninfo: str) -> None:
     await queued(database, queue)
     await begin_job(conninfo)
     await queue.requeue_stalled()
     assert await jobs(conninfo) == ["doing"]
 
 
-async def test_a_job_that_takes_impossibly_long_is_put_back(database: Database, queue: JobQueue, conninfo: str) -> None:
+async def test_a_stuck_job_is_requeued(database: Database, queue: JobQueue, conninfo: str) -> None:
     await queued(database, queue)
     await begin_job(conninfo)
     await rows(conninfo, "UPDATE procrastinate_events SET at = at - interval '1 hour' RETURNING 1")
@@ -298,14 +298,14 @@ async def test_a_job_that_takes_impossibly_long_is_put_back(database: Database, 
     assert await jobs(conninfo) == ["todo"]
 
 
-async def test_a_job_is_put_back_once_by_two_workers(database: Database, queue: JobQueue, conninfo: str) -> None:
+async def test_two_workers_requeue_a_job_once(database: Database, queue: JobQueue, conninfo: str) -> None:
     await queued(database, queue)
     await begin_job(conninfo)
     await asyncio.gather(*(queue.requeue_stalled(stalled_after=0) for _ in range(2)))
     assert await jobs(conninfo) == ["todo"]
 
 
-async def test_a_mail_that_has_lost_its_job_gets_another(
+async def test_a_mail_without_a_job_gets_a_new_one(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     notification_id = await queued(database, queue)
@@ -333,7 +333,7 @@ async def cut_off(postgres: PostgresServer, conninfo: str, *, away: bool) -> Non
             )
 
 
-async def test_a_worker_waits_for_a_database_that_went_away(
+async def test_a_worker_waits_for_an_unavailable_database(
     database: Database, queue: JobQueue, server: MailServer, postgres: PostgresServer, conninfo: str
 ) -> None:
     with watched("tenantry.jobs") as log:
@@ -352,9 +352,7 @@ async def test_a_worker_waits_for_a_database_that_went_away(
     assert log.count("interrupted") == 1
 
 
-async def test_a_job_that_meets_no_database_is_told_in_a_line(
-    database: Database, queue: JobQueue, server: MailServer
-) -> None:
+async def test_a_job_without_a_database_logs_one_line(database: Database, queue: JobQueue, server: MailServer) -> None:
     away = Database("host=/nowhere", pool_size=1)
     await queued(database, queue)
     with watched("procrastinate.worker") as log:
@@ -367,7 +365,7 @@ async def test_a_job_that_meets_no_database_is_told_in_a_line(
 
 
 @pytest.mark.parametrize("noticed", [True, False], ids=["after it noticed", "before it noticed"])
-async def test_a_worker_can_be_stopped_while_the_database_is_away(
+async def test_a_worker_can_be_stopped_while_the_database_is_unavailable(
     database: Database, queue: JobQueue, server: MailServer, postgres: PostgresServer, conninfo: str, noticed: bool
 ) -> None:
     with watched("tenantry.jobs") as log:

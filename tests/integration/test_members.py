@@ -38,7 +38,9 @@ async def test_member_is_added(service: Service) -> None:
         ("member", "SCOPED", ["projects:*", "tenants:read", "billing:read"]),
     ],
 )
-async def test_added_user_is_let_in_with_the_role(service: Service, role: str, level: str, scopes: list[str]) -> None:
+async def test_added_user_is_authorized_with_the_role(
+    service: Service, role: str, level: str, scopes: list[str]
+) -> None:
     org = await service.organization()
     user = service.user(f"newcomer-{role}")
     assert refusal(await user.get(WHOAMI)) == NO_ORGANIZATION
@@ -63,7 +65,7 @@ async def test_user_may_be_a_member_of_several_tenants(service: Service) -> None
     assert refusal(await service.user("shared").get(PROJECTS)) == NO_ORGANIZATION
 
 
-async def test_removed_member_is_taken_back(service: Service) -> None:
+async def test_removed_member_can_be_added_again(service: Service) -> None:
     org = await service.organization()
     first = await join(service, org, "returning", "admin")
     await remove_member(org.owner, first)
@@ -159,7 +161,7 @@ async def test_reading_and_writing_need_their_scopes(service: Service) -> None:
             assert refusal(answer) == (403, "insufficient_scope")
 
 
-async def test_role_change_counts_from_the_next_request_on(service: Service) -> None:
+async def test_role_change_applies_to_the_next_request(service: Service) -> None:
     org = await service.organization()
     member = await join(service, org, "risen", "member")
     user = service.user("risen", org=org.id, role="owner")
@@ -183,7 +185,7 @@ async def test_same_role_again_changes_nothing(service: Service) -> None:
     assert await change_role(org.owner, member, "admin") == member
 
 
-async def test_removed_member_is_refused_from_the_next_request_on(service: Service) -> None:
+async def test_removed_member_is_rejected_on_the_next_request(service: Service) -> None:
     org = await service.organization()
     member = await join(service, org, "leaving", "admin")
     users = (service.user("leaving"), service.user("leaving", org=org.id, role="owner"))
@@ -195,7 +197,7 @@ async def test_removed_member_is_refused_from_the_next_request_on(service: Servi
             assert refusal(await user.get(path)) == NO_ORGANIZATION
 
 
-async def test_removing_again_is_fine_and_the_record_stays(service: Service) -> None:
+async def test_removing_twice_succeeds_and_keeps_the_record(service: Service) -> None:
     org = await service.organization()
     member = await join(service, org, "gone")
     for _ in range(2):
@@ -223,7 +225,7 @@ async def test_same_request_again_gets_the_first_answer(service: Service) -> Non
     assert refusal(other) == (422, "idempotency_mismatch")
 
 
-async def test_without_an_identity_provider_nobody_is_added(conninfo: str) -> None:
+async def test_without_an_identity_provider_no_member_is_added(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         org = await service.organization()
         member = await join(service, org, "early")
@@ -257,7 +259,7 @@ async def test_maker_of_a_tenant_is_its_owner_among_the_members(service: Service
     assert [(one["userId"], one["role"], one["orgId"]) for one in listed] == [("founding", "owner", tenant["id"])]
 
 
-async def test_owner_whom_the_operator_names_is_let_in_as_owner(service: Service) -> None:
+async def test_owner_named_by_the_operator_is_authorized_as_owner(service: Service) -> None:
     org, member = await owned(service, "named")
     assert (member["userId"], member["role"]) == ("named", "owner")
     who = (await service.user("named").get(WHOAMI)).json()
@@ -274,7 +276,7 @@ async def test_owner_whom_the_operator_changes_joins_the_one_before(service: Ser
     assert [(one["userId"], one["role"]) for one in listed] == [("successor", "owner"), ("predecessor", "owner")]
 
 
-async def test_owner_who_was_removed_stays_out_whomever_the_operator_names(service: Service) -> None:
+async def test_removed_owner_stays_removed_after_a_new_owner_is_named(service: Service) -> None:
     org = await service.organization()
     await remove_member(org.owner, await join(service, org, "banished", "admin"))
     await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "banished"})
@@ -333,7 +335,7 @@ async def test_owner_whom_the_operator_names_is_in_the_audit_trail(service: Serv
     )  # fmt: skip
 
 
-async def test_export_names_members_and_those_who_were(service: Service) -> None:
+async def test_export_names_current_and_former_members(service: Service) -> None:
     org = await service.organization()
     members = [await join(service, org, name, "admin") for name in ("exported", "exported-before")]
     await remove_member(org.owner, members[1])

@@ -31,7 +31,7 @@ async def test_project_of_the_other_mode_answers_as_a_missing_one(service: Servi
     assert (await org.owner.get(f"{PROJECTS}/{live['id']}")).json() == live
 
 
-async def test_test_mode_key_makes_test_mode_keys_without_being_told(service: Service) -> None:
+async def test_test_mode_key_creates_test_mode_keys_by_default(service: Service) -> None:
     org, test = await with_test_key(service)
     made = await service.key(test.caller, org.id, "projects:read")
     assert made.record["mode"] == "test"
@@ -44,7 +44,7 @@ async def test_test_mode_key_makes_no_live_key(service: Service) -> None:
     assert refusal(await test.caller.post(KEYS, body)) == (403, "mode_mismatch")
 
 
-async def test_live_keys_are_missing_to_a_test_mode_key(service: Service) -> None:
+async def test_test_mode_key_does_not_see_live_keys(service: Service) -> None:
     org, test = await with_test_key(service)
     assert [key["id"] for key in (await test.caller.get(KEYS)).json()["data"]] == [test.id]
     for method, suffix in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/rotate")):
@@ -95,7 +95,7 @@ async def test_test_key_changes_neither_tenant_nor_billing(service: Service) -> 
     assert refused == dict.fromkeys(refused, (403, "mode_mismatch"))
 
 
-async def test_scope_of_tenants_and_billing_is_asked_for_first(service: Service) -> None:
+async def test_scope_of_tenants_and_billing_is_checked_first(service: Service) -> None:
     org = await service.organization()
     test = await service.key(org.owner, org.id, "tenants:read", mode="test")
     assert refusal(await test.caller.patch(org.path, {"name": "x"})) == (403, "insufficient_scope")

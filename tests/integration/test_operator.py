@@ -33,13 +33,13 @@ async def test_what_is_left_out_stays(service: Service) -> None:
 
 
 @pytest.mark.parametrize("tenant_id", ["a b", "a" * 65, "ö", "a.b", "a%0A", "%00"])
-async def test_what_can_be_no_id_is_refused(service: Service, tenant_id: str) -> None:
+async def test_invalid_id_is_rejected(service: Service, tenant_id: str) -> None:
     answer = await service.operator.put(f"{TENANTS}/{tenant_id}", BODY)
     assert refusal(answer) in ((422, "validation_failed"), (404, "not_found"))
 
 
 @pytest.mark.parametrize("tenant_id", ["a", "A-z_0", "a" * 64])
-async def test_every_other_id_is_taken(service: Service, tenant_id: str) -> None:
+async def test_every_valid_id_is_accepted(service: Service, tenant_id: str) -> None:
     assert (await service.operator.put(f"{TENANTS}/{tenant_id}", BODY)).status_code == 201
 
 
@@ -65,14 +65,14 @@ async def test_faulty_field_is_refused(service: Service, fields: dict[str, objec
     assert refusal(await service.operator.get(f"{TENANTS}/faulty/export")) == (404, "not_found")
 
 
-async def test_customer_of_one_tenant_is_not_given_to_another(service: Service) -> None:
+async def test_customer_cannot_be_linked_to_a_second_tenant(service: Service) -> None:
     await service.operator.put(f"{TENANTS}/first", {**BODY, "stripeCustomerId": "cus_taken"})
     answer = await service.operator.put(f"{TENANTS}/second", {**BODY, "stripeCustomerId": "cus_taken"})
     assert refusal(answer) == (409, "customer_taken")
     assert refusal(await service.operator.get(f"{TENANTS}/second/export")) == (404, "not_found")
 
 
-async def test_suspended_tenant_is_refused_until_it_is_let_in_again(service: Service) -> None:
+async def test_suspended_tenant_is_rejected_until_it_is_resumed(service: Service) -> None:
     org = await service.organization()
     body = {"name": org.id, "ownerEmail": "owner@x.example"}
     user = service.user(org=org.id, role="owner")
@@ -93,7 +93,7 @@ async def test_revoked_key_of_a_suspended_tenant_is_revoked(service: Service) ->
     assert refusal(await key.caller.get(PROJECTS)) == (401, "api_key_revoked")
 
 
-async def test_keys_and_tokens_of_an_ended_tenant_die_at_once(service: Service) -> None:
+async def test_keys_and_tokens_of_an_ended_tenant_are_rejected_immediately(service: Service) -> None:
     org = await service.organization()
     answer = await service.operator.delete(org.path)
     assert (answer.status_code, answer.content) == (204, b"")
@@ -101,7 +101,7 @@ async def test_keys_and_tokens_of_an_ended_tenant_die_at_once(service: Service) 
     assert refusal(await service.user(org=org.id, role="owner").get(PROJECTS)) == (401, "invalid_credential")
 
 
-async def test_ending_again_is_fine_and_a_missing_tenant_is_not_found(service: Service) -> None:
+async def test_ending_twice_succeeds_and_a_missing_tenant_is_404(service: Service) -> None:
     org = await service.organization()
     for _ in range(2):
         assert (await service.operator.delete(org.path)).status_code == 204
@@ -151,7 +151,7 @@ async def test_export_names_the_members(service: Service) -> None:
     ]  # fmt: skip
 
 
-async def test_nobody_else_is_the_operator(service: Service) -> None:
+async def test_only_the_operator_token_is_the_operator(service: Service) -> None:
     org = await service.organization()
     callers = {
         "missing_credential": [service.anonymous],
@@ -170,7 +170,7 @@ async def test_nobody_else_is_the_operator(service: Service) -> None:
     assert (await org.owner.get(PROJECTS)).status_code == 200
 
 
-async def test_operator_is_nobody_elsewhere(service: Service) -> None:
+async def test_operator_token_is_rejected_on_other_routes(service: Service) -> None:
     org = await service.organization()
     for path in (PROJECTS, KEYS, TENANTS, org.path, WHOAMI, "/api/v1/plans"):
         assert refusal(await service.operator.get(path)) == (401, "invalid_credential")

@@ -64,7 +64,7 @@ async def new_address_in_the_token(service: Service, owner: str) -> JsonObject:
     return tenant
 
 
-def test_address_of_the_token_follows_the_owners(exports: dict[Scene, JsonObject]) -> None:
+def test_owner_email_follows_the_owners_token(exports: dict[Scene, JsonObject]) -> None:
     assert exports[new_address_in_the_token]["ownerEmail"] == NEW
 
 
@@ -82,7 +82,7 @@ async def old_address_of_the_identity_provider(service: Service, owner: str) -> 
     return tenant
 
 
-def test_address_of_the_identity_provider_follows_the_owners(exports: dict[Scene, JsonObject]) -> None:
+def test_owner_email_follows_the_identity_provider(exports: dict[Scene, JsonObject]) -> None:
     assert exports[old_address_of_the_identity_provider]["ownerEmail"] == NEW
 
 
@@ -135,7 +135,7 @@ async def another_field_set(service: Service, owner: str) -> JsonObject:
     return tenant
 
 
-def test_another_change_lets_the_address_follow(exports: dict[Scene, JsonObject]) -> None:
+def test_owner_email_follows_after_another_change(exports: dict[Scene, JsonObject]) -> None:
     assert exports[another_field_set]["ownerEmail"] == NEW
 
 
@@ -231,7 +231,7 @@ async def test_token_from_before_the_change_does_not_bring_the_old_address_back(
     assert await address(service, tenant) == counts
 
 
-async def test_what_was_noticed_is_kept_while_the_database_is_away(service: Service) -> None:
+async def test_noticed_address_is_kept_while_the_database_is_unavailable(service: Service) -> None:
     tenant = await tenant_that_follows(service)
     async with database_link(service.conninfo) as link, noticing(link.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=1))
@@ -242,7 +242,7 @@ async def test_what_was_noticed_is_kept_while_the_database_is_away(service: Serv
     assert await address(service, tenant) == NEW
 
 
-async def test_what_was_noticed_is_kept_while_the_database_does_not_let_us_write_it(service: Service) -> None:
+async def test_noticed_address_is_kept_while_the_database_is_read_only(service: Service) -> None:
     tenant = await tenant_that_follows(service)
     async with noticing(service.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=1))

@@ -33,7 +33,7 @@ async def test_projects_are_paged_in_the_same_way(service: Service) -> None:
     assert await pages_of(org.owner, PROJECTS, 1) == [[project] for project in projects[::-1]]
 
 
-async def test_what_is_made_meanwhile_does_not_shift_the_pages(service: Service) -> None:
+async def test_new_objects_do_not_shift_the_pages(service: Service) -> None:
     org = await service.organization()
     older = (await service.key(org.owner, org.id, "a:b")).id
     first = (await org.owner.get(KEYS, limit=1)).json()
@@ -42,7 +42,7 @@ async def test_what_is_made_meanwhile_does_not_shift_the_pages(service: Service)
     assert [key["id"] for key in first["data"] + second["data"]] == [older, org.key.id]
 
 
-async def test_page_holds_20_unless_told_otherwise(service: Service) -> None:
+async def test_page_has_20_objects_by_default(service: Service) -> None:
     org = await service.organization()
     for _ in range(3):  # a rotation makes a key without counting as a new one
         current = await service.key(org.owner, org.id, "a:b")
@@ -55,7 +55,7 @@ async def test_page_holds_20_unless_told_otherwise(service: Service) -> None:
     assert answer["nextCursor"] is not None
 
 
-async def test_cursor_of_one_tenant_shows_nothing_of_it_to_another(service: Service) -> None:
+async def test_cursor_of_one_tenant_shows_nothing_to_another(service: Service) -> None:
     org, other = await service.organization(), await service.organization()
     await service.key(org.owner, org.id, "a:b")
     cursor = (await org.owner.get(KEYS, limit=1)).json()["nextCursor"]

@@ -60,26 +60,26 @@ async def test_seconds_past_the_window_are_removed(connection: Connection) -> No
     assert await counts_of(connection) == [(NOW + 30, 4), (NOW + 61, 4)]
 
 
-async def test_what_goes_back_is_granted_again_at_once(connection: Connection) -> None:
+async def test_returned_shares_are_granted_again_immediately(connection: Connection) -> None:
     await take_one(connection, 10)
     returned = await take(connection, [ShareRequest("a", 10, 5, NOW, 3)], NOW + 1)
     assert returned == {"a": ShareGrant(3, 10, NOW)}
     assert await counts_of(connection) == [(NOW, 7), (NOW + 1, 3)]
 
 
-async def test_no_more_goes_back_than_was_counted(connection: Connection) -> None:
+async def test_no_more_is_returned_than_was_counted(connection: Connection) -> None:
     await take_one(connection, 2)
     assert await take(connection, [ShareRequest("a", 10, 20, NOW, 9)], NOW + 1) == {"a": ShareGrant(10, 10, NOW + 1)}
     assert await take(connection, [ShareRequest("b", 10, 20, NOW, 9)], NOW + 1) == {"b": ShareGrant(10, 10, NOW + 1)}
 
 
-async def test_what_goes_back_of_this_second_alone_is_taken_off(connection: Connection) -> None:
+async def test_returned_share_of_the_current_second_is_subtracted(connection: Connection) -> None:
     await take_one(connection, 5)
     await take(connection, [ShareRequest("a", 10, 0, NOW, 2)], NOW)
     assert await counts_of(connection) == [(NOW, 3)]
 
 
-async def test_relief_is_the_second_that_lets_one_more_through(connection: Connection) -> None:
+async def test_retry_after_is_the_second_that_accepts_one_more(connection: Connection) -> None:
     for second, wanted in ((NOW, 1), (NOW + 1, 2), (NOW + 2, 7)):
         await take_one(connection, wanted, now=second)
     assert await take_one(connection, 1, limit=10, now=NOW + 3) == ShareGrant(0, 10, NOW)
@@ -88,7 +88,7 @@ async def test_relief_is_the_second_that_lets_one_more_through(connection: Conne
     assert await take_one(connection, 1, limit=7, now=NOW + 3) == ShareGrant(0, 10, NOW + 2)
 
 
-async def test_clock_that_is_ahead_takes_nothing_from_those_behind(connection: Connection) -> None:
+async def test_counts_of_a_clock_ahead_limit_the_clocks_behind(connection: Connection) -> None:
     await take_one(connection, 10, now=NOW + 5)
     assert await take_one(connection, 1) == ShareGrant(0, 10, NOW + 5)
 
@@ -98,14 +98,14 @@ async def test_subjects_are_counted_apart(connection: Connection) -> None:
     assert taken == {"a": ShareGrant(2, 2, NOW), "b": ShareGrant(2, 2, NOW)}
 
 
-async def test_what_one_subject_cannot_grant_the_one_around_it_keeps(connection: Connection) -> None:
+async def test_tenant_is_charged_only_for_shares_granted_to_its_keys(connection: Connection) -> None:
     tenant = ShareRequest("tenant", 7, 12, NEVER, 0, 12)
     keys = [ShareRequest("key 1", 3, 10, NEVER, 0, 10, "tenant"), ShareRequest("key 2", 3, 2, NEVER, 0, 2, "tenant")]
     taken = await take(connection, [tenant, *keys], NOW)
     assert {name: granted.number for name, granted in taken.items()} == {"tenant": 5, "key 1": 3, "key 2": 2}
 
 
-async def test_taking_that_had_to_wait_sees_what_it_waited_for(emptied: str, connection: Connection) -> None:
+async def test_waiting_statement_sees_the_committed_counts(emptied: str, connection: Connection) -> None:
     await connection.run_batch(LOCK_SUBJECTS(["a"]))
     async with await Connection.connect(emptied) as other:
         waiting = asyncio.create_task(take_one(other, 10))
@@ -115,16 +115,14 @@ async def test_taking_that_had_to_wait_sees_what_it_waited_for(emptied: str, con
         assert await waiting == ShareGrant(2, 10, NOW)
 
 
-async def test_a_change_of_the_tenant_that_does_not_end_keeps_no_request_waiting(
-    emptied: str, connection: Connection
-) -> None:
+async def test_open_transaction_on_the_tenant_blocks_no_request(emptied: str, connection: Connection) -> None:
     await lock_names(connection, claimed_tenants=["one"])
     async with await Connection.connect(emptied, options="-c lock_timeout=1s") as other:
         taken = await take(other, [ShareRequest(subject_of_tenant("one"), 10, 1, NEVER, 0)], NOW)
     assert [granted.number for granted in taken.values()] == [1]
 
 
-async def test_many_at_once_get_the_limit_together_and_none_is_dead_locked(database: Database) -> None:
+async def test_concurrent_statements_grant_the_limit_without_deadlock(database: Database) -> None:
     lanes = [database.lane() for _ in range(4)]
     names = [f"subject {number}" for number in range(8)]
 

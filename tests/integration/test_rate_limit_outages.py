@@ -92,7 +92,7 @@ async def shares_in_memory() -> int:
     return sum(isinstance(thing, Share) for thing in gc.get_objects())
 
 
-async def test_request_is_refused_when_its_time_is_up_and_does_not_count(conninfo: str, app: AuthenticatedApp) -> None:
+async def test_timed_out_request_is_rejected_and_does_not_count(conninfo: str, app: AuthenticatedApp) -> None:
     async with counts_locked(conninfo):
         with pytest.raises(AuthUnavailableError):
             await app.admit(deadline=0.1)
@@ -102,27 +102,27 @@ async def test_request_is_refused_when_its_time_is_up_and_does_not_count(conninf
         await app.admit()
 
 
-async def test_time_that_authentication_took_is_not_there_for_counting(app: AuthenticatedApp) -> None:
+async def test_authentication_uses_up_the_time_for_counting(app: AuthenticatedApp) -> None:
     with pytest.raises(AuthUnavailableError):
         await app.admit(monotonic=iter([1000.0, 1004.8]).__next__)
     await app.admit(monotonic=iter([1000.0, 1000.1]).__next__)
 
 
-async def test_database_is_given_the_time_that_is_left(conninfo: str, app: AuthenticatedApp) -> None:
+async def test_database_gets_the_remaining_time(conninfo: str, app: AuthenticatedApp) -> None:
     async with counts_locked(conninfo):
         waiting = asyncio.create_task(app.admit())
         await until_blocked(conninfo)
     await waiting
 
 
-async def test_database_that_takes_no_writes_is_no_fault_of_ours(conninfo: str, clock: ManualClock) -> None:
+async def test_read_only_database_is_no_internal_error(conninfo: str, clock: ManualClock) -> None:
     set_for_all_sessions(conninfo, READ_ONLY)
     async with limiter_on(conninfo, clock) as limiter:
         with pytest.raises(AuthUnavailableError):
             await limiter.count(CALLER)
 
 
-async def test_database_that_does_not_let_us_count_is_no_fault_of_ours(conninfo: str, clock: ManualClock) -> None:
+async def test_missing_privilege_to_count_is_no_internal_error(conninfo: str, clock: ManualClock) -> None:
     with psycopg.connect(conninfo) as connection:
         connection.execute("REVOKE ALL ON request_counts FROM tenantry_batch")
     async with limiter_on(conninfo, clock) as limiter:
@@ -130,7 +130,7 @@ async def test_database_that_does_not_let_us_count_is_no_fault_of_ours(conninfo:
             await limiter.count(CALLER)
 
 
-async def test_counting_goes_on_when_the_database_lets_us_again(conninfo: str, clock: ManualClock) -> None:
+async def test_counting_resumes_when_the_database_accepts_writes(conninfo: str, clock: ManualClock) -> None:
     async with limiter_on(conninfo, clock) as limiter:
         async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
             await connection.execute("ALTER TABLE request_counts RENAME TO gone")
@@ -140,7 +140,7 @@ async def test_counting_goes_on_when_the_database_lets_us_again(conninfo: str, c
         assert await let_through(limiter, 10, CALLER) == 5
 
 
-async def test_log_says_once_a_minute_why_nothing_is_counted(conninfo: str, clock: ManualClock) -> None:
+async def test_log_reports_failed_counting_once_a_minute(conninfo: str, clock: ManualClock) -> None:
     set_for_all_sessions(conninfo, READ_ONLY)
     async with limiter_on(conninfo, clock) as limiter:
         with watched("tenantry.auth.rate_limits") as log:
@@ -151,7 +151,7 @@ async def test_log_says_once_a_minute_why_nothing_is_counted(conninfo: str, cloc
     assert log.count("read-only transaction") == 2
 
 
-async def test_default_isolation_of_the_database_is_no_matter(conninfo: str, clock: ManualClock) -> None:
+async def test_default_isolation_of_the_database_has_no_effect(conninfo: str, clock: ManualClock) -> None:
     set_for_all_sessions(conninfo, ("default_transaction_isolation", "repeatable read"))
     async with limiter_on(conninfo, clock) as limiter, await Connection.connect(conninfo) as connection:
         await connection.run_batch(LOCK_SUBJECTS(["tenant acme"]))
@@ -164,7 +164,7 @@ async def test_default_isolation_of_the_database_is_no_matter(conninfo: str, clo
             await waiting
 
 
-async def test_nothing_stays_of_callers_that_could_not_be_counted(conninfo: str, clock: ManualClock) -> None:
+async def test_uncounted_callers_leave_no_memory(conninfo: str, clock: ManualClock) -> None:
     before = await shares_in_memory()
     async with database_link(conninfo) as link, limiter_on(link.conninfo, clock) as limiter:
         await link.cut()
@@ -175,7 +175,7 @@ async def test_nothing_stays_of_callers_that_could_not_be_counted(conninfo: str,
         assert await shares_in_memory() == before
 
 
-async def test_nothing_stays_of_one_that_came_back_after_the_window_and_could_not_be_counted(
+async def test_uncounted_caller_after_the_window_leaves_no_memory(
     conninfo: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("psycopg", "tenantry"):  # records hold tracebacks, and those what they went through
@@ -198,7 +198,7 @@ async def test_nothing_stays_of_one_that_came_back_after_the_window_and_could_no
         assert await shares_in_memory() == before
 
 
-async def test_nothing_stays_of_callers_that_the_tenants_limit_refuses(conninfo: str, clock: ManualClock) -> None:
+async def test_callers_beyond_the_tenants_limit_leave_no_memory(conninfo: str, clock: ManualClock) -> None:
     before = await shares_in_memory()
     async with limiter_on(conninfo, clock) as limiter:
         callers = [msgspec.structs.replace(KEYED, id=f"key-{number}") for number in range(25)]
@@ -206,7 +206,7 @@ async def test_nothing_stays_of_callers_that_the_tenants_limit_refuses(conninfo:
         assert await shares_in_memory() - before <= 7
 
 
-async def test_request_after_one_that_was_given_up_waits_for_the_same_share(conninfo: str, clock: ManualClock) -> None:
+async def test_request_after_a_canceled_one_waits_for_the_same_share(conninfo: str, clock: ManualClock) -> None:
     before = await shares_in_memory()
     async with limiter_on(conninfo, clock) as limiter:
         async with counts_locked(conninfo):

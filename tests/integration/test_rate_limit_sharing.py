@@ -58,7 +58,7 @@ async def counted(connection: Connection) -> int:
     return int(row[0])
 
 
-async def test_process_alone_lets_exactly_the_limit_through(limiter: RateLimiter, clock: ManualClock) -> None:
+async def test_single_process_accepts_exactly_the_limit(limiter: RateLimiter, clock: ManualClock) -> None:
     through = 0
     for _ in range(50):
         through += await let_through(limiter, 21, WIDE)
@@ -66,7 +66,7 @@ async def test_process_alone_lets_exactly_the_limit_through(limiter: RateLimiter
     assert through == 1000
 
 
-async def test_idle_process_gives_back_what_it_did_not_use(
+async def test_idle_process_returns_unused_shares(
     limiter: RateLimiter, clock: ManualClock, connection: Connection
 ) -> None:
     await let_through(limiter, 5, WIDE)
@@ -76,7 +76,7 @@ async def test_idle_process_gives_back_what_it_did_not_use(
     assert await counted(connection) == 5
 
 
-async def test_what_goes_back_is_there_for_others(emptied: str, limiter: RateLimiter, clock: ManualClock) -> None:
+async def test_returned_shares_are_available_to_others(emptied: str, limiter: RateLimiter, clock: ManualClock) -> None:
     async with limiter_on(emptied, clock, CATALOG) as other:
         await let_through(limiter, 5, WIDE)
         assert await let_through(other, 1000, WIDE) == 993
@@ -85,15 +85,13 @@ async def test_what_goes_back_is_there_for_others(emptied: str, limiter: RateLim
         assert await let_through(other, 1000, WIDE) == 2
 
 
-async def test_share_that_is_good_still_is_kept(limiter: RateLimiter, connection: Connection) -> None:
+async def test_valid_share_is_kept(limiter: RateLimiter, connection: Connection) -> None:
     await let_through(limiter, 5, WIDE)
     await limiter.return_unused()
     assert await counted(connection) == 7
 
 
-async def test_process_that_ends_gives_back_everything(
-    emptied: str, clock: ManualClock, connection: Connection
-) -> None:
+async def test_stopping_process_returns_all_shares(emptied: str, clock: ManualClock, connection: Connection) -> None:
     async with limiter_on(emptied, clock, CATALOG) as limiter:
         await let_through(limiter, 5, WIDE)
     assert await counted(connection) == 5
@@ -113,9 +111,7 @@ async def test_counts_of_an_idle_subject_are_removed_after_the_window(
     assert await let_through(limiter, 2000, WIDE) == 1000
 
 
-async def test_request_that_is_given_up_while_it_waits_is_not_counted(
-    emptied: str, limiter: RateLimiter, clock: ManualClock
-) -> None:
+async def test_canceled_waiting_request_is_not_counted(emptied: str, limiter: RateLimiter, clock: ManualClock) -> None:
     async with await Connection.connect(emptied) as locking:
         await locking.execute("LOCK TABLE request_counts")
         waiting = asyncio.create_task(limiter.count(SMALL))
@@ -126,7 +122,7 @@ async def test_request_that_is_given_up_while_it_waits_is_not_counted(
     assert await let_through(limiter, 10, SMALL) == 5
 
 
-async def test_share_that_came_too_late_is_taken_again_in_its_own_second(
+async def test_late_share_is_requested_again_for_its_second(
     emptied: str, limiter: RateLimiter, clock: ManualClock, connection: Connection
 ) -> None:
     async with await Connection.connect(emptied) as locking:
@@ -173,9 +169,7 @@ async def test_counts_that_a_killed_process_left_are_removed_after_an_hour(
     assert await counted(connection) == 2
 
 
-async def test_requests_that_a_clock_far_ahead_has_counted_keep_nobody_else_waiting(
-    limiter: RateLimiter, emptied: str
-) -> None:
+async def test_counts_of_a_clock_far_ahead_do_not_block_others(limiter: RateLimiter, emptied: str) -> None:
     ahead = ManualClock()
     ahead.advance(hours=26)
     async with limiter_on(emptied, ahead, CATALOG) as mistaken:
@@ -183,14 +177,14 @@ async def test_requests_that_a_clock_far_ahead_has_counted_keep_nobody_else_wait
         assert await let_through(limiter, 10, SMALL) == 5
 
 
-async def test_a_clock_that_is_set_back_keeps_nobody_waiting(limiter: RateLimiter, clock: ManualClock) -> None:
+async def test_a_clock_that_is_set_back_blocks_no_request(limiter: RateLimiter, clock: ManualClock) -> None:
     clock.advance(hours=26)
     assert await let_through(limiter, 10, SMALL) == 5
     clock.advance(hours=-26)
     assert await let_through(limiter, 10, SMALL) == 5
 
 
-async def test_what_was_taken_before_the_clock_was_set_back_is_forgotten(
+async def test_shares_from_before_the_clock_was_set_back_are_dropped(
     limiter: RateLimiter, clock: ManualClock, connection: Connection
 ) -> None:
     clock.advance(hours=26)

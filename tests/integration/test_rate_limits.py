@@ -49,7 +49,7 @@ async def statuses_at_once(*callers: Caller, times: int) -> Counter[int]:
     return Counter(answer.status_code for answer in answers)
 
 
-async def test_as_many_as_the_limit_get_through_and_the_next_is_told_when_to_come_again(service: Service) -> None:
+async def test_the_limit_is_accepted_and_the_next_request_gets_retry_after(service: Service) -> None:
     org = await tenant_of(service)
     answers = [await org.owner.get(ANYTHING) for _ in range(6)]
     policy = '"tenant";q=5;w=60'
@@ -78,7 +78,7 @@ async def test_window_slides(service: Service) -> None:
     assert (await org.owner.get(ANYTHING)).headers["retry-after"] == "30"
 
 
-async def test_whoever_waits_as_long_as_told_gets_through(service: Service) -> None:
+async def test_request_after_retry_after_is_accepted(service: Service) -> None:
     org = await tenant_of(service)
     for _ in range(12):
         answer = await org.owner.get(ANYTHING)
@@ -88,7 +88,7 @@ async def test_whoever_waits_as_long_as_told_gets_through(service: Service) -> N
         service.clock.advance(seconds=7)
 
 
-async def test_all_at_once_get_through_up_to_the_limit(service: Service) -> None:
+async def test_concurrent_requests_are_accepted_up_to_the_limit(service: Service) -> None:
     org = await tenant_of(service)
     assert await statuses_at_once(org.owner, times=50) == {200: 5, 429: 45}
 
@@ -101,7 +101,7 @@ async def test_keys_and_users_of_a_tenant_are_counted_together(service: Service)
     assert await statuses_at_once(org.owner, reader.caller, user, times=10) == {200: 5, 429: 25}
 
 
-async def test_each_key_and_user_has_a_limit_of_its_own(service: Service) -> None:
+async def test_each_key_and_user_has_its_own_limit(service: Service) -> None:
     org = await tenant_of(service, "keys_alone")
     reader = await service.key(org.owner, org.id, "projects:read")
     service.clock.advance(seconds=61)
@@ -149,13 +149,13 @@ async def test_request_that_the_tenants_limit_refuses_does_not_count_for_the_key
     assert await statuses(reader, 3) == [200, 200, 429]
 
 
-async def test_limit_of_one_tenant_is_no_matter_to_another(service: Service) -> None:
+async def test_limit_of_one_tenant_does_not_affect_another(service: Service) -> None:
     first, second = await tenant_of(service), await tenant_of(service)
     assert await statuses_at_once(first.owner, times=20) == {200: 5, 429: 15}
     assert await statuses(second.owner, 6) == [200] * 5 + [429]
 
 
-async def test_two_processes_let_through_no_more_than_one(service: Service, plans: str) -> None:
+async def test_two_processes_accept_no_more_than_one(service: Service, plans: str) -> None:
     org = await tenant_of(service)
     async with running_app(service.conninfo, clock=service.clock, TENANTRY_PLANS=plans) as other:
         twin = Caller(other, org.owner.credential)
@@ -165,7 +165,7 @@ async def test_two_processes_let_through_no_more_than_one(service: Service, plan
         assert [answer.status_code for answer in mixed] == [200] * 5 + [429]
 
 
-async def test_requests_that_a_keys_limit_refuses_take_nothing_from_the_tenants(service: Service, plans: str) -> None:
+async def test_requests_beyond_a_keys_limit_do_not_count_for_the_tenant(service: Service, plans: str) -> None:
     org = await tenant_of(service, "keyed")
     reader = await service.key(org.owner, org.id, "projects:read")
     service.clock.advance(seconds=61)
@@ -174,7 +174,7 @@ async def test_requests_that_a_keys_limit_refuses_take_nothing_from_the_tenants(
         assert await statuses_at_once(Caller(other, reader.caller.credential), times=10) == {200: 2, 429: 8}
 
 
-async def test_what_one_process_holds_others_lack_and_in_the_end_all_get_through(service: Service, plans: str) -> None:
+async def test_shares_of_one_process_are_missing_elsewhere_until_returned(service: Service, plans: str) -> None:
     org = await tenant_of(service, "wide")
     async with running_app(service.conninfo, clock=service.clock, TENANTRY_PLANS=plans) as other:
         twin = Caller(other, org.owner.credential)
@@ -213,7 +213,7 @@ async def test_wait_after_a_lowered_limit_is_as_long_as_it_takes(service: Servic
     assert await statuses(org.owner, 1) == [200]
 
 
-async def test_limit_of_none_lets_nothing_through(service: Service) -> None:
+async def test_limit_of_zero_rejects_every_request(service: Service) -> None:
     org = await tenant_of(service, "closed")
     refused = await org.owner.get(ANYTHING)
     assert refusal(refused) == LIMITED
@@ -244,7 +244,7 @@ HEADERS: Final = ('"tenant";q=5;w=60', '"tenant";r=4;t=61', None)
         ("POST", TENANTS, {"name": "a"}, 403),
     ],
 )
-async def test_every_answer_to_a_caller_that_is_known_says_what_is_left(
+async def test_every_authenticated_answer_has_the_remaining_count(
     service: Service, method: str, path: str, body: object, status: int
 ) -> None:
     org = await tenant_of(service)
@@ -253,7 +253,7 @@ async def test_every_answer_to_a_caller_that_is_known_says_what_is_left(
 
 
 @pytest.mark.parametrize("path", [PROJECTS, f"{PROJECTS}/", f"{VERIFY}projects:read", KEYS])
-async def test_missing_scope_counts_and_says_what_is_left(service: Service, path: str) -> None:
+async def test_missing_scope_counts_and_has_the_remaining_count(service: Service, path: str) -> None:
     org = await tenant_of(service)
     caller = (await service.key(org.owner, org.id, "other:read")).caller
     service.clock.advance(seconds=61)
@@ -272,7 +272,7 @@ async def test_refusal_is_the_same_on_every_kind_of_route(service: Service, path
     assert rate_headers(answer) == ('"tenant";q=5;w=60', '"tenant";r=0;t=61', "61")
 
 
-async def test_what_is_not_authenticated_does_not_count(service: Service) -> None:
+async def test_unauthenticated_requests_do_not_count(service: Service) -> None:
     org = await tenant_of(service)
     revoked = await service.key(org.owner, org.id, "projects:read")
     await org.owner.delete(revoked.path)
@@ -296,7 +296,7 @@ async def test_refused_requests_do_not_count(service: Service) -> None:
     assert await statuses(org.owner, 6) == [200] * 5 + [429]
 
 
-async def test_refusals_are_counted_by_whose_limit_it_was(limited_service: Service) -> None:
+async def test_rejections_are_counted_by_the_kind_of_limit(limited_service: Service) -> None:
     tenant, key = await tenant_of(limited_service), await tenant_of(limited_service, "keys_alone")
     await statuses(tenant.owner, 7)
     await statuses(key.owner, 3)
@@ -305,7 +305,7 @@ async def test_refusals_are_counted_by_whose_limit_it_was(limited_service: Servi
     assert 'tenantry_rate_limited_total{policy="key"} 1.0' in metrics
 
 
-async def test_what_cannot_be_counted_is_not_let_in(limited_service: Service) -> None:
+async def test_requests_that_cannot_be_counted_are_rejected(limited_service: Service) -> None:
     org = await tenant_of(limited_service)
     async with await psycopg.AsyncConnection.connect(limited_service.conninfo) as connection:
         await connection.execute("LOCK TABLE request_counts")
@@ -317,7 +317,7 @@ async def test_what_cannot_be_counted_is_not_let_in(limited_service: Service) ->
         assert rate_headers(answer) == (None, None, "1")
 
 
-async def test_flood_past_the_limit_does_not_reach_the_counts(service: Service) -> None:
+async def test_flood_above_the_limit_does_not_reach_the_database(service: Service) -> None:
     org = await tenant_of(service)
     assert await statuses_at_once(org.owner, times=6) == {200: 5, 429: 1}
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:

@@ -35,7 +35,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-async def test_body_is_refused_and_never_a_fault_of_ours(service: Service, name: str) -> None:
+async def test_invalid_body_is_rejected_without_an_internal_error(service: Service, name: str) -> None:
     org = await service.organization()
     case = BODIES[name]
     body, expected, location = case if isinstance(case, tuple) else (case, MALFORMED, None)
@@ -66,7 +66,7 @@ async def test_other_content_types_are_refused(service: Service, content_type: s
 @pytest.mark.parametrize(
     "content_type", [None, "application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"]
 )
-async def test_json_is_taken_under_its_names_and_without_one(service: Service, content_type: str | None) -> None:
+async def test_json_is_accepted_with_its_media_types_or_none(service: Service, content_type: str | None) -> None:
     org = await service.organization()
     headers = {"Content-Type": content_type} if content_type else {}
     answer = await org.owner.call("POST", PROJECTS, content=b'{"name": "a"}', headers=headers)
@@ -95,7 +95,7 @@ async def test_body_of_a_mebibyte_is_read(service: Service) -> None:
     assert (await org.owner.call("POST", PROJECTS, content=body, headers=JSON)).status_code == 201
 
 
-async def test_credential_is_looked_at_before_the_body(service: Service) -> None:
+async def test_credential_is_checked_before_the_body(service: Service) -> None:
     for content in (b"{", b" " * (2 << 20)):
         answer = await service.anonymous.call("POST", PROJECTS, content=content, headers=JSON)
         assert refusal(answer) == (401, "missing_credential")
@@ -108,7 +108,7 @@ async def test_unknown_field_is_named(service: Service) -> None:
     assert answer.json()["errors"] == [{"location": "colour", "message": "Object contains unknown field `colour`"}]
 
 
-async def test_body_where_none_is_taken_does_no_harm(service: Service) -> None:
+async def test_unexpected_body_is_ignored(service: Service) -> None:
     org = await service.organization()
     for method, path, status in (("GET", org.key.path, 200), ("DELETE", f"{PROJECTS}/proj_1", 404)):
         answer = await org.owner.call(method, path, content=b"{", headers=JSON)

@@ -132,7 +132,7 @@ async def test_with_nothing_to_remove_nothing_happens(retention: RetentionServic
     assert await retention.run() == {}
 
 
-async def test_answers_go_after_a_day(retention: RetentionService, connection: Connection) -> None:
+async def test_idempotency_answers_are_removed_after_a_day(retention: RetentionService, connection: Connection) -> None:
     await keep_answers(connection, NOW - DAY)
     await keep_answers(connection, NOW - DAY + SECOND)
     assert (await retention.run())["idempotency keys"] == 1
@@ -140,7 +140,7 @@ async def test_answers_go_after_a_day(retention: RetentionService, connection: C
     assert await cursor.fetchall() == [(NOW - DAY + SECOND,)]
 
 
-async def test_more_than_one_statement_s_worth_goes_in_one_run(
+async def test_one_run_removes_more_rows_than_one_statement(
     retention: RetentionService, connection: Connection
 ) -> None:
     await keep_answers(connection, NOW - 2 * DAY, number=2500)
@@ -148,7 +148,7 @@ async def test_more_than_one_statement_s_worth_goes_in_one_run(
     assert await number_of(connection, "idempotency_keys") == 0
 
 
-async def test_events_parked_for_thirty_days_are_let_go(retention: RetentionService, connection: Connection) -> None:
+async def test_events_parked_for_thirty_days_are_removed(retention: RetentionService, connection: Connection) -> None:
     await park(connection, "evt_old", NOW - 30 * DAY)
     await park(connection, "evt_new", NOW - 30 * DAY + SECOND)
     assert (await retention.run())["parked events"] == 1
@@ -159,15 +159,13 @@ async def test_events_parked_for_thirty_days_are_let_go(retention: RetentionServ
     ]
 
 
-async def test_events_that_are_not_parked_are_kept_as_they_are(
-    retention: RetentionService, connection: Connection
-) -> None:
+async def test_events_that_are_not_parked_are_kept(retention: RetentionService, connection: Connection) -> None:
     await park(connection, "evt_old", NOW - 300 * DAY, outcome="applied")
     assert await retention.run() == {}
     assert await number_of(connection, "billing_events WHERE outcome = 'applied'") == 1
 
 
-async def test_an_event_that_is_being_settled_is_left_to_the_settler(
+async def test_an_event_that_is_being_applied_is_not_removed(
     retention: RetentionService, connection: Connection
 ) -> None:
     await park(connection, "evt_old", NOW - 30 * DAY)
@@ -177,7 +175,7 @@ async def test_an_event_that_is_being_settled_is_left_to_the_settler(
     assert await number_of(connection, "billing_events WHERE outcome = 'applied'") == 1
 
 
-async def test_a_tenant_deleted_thirty_days_ago_is_gone_wholly(
+async def test_a_tenant_deleted_thirty_days_ago_is_removed_completely(
     retention: RetentionService, connection: Connection
 ) -> None:
     await add_tenant(connection, "old", NOW - 30 * DAY)
@@ -195,7 +193,7 @@ async def test_other_tenants_are_kept(
     assert len(await left_of(connection, "other")) == 8
 
 
-async def test_a_tenant_with_a_long_history_is_gone_in_one_run(
+async def test_a_tenant_with_a_long_history_is_removed_in_one_run(
     retention: RetentionService, connection: Connection
 ) -> None:
     await add_tenant(connection, "old", NOW - 30 * DAY)
@@ -209,7 +207,7 @@ async def test_a_tenant_with_a_long_history_is_gone_in_one_run(
     assert await number_of(connection, "billing_events") == 0
 
 
-async def test_a_tenant_s_raw_bodies_go_with_it_and_nobody_else_s(
+async def test_a_tenants_raw_bodies_are_removed_with_it_and_no_others(
     retention: RetentionService, connection: Connection
 ) -> None:
     for tenant_id, first, number in (("old", 1001, 2500), ("other", 5001, 3)):
@@ -235,7 +233,9 @@ async def test_a_tenant_in_use_is_left_to_the_next_run(retention: RetentionServi
     assert (await retention.run())["deleted tenants"] == 1
 
 
-async def test_names_go_a_year_after_their_bearer_was_seen(retention: RetentionService, connection: Connection) -> None:
+async def test_names_are_removed_a_year_after_their_user_was_last_seen(
+    retention: RetentionService, connection: Connection
+) -> None:
     await add_tenant(connection, "acme", None)
     await keep_name(connection, "acme", "long gone", NOW - 365 * DAY)
     await keep_name(connection, "acme", "gone", NOW - 365 * DAY + SECOND)
@@ -243,7 +243,7 @@ async def test_names_go_a_year_after_their_bearer_was_seen(retention: RetentionS
     assert await number_of(connection, "dashboard_names WHERE subject = 'gone'") == 1
 
 
-async def test_two_runs_at_once_do_not_disturb_each_other(retention: RetentionService, connection: Connection) -> None:
+async def test_concurrent_runs_do_not_interfere(retention: RetentionService, connection: Connection) -> None:
     await keep_answers(connection, NOW - 2 * DAY, number=2500)
     await add_tenant(connection, "old", NOW - 30 * DAY)
     await asyncio.gather(retention.run(), retention.run())
@@ -255,7 +255,9 @@ async def test_two_runs_at_once_do_not_disturb_each_other(retention: RetentionSe
 # Raw bodies
 
 
-async def test_raw_bodies_go_after_their_time(retention: RetentionService, connection: Connection) -> None:
+async def test_raw_bodies_are_removed_after_their_retention(
+    retention: RetentionService, connection: Connection
+) -> None:
     await keep_bodies(connection, NOW - 91 * DAY, 1)
     await keep_bodies(connection, NOW - 90 * DAY, 2)
     await keep_bodies(connection, NOW - 90 * DAY + SECOND, 3)
@@ -270,7 +272,7 @@ async def test_how_long_raw_bodies_are_kept_is_a_setting(database: Database, con
     assert (await RetentionService(database, timedelta(days=7), lambda: NOW).run())["raw bodies"] == 1
 
 
-async def test_more_raw_bodies_than_one_statement_s_worth_go_in_one_run(
+async def test_one_run_removes_more_raw_bodies_than_one_statement(
     retention: RetentionService, connection: Connection
 ) -> None:
     await keep_bodies(connection, NOW - 90 * DAY, 1, 2500)
@@ -280,14 +282,14 @@ async def test_more_raw_bodies_than_one_statement_s_worth_go_in_one_run(
     assert (await retention.run())["raw bodies"] == 0
 
 
-async def test_two_runs_at_once_remove_each_body_once(retention: RetentionService, connection: Connection) -> None:
+async def test_concurrent_runs_remove_each_body_once(retention: RetentionService, connection: Connection) -> None:
     await keep_bodies(connection, NOW - 90 * DAY, 1, 2500)
     runs = await asyncio.gather(retention.run(), retention.run())
     assert sum(removed["raw bodies"] for removed in runs) == 2500
     assert await number_of(connection, "billing_bodies") == 0
 
 
-async def test_only_the_oldest_raw_bodies_are_looked_at(conninfo: str) -> None:
+async def test_only_the_oldest_raw_bodies_are_read(conninfo: str) -> None:
     lane = Lane(FailoverDetector(for_writes(conninfo)))
     async with lane.use() as connection:
         cursor = await connection.execute(f"EXPLAIN {DELETE_BODIES}".encode(), {"until": NOW, "most": 1000})

@@ -47,7 +47,7 @@ async def answers(service: Service) -> dict[tuple[str, str], httpx2.Response]:
     }
 
 
-def test_answer_is_taken_for_what_it_is_and_kept_by_nobody(answers: dict[tuple[str, str], httpx2.Response]) -> None:
+def test_answers_are_neither_sniffed_nor_cached(answers: dict[tuple[str, str], httpx2.Response]) -> None:
     assert len(answers) > MANY
     for (method, path), answer in answers.items():
         where = f"{method} {path}"
@@ -59,7 +59,7 @@ def test_answer_is_taken_for_what_it_is_and_kept_by_nobody(answers: dict[tuple[s
         assert len(answer.headers.get_list("x-request-id")) == 1, where
 
 
-def test_page_is_framed_by_nobody_and_tells_nobody_its_address(answers: dict[tuple[str, str], httpx2.Response]) -> None:
+def test_pages_forbid_frames_and_referrers(answers: dict[tuple[str, str], httpx2.Response]) -> None:
     pages = {
         where: answer
         for where, answer in answers.items()
@@ -72,7 +72,7 @@ def test_page_is_framed_by_nobody_and_tells_nobody_its_address(answers: dict[tup
         assert "unsafe" not in answer.headers["content-security-policy"], where
 
 
-async def test_asset_is_of_use_to_pages_of_ours_alone(service: Service) -> None:
+async def test_assets_are_same_origin_only(service: Service) -> None:
     page = await service.anonymous.get("/docs")
     style = page.text.partition('href="/assets/')[2].partition('"')[0]
     asset = await service.anonymous.get(f"/assets/{style}")
@@ -85,7 +85,7 @@ async def test_asset_is_of_use_to_pages_of_ours_alone(service: Service) -> None:
 @pytest.mark.parametrize(
     ("base_url", "expected"), [("https://api.example.com", ["max-age=31536000"]), ("http://127.0.0.1:3001", [])]
 )
-async def test_who_comes_by_https_is_told_to_stay_there(emptied: str, base_url: str, expected: list[str]) -> None:
+async def test_https_answers_have_strict_transport_security(emptied: str, base_url: str, expected: list[str]) -> None:
     async with running_app(emptied, BASE_URL=base_url) as client:
         for path in ("/healthz", PROJECTS, "/nothing", "/api/v1/nothing", WEBHOOK, "/sign-in", "/docs"):
             answer: httpx2.Response = await client.get(path)

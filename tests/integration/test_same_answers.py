@@ -379,7 +379,7 @@ def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
 
 
 @pytest.mark.parametrize(("app", "name"), asked(REFUSED), indirect=["app"])
-async def test_refusals_are_the_same(service: Service, app: AuthenticatedApp, name: str) -> None:
+async def test_rejections_are_equal_in_every_app(service: Service, app: AuthenticatedApp, name: str) -> None:
     row = REFUSED[name]
     headers = await row.prepare(service, app)
     answer = await app.get(headers, row.scope)
@@ -421,7 +421,7 @@ async def test_limits_are_counted_together_and_shown_alike(service: Service, app
     assert refusal(await app.get(by(key.caller))) == (429, "rate_limited")
 
 
-async def test_request_id_is_the_clients_own_if_it_is_a_plain_word(app: AuthenticatedApp) -> None:
+async def test_request_id_of_the_client_is_kept_if_it_is_plain(app: AuthenticatedApp) -> None:
     for own, kept in ((b"word-1.2_3", True), (b"two words", False), (b"x" * 129, False), (b"", False)):
         answer = await app.get([(b"x-request-id", own)])
         assert (answer.headers["x-request-id"].encode() == own) is kept
@@ -441,7 +441,7 @@ async def link(service: Service) -> AsyncIterator[DatabaseLink]:
         yield link
 
 
-async def test_database_out_of_reach_is_503_and_comes_back(service: Service, link: DatabaseLink) -> None:
+async def test_unreachable_database_is_503_until_it_returns(service: Service, link: DatabaseLink) -> None:
     org = await service.organization()
     async with running_service(link.conninfo, HURRIED) as linked, every_app(linked) as apps:
         callers = [linked.caller(org.owner.credential), linked.user(org=org.id, role="owner")]
@@ -473,7 +473,7 @@ async def test_database_that_does_not_answer_is_503(service: Service, link: Data
         link.unblock()
 
 
-async def test_identity_provider_out_of_reach_is_503_for_tokens_alone(service: Service) -> None:
+async def test_unreachable_identity_provider_is_503_for_tokens_only(service: Service) -> None:
     org = await service.organization()
     async with running_issuer() as away:
         await away.stop()

@@ -27,7 +27,7 @@ async def one_after_the_other(
     return list(await asyncio.gather(*tasks))
 
 
-async def test_removed_member_does_not_come_back_with_a_request_that_waited(service: Service) -> None:
+async def test_waiting_request_of_a_removed_member_is_rejected(service: Service) -> None:
     org = await service.organization()
     member = await add_member(org.owner, "mallory", "admin")
     mallory = service.user("mallory", asks_for=org.id)
@@ -39,7 +39,7 @@ async def test_removed_member_does_not_come_back_with_a_request_that_waited(serv
     assert (await org.owner.get(path_of(member))).json()["status"] == "removed"
 
 
-async def test_lowered_owner_does_not_raise_themselves(service: Service) -> None:
+async def test_waiting_request_of_a_lowered_owner_cannot_restore_the_role(service: Service) -> None:
     org = await service.organization()
     await add_member(org.owner, "another-owner", "owner")
     member = await add_member(org.owner, "falling", "owner")
@@ -77,7 +77,7 @@ async def test_lowered_admin_does_not_change_the_tenant(service: Service) -> Non
     assert refusal(renamed) == (403, "insufficient_scope")
 
 
-async def test_revoked_key_makes_no_other(service: Service) -> None:
+async def test_revoked_key_creates_no_key(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, accessLevel="OWNER")
     body = {"orgId": org.id, "name": "heir", "scopes": [], "accessLevel": "OWNER"}
@@ -107,7 +107,7 @@ async def test_narrowed_key_does_not_widen_itself(service: Service) -> None:
     assert refusal(widened) == (403, "scope_escalation")
 
 
-async def test_whoever_keeps_their_right_is_served(service: Service) -> None:
+async def test_caller_with_unchanged_rights_is_served(service: Service) -> None:
     org = await service.organization()
     await add_member(org.owner, "steady", "admin")
     steady = service.user("steady", asks_for=org.id)

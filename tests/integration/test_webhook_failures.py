@@ -51,9 +51,7 @@ async def poisoned(conninfo: str, event_id: str) -> AsyncIterator[None]:
         await rows(conninfo, "DROP FUNCTION refuse CASCADE")
 
 
-async def test_one_event_that_fails_in_a_full_batch_fails_alone(
-    provider: Provider, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_one_failing_event_does_not_fail_its_batch(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
     subscribers = [provider.unlinked() for _ in range(64)]
     for subscriber in subscribers:
         await provider.arrives(subscriber, stripeCustomerId=subscriber.customer)
@@ -92,7 +90,7 @@ async def test_a_failure_is_answered_as_text(provider: Provider, caplog: pytest.
     assert event["id"] in caplog.text
 
 
-async def test_twins_that_fail_both_fail(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
+async def test_both_copies_of_a_failing_event_fail(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
     subscriber = await provider.subscriber()
     failure = events.failed(customer=subscriber.customer)
     async with poisoned(provider.service.conninfo, failure["id"]):
@@ -179,7 +177,7 @@ async def taken(server: EmbeddedServer, deliver: Callable[[], Awaitable[httpx2.R
             await rows(server.conninfo, "SELECT 1")
 
 
-async def test_a_database_that_is_gone(server: EmbeddedServer) -> None:
+async def test_an_unreachable_database_is_503(server: EmbeddedServer) -> None:
     async with fragile(server, SHORT) as provider:
         subscriber = await provider.subscriber()
         await provider.send(events.updated(**subscriber.names))
@@ -204,7 +202,7 @@ async def test_a_database_that_is_gone(server: EmbeddedServer) -> None:
         assert len(await provider.notifications(subscriber)) == 1
 
 
-async def test_a_restart_between_two_events_goes_unnoticed(server: EmbeddedServer) -> None:
+async def test_a_restart_between_two_events_fails_no_event(server: EmbeddedServer) -> None:
     async with fragile(server) as provider:
         subscriber = await provider.subscriber()
         assert subscriber.organization is not None
@@ -216,7 +214,7 @@ async def test_a_restart_between_two_events_goes_unnoticed(server: EmbeddedServe
         assert (await subscriber.organization.owner.get(subscriber.organization.path)).status_code == 200
 
 
-async def test_a_database_that_hangs(server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hanging_database_is_503(server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
     await check_hanging(server, caplog, HURRIED)
 
 

@@ -31,7 +31,7 @@ async def test_events_wait_for_their_tenant(provider: Provider) -> None:
     assert {entry["outcome"] for entry in (await provider.ledger(unlinked)).values()} == {"applied"}
 
 
-async def test_the_made_tenant_is_answered_with_what_waited_for_it(provider: Provider) -> None:
+async def test_answer_to_a_created_tenant_includes_its_parked_events(provider: Provider) -> None:
     unlinked = provider.unlinked()
     await provider.send(events.updated(**unlinked.names))
     body = {"name": "x", "ownerEmail": "owner@x.example"}
@@ -39,7 +39,7 @@ async def test_the_made_tenant_is_answered_with_what_waited_for_it(provider: Pro
     assert (made["plan"], made["subscriptionStatus"], made["stripeCustomerId"]) == ("pro", "active", unlinked.customer)
 
 
-async def test_a_tenant_that_a_user_makes_gets_what_waited_for_it(provider: Provider) -> None:
+async def test_a_tenant_created_by_a_user_gets_its_parked_events(provider: Provider) -> None:
     unlinked = provider.unlinked()
     await provider.send(events.updated(**unlinked.names))
     user = provider.service.user("founder", org=unlinked.id, role="owner")
@@ -88,7 +88,7 @@ async def test_invoices_wait_for_a_tenant_and_its_link_at_once(provider: Provide
     assert await told(provider, unlinked) == [failure["id"]]
 
 
-async def test_a_parked_event_that_comes_again_is_a_duplicate(provider: Provider) -> None:
+async def test_a_parked_event_sent_again_is_a_duplicate(provider: Provider) -> None:
     unlinked = provider.unlinked()
     event = events.updated(**unlinked.names)
     await provider.send(event, event)
@@ -107,7 +107,7 @@ async def test_a_parked_event_takes_its_place_before_newer_ones(provider: Provid
     assert (await provider.ledger(subscriber))[failure["id"]]["outcome"] == "applied"
 
 
-async def test_a_parked_event_that_newer_ones_have_overtaken_is_late(provider: Provider) -> None:
+async def test_a_parked_event_older_than_the_newest_is_late(provider: Provider) -> None:
     subscriber = await provider.subscriber(linked=False)
     failure = events.failed(customer=subscriber.customer, created=NOW - 50)
     claim = events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 50)
@@ -117,7 +117,7 @@ async def test_a_parked_event_that_newer_ones_have_overtaken_is_late(provider: P
     assert await told(provider, subscriber) == []
 
 
-async def test_a_parked_failure_is_not_told_when_the_tenant_does_not_end_past_due(provider: Provider) -> None:
+async def test_a_parked_failure_sends_no_mail_unless_the_tenant_is_past_due(provider: Provider) -> None:
     unlinked = provider.unlinked()
     await provider.send(
         events.failed(customer=unlinked.customer),
@@ -129,7 +129,7 @@ async def test_a_parked_failure_is_not_told_when_the_tenant_does_not_end_past_du
     assert await told(provider, unlinked) == []
 
 
-async def test_a_parked_failure_whose_invoice_was_paid_is_not_told_although_another_is_due(provider: Provider) -> None:
+async def test_a_parked_failure_of_a_paid_invoice_sends_no_mail(provider: Provider) -> None:
     unlinked = provider.unlinked()
     due = events.failed(customer=unlinked.customer, invoice_id="in_2", created=NOW + 2)
     await provider.send(
@@ -147,7 +147,9 @@ async def patient_provider(shared_database: SharedDatabase) -> AsyncIterator[Pro
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(2, 1), (3, 0), (4, 0)])
-async def test_a_parked_failure_is_told_only_while_young(patient_provider: Provider, hours: int, expected: int) -> None:
+async def test_a_parked_failure_sends_a_mail_only_while_recent(
+    patient_provider: Provider, hours: int, expected: int
+) -> None:
     unlinked, clock = patient_provider.unlinked(), patient_provider.service.clock
     await patient_provider.send(events.failed(customer=unlinked.customer, created=int(clock.now.timestamp())))
     clock.advance(hours=hours)
@@ -156,7 +158,7 @@ async def test_a_parked_failure_is_told_only_while_young(patient_provider: Provi
     assert len(await patient_provider.notifications(unlinked)) == expected
 
 
-async def test_a_healed_event_is_not_told_again(provider: Provider) -> None:
+async def test_an_applied_parked_event_sends_no_second_mail(provider: Provider) -> None:
     unlinked = provider.unlinked()
     failure = events.failed(customer=unlinked.customer)
     await provider.send(failure)
@@ -166,7 +168,7 @@ async def test_a_healed_event_is_not_told_again(provider: Provider) -> None:
     assert await told(provider, unlinked) == [failure["id"]]
 
 
-async def test_two_claims_that_waited_are_taken_in_the_order_of_their_tenants(provider: Provider) -> None:
+async def test_two_parked_links_are_applied_in_the_order_of_their_tenants(provider: Provider) -> None:
     first, second = provider.unlinked(), provider.unlinked()
     customer = first.customer
     await provider.send(
@@ -187,7 +189,7 @@ async def test_an_event_waits_for_thirty_days(patient_provider: Provider) -> Non
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_one_batch_may_link_park_and_heal(provider: Provider, together: bool) -> None:
+async def test_one_batch_may_link_park_and_apply_parked_events(provider: Provider, together: bool) -> None:
     """A customer that two tenants claim at once, with older invoices that wait and newer ones that come along."""
     one, two = await provider.subscriber(linked=False), await provider.subscriber(linked=False)
     await provider.send(

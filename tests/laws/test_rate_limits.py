@@ -137,7 +137,7 @@ def test_no_window_ever_sees_more_than_the_limit(conninfo: str, record_property:
         )
 
 
-def test_process_alone_lets_exactly_the_limit_through(conninfo: str) -> None:
+def test_single_process_accepts_exactly_the_limit(conninfo: str) -> None:
     world = World(conninfo)
 
     @BOUNDED

@@ -1,6 +1,6 @@
 """The image of examples/container, really built by Buildah, and run: without the network of a registry.
 
-The base image cannot be had here, so one stands in for it that is made of the Python at hand; and what pip installs
+The base image is not available here, so the local Python replaces it; and what pip installs
 comes from a folder. The build steps are the Containerfile's own. It needs root and Buildah, and is required
 (`tests.support.required`).
 """

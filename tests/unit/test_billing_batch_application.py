@@ -1,4 +1,4 @@
-"""What a batch of events comes to: links, parking and healing, and who is told."""
+"""The application of a batch of events: links, parked events and their later application, and notifications."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -230,7 +230,7 @@ def test_a_parked_failure_is_not_told_once_its_invoice_is_paid() -> None:
 
 
 @pytest.mark.parametrize(("age", "expected"), [(3 * HOUR - 1, ["evt_f"]), (3 * HOUR, []), (3 * HOUR + 1, [])])
-def test_a_parked_failure_is_told_only_while_young(age: int, expected: list[str]) -> None:
+def test_a_parked_failure_sends_a_mail_only_while_recent(age: int, expected: list[str]) -> None:
     policy = BillingPolicy(catalog=CATALOG, parked_mail_hours=3)
     now = datetime.fromtimestamp(900 + age, UTC)
     assert told(unparked(failed(900), policy=policy, now=now)) == expected
