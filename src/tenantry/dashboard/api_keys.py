@@ -14,36 +14,10 @@ from tenantry.api.guards import AnyRequest
 from tenantry.api.parameters import Cursor
 from tenantry.auth.api_keys import NewKey
 from tenantry.auth.api_keys_store import KeyFilter
-from tenantry.dashboard.api_key_form import (
-    DAYS,
-    KeyForm,
-    current_fields,
-    only_changed,
-    parse,
-    submitted_values,
-    values_of,
-    values_of_replacement,
-)
-from tenantry.dashboard.api_key_labels import (
-    MODES,
-    OVERLAPS,
-    SCOPE_GROUPS,
-    SHOWN_ERRORS,
-    STATES,
-    conflict_text,
-    error_text,
-    error_title,
-    sample_requests,
-)
+from tenantry.dashboard import api_key_form, api_key_labels, forms
+from tenantry.dashboard.api_key_form import KeyForm
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.forms import (
-    InvalidFormError,
-    confirmation_text,
-    field_digests,
-    find_edits,
-    once_token,
-    retry_while_in_flight,
-)
+from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, SubmittedForm, needs
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain.access import Mode
@@ -93,8 +67,8 @@ async def show_keys(
         replaced=replaced,
         plan=ctx.plan_name,
         wanted=wanted,
-        states=STATES,
-        modes=MODES,
+        states=api_key_labels.STATES,
+        modes=api_key_labels.MODES,
         query=query,
         filtered=bool(query) or cursor is not None,
         is_first=cursor is None,
@@ -107,7 +81,7 @@ async def show_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await keys.get(ctx.principal, key_id)
     old = await keys.get(ctx.principal, key.rotated_from) if key.rotated_from else None
     expected = _confirmation_of(key)
-    return ctx.render("api_key.html", key=key, old=old, expected=expected, overlaps=OVERLAPS, once=once_token())
+    return ctx.render("api_key.html", key=key, old=old, expected=expected, overlaps=api_key_labels.OVERLAPS)
 
 
 @get(_KEY + "/first-use", guards=[_reader])
@@ -124,11 +98,11 @@ async def show_new_key(
 
 @post(PATH + "/new", guards=[_writer])
 async def create_key(ctx: Context, form: SubmittedForm) -> Response[str]:
-    values, replaces = submitted_values(form), form.text("replaces")
+    values, replaces = api_key_form.submitted_values(form), form.text("replaces")
     claim = await ctx.claim(form)
     try:
-        valid = parse(values, ctx.services.clock())
-        made = await retry_while_in_flight(
+        valid = api_key_form.parse(values, ctx.services.clock())
+        made = await forms.retry_while_in_flight(
             lambda: ctx.services.api_keys.create(
                 ctx.principal,
                 ctx.author,
@@ -150,19 +124,19 @@ async def create_key(ctx: Context, form: SubmittedForm) -> Response[str]:
 @get(_KEY + "/edit", guards=[_writer])
 async def show_edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await _changeable_key(ctx, key_id)
-    return _edit_page(ctx, key, values_of(key))
+    return _edit_page(ctx, key, api_key_form.values_of(key))
 
 
 @post(_KEY + "/edit", guards=[_writer])
 async def edit_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
     key = await _changeable_key(ctx, key_id)
-    values, current = submitted_values(form), current_fields(key)
-    changed, conflicts = find_edits(form, values.editable, current)
-    values = only_changed(values, changed, key)
+    values, current = api_key_form.submitted_values(form), api_key_form.current_fields(key)
+    changed, conflicts = forms.find_edits(form, values.editable, current)
+    values = api_key_form.only_changed(values, changed, key)
     if conflicts:
-        return _edit_page(ctx, key, values, conflict=conflict_text(current, conflicts))
+        return _edit_page(ctx, key, values, conflict=api_key_labels.conflict_text(current, conflicts))
     try:
-        valid = parse(values, ctx.services.clock(), key)
+        valid = api_key_form.parse(values, ctx.services.clock(), key)
         await ctx.services.api_keys.update(
             ctx.principal,
             ctx.author,
@@ -188,17 +162,17 @@ async def show_rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
 async def rotate_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
     claim, keys = await ctx.claim(form), ctx.services.api_keys
     seconds = form.text("overlap")
-    if seconds not in dict(OVERLAPS):
+    if seconds not in dict(api_key_labels.OVERLAPS):
         error = {"overlap": "Choose how long the old key keeps working."}
         return _rotate_page(ctx, await _changeable_key(ctx, key_id), errors=error)
     overlap = timedelta(seconds=int(seconds))
     old = await keys.get(ctx.principal, key_id)
     try:
-        made = await retry_while_in_flight(
+        made = await forms.retry_while_in_flight(
             lambda: keys.rotate(ctx.principal, ctx.author, key_id, overlap=overlap, claim=claim)
         )
     except KeyLimitReachedError as limit:
-        return _rotate_page(ctx, old, STATUSES[type(limit)], problem=error_text(limit))
+        return _rotate_page(ctx, old, STATUSES[type(limit)], problem=api_key_labels.error_text(limit))
     # No more queries: if one failed now, the secret would be lost.
     ends = made.record.created_at + overlap if overlap else None
     if ends is not None and old.expires_at is not None:
@@ -216,13 +190,13 @@ async def revoke_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Respon
     key = await ctx.services.api_keys.get(ctx.principal, key_id)
     ctx.principal.require_holding((), key.access_level)
     typed, force = form.text("word"), form.checked("force")
-    if confirmation_text(typed, "") != _confirmation_of(key):
+    if forms.confirmation_text(typed, "") != _confirmation_of(key):
         errors = {"word": "This is not the key's name. Type it again."}
         return _revoke_page(ctx, key, errors=errors, typed=typed, force=force)
     try:
         await ctx.services.api_keys.revoke(ctx.principal, ctx.author, key_id, force=force)
     except LastOwnerError as error:
-        return _revoke_page(ctx, key, STATUSES[type(error)], typed=typed, problem=error_text(error))
+        return _revoke_page(ctx, key, STATUSES[type(error)], typed=typed, problem=api_key_labels.error_text(error))
     return ctx.redirect(_path_of(ctx, key_id))
 
 
@@ -252,21 +226,21 @@ def _path_of(ctx: PageContext, key_id: str) -> str:
 
 
 def _confirmation_of(key: ApiKey) -> str:
-    return confirmation_text(key.name, key.last4)
+    return forms.confirmation_text(key.name, key.last4)
 
 
 async def _new_page(
     ctx: PageContext, values: KeyForm | None, replaces: str, error: Exception | None = None
 ) -> Response[str]:
     replaced = await _replaceable_key(ctx, replaces) if replaces else None
-    values = values or (values_of_replacement(replaced) if replaced else KeyForm())
-    return _form_page(ctx, "api_key_new.html", values, error, once=once_token(), replaced=replaced)
+    values = values or (api_key_form.values_of_replacement(replaced) if replaced else KeyForm())
+    return _form_page(ctx, "api_key_new.html", values, error, replaced=replaced)
 
 
 def _edit_page(
     ctx: PageContext, key: ApiKey, values: KeyForm, error: Exception | None = None, conflict: str = ""
 ) -> Response[str]:
-    digests = field_digests(current_fields(key))
+    digests = forms.field_digests(api_key_form.current_fields(key))
     return _form_page(
         ctx, "api_key_edit.html", values, error, kept=key.scopes, conflict=conflict, key=key, digests=digests
     )
@@ -290,59 +264,34 @@ def _form_page(
     elif isinstance(error, ValidationError):
         errors = {_FORM_FIELDS.get(field, field): f"{text[:1].upper()}{text[1:]}." for field, text in error.faults}
     elif isinstance(error, DomainError):
-        problem, status_code = error_text(error), STATUSES[type(error)]
+        problem, status_code = api_key_labels.error_text(error), STATUSES[type(error)]
     now, may = ctx.services.clock(), ctx.user.may
     groups = [
         (name, {scope: text for scope, text in group.items() if may(scope) or scope in kept})
-        for name, group in SCOPE_GROUPS.items()
+        for name, group in api_key_labels.SCOPE_GROUPS.items()
     ]
     return ctx.render(
         template,
-        status_code=status_code,
-        headers=None,
+        status_code,
         values=values,
         errors=errors,
         problem=problem,
         scope_groups=[(name, scopes) for name, scopes in groups if scopes],
-        days=[(count, now + timedelta(days=int(count))) for count in DAYS],
+        days=[(count, now + timedelta(days=int(count))) for count in api_key_form.DAYS],
         today=now.date(),
         **context,
     )
 
 
-def _rotate_page(
-    ctx: PageContext, key: ApiKey, status_code: int = 0, errors: Mapping[str, str] | None = None, problem: str = ""
-) -> Response[str]:
-    return ctx.render(
-        "api_key_rotate.html",
-        status_code=status_code,
-        key=key,
-        overlaps=OVERLAPS,
-        once=once_token(),
-        errors=errors or {},
-        problem=problem,
-    )
+def _rotate_page(ctx: PageContext, key: ApiKey, status_code: int = 0, **context: object) -> Response[str]:
+    return ctx.render("api_key_rotate.html", status_code, key=key, overlaps=api_key_labels.OVERLAPS, **context)
 
 
 def _revoke_page(
-    ctx: PageContext,
-    key: ApiKey,
-    status_code: int = 0,
-    *,
-    errors: Mapping[str, str] | None = None,
-    typed: str = "",
-    force: bool = False,
-    problem: str = "",
+    ctx: PageContext, key: ApiKey, status_code: int = 0, *, force: bool = False, **context: object
 ) -> Response[str]:
     return ctx.render(
-        "api_key_revoke.html",
-        status_code=status_code,
-        key=key,
-        expected=_confirmation_of(key),
-        errors=errors or {},
-        typed=typed,
-        force=force,
-        problem=problem,
+        "api_key_revoke.html", status_code, key=key, expected=_confirmation_of(key), force=force, **context
     )
 
 
@@ -350,7 +299,7 @@ def _secret_page(
     ctx: PageContext, made: NewKey, old_id: str | None = None, old_ends: datetime | None = None
 ) -> Response[str]:
     """Render the only page that shows the secret. ``old_ends`` is None if the replaced key has ended."""
-    samples = sample_requests(ctx.services.base_url, ctx.services.command, made.secret)
+    samples = api_key_labels.sample_requests(ctx.services.base_url, ctx.services.command, made.secret)
     return ctx.render(
         "api_key_secret.html", key=made.record, secret=made.secret, samples=samples, old_id=old_id, old_ends=old_ends
     )
@@ -360,8 +309,8 @@ def _error_page(request: AnyRequest, error: DomainError) -> Response[str]:
     return PageContext(request).render(
         "api_key_error.html",
         status_code=STATUSES[type(error)],
-        title=error_title(error),
-        message=error_text(error),
+        title=api_key_labels.error_title(error),
+        message=api_key_labels.error_text(error),
         key_id=request.path_params.get("key_id"),
     )
 
@@ -372,6 +321,6 @@ def _duplicate_page(request: AnyRequest, error: IdempotencyReplayError) -> Respo
 
 
 EXCEPTION_HANDLERS: Final[ExceptionHandlersMap] = {
-    **dict.fromkeys(SHOWN_ERRORS, _error_page),
+    **dict.fromkeys(api_key_labels.SHOWN_ERRORS, _error_page),
     IdempotencyReplayError: _duplicate_page,
 }

@@ -1,26 +1,28 @@
 """The audit page: entries of the trail as sentences, filters, and the export."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 from litestar import Response, get
-from litestar.di import NamedDependency, Provide
-from litestar.params import QueryParameter
 
 from tenantry.api.audit import EXPORT_TYPE, ndjson
+from tenantry.api.guards import AnyRequest
 from tenantry.api.parameters import Cursor
 from tenantry.audit.trail import AuditFilter, AuditNames
 from tenantry.dashboard.context import Context
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.labels import Difference
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 from tenantry.domain.members import MemberStatus
 
 PATH: Final = ORG + "/settings/audit"
 _PAGE_SIZE: Final = 20
+_LONGEST_ID: Final = 255
 _LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 
@@ -62,31 +64,15 @@ _OTHER_ACTORS: Final = {
 _REPEATED_FIELDS: Final = frozenset({"createdAt", "createdBy", "id", "orgId", "updatedAt"})
 """Fields that only repeat what the entry says."""
 _FIELDS: Final = {
-    "accessLevel": "Access level",
     "bindsOwner": "Overrides the provider's owner claim",
-    "description": "Description",
-    "expiresAt": "Expires",
     "last4": "Last four characters",
-    "lastUsedAddress": "Last used from",
-    "lastUsedAt": "Last used",
-    "mode": "Mode",
-    "name": "Name",
-    "plan": "Plan",
     "ownerEmail": "Billing address",
-    "ownerId": "Owner",
-    "removedAt": "Removed",
-    "revokedAt": "Revoked",
-    "role": "Role",
     "rotatedFrom": "Replaces",
     "rotatedFromLastUsedAt": "Replaced key last used",
-    "scopes": "Scopes",
     "start": "First characters",
-    "status": "Status",
-    "stripeCustomerId": "Customer at the payment provider",
     "supersededBy": "Replaced by",
-    "suspended": "Suspended",
-    "userId": "User",
 }
+"""Labels of fields that `_field_label` cannot derive from the name."""
 
 
 class AuditParty(msgspec.Struct, frozen=True):
@@ -102,14 +88,6 @@ class AuditParty(msgspec.Struct, frozen=True):
     user_id: str | None = None
 
 
-class FieldChange(msgspec.Struct, frozen=True):
-    """A field before and after: a moment, or text."""
-
-    field: str
-    before: str | datetime | None
-    after: str | datetime | None
-
-
 class AuditSentence(msgspec.Struct, frozen=True):
     """An entry as a sentence: actor, verb, target, ending."""
 
@@ -118,7 +96,7 @@ class AuditSentence(msgspec.Struct, frozen=True):
     verb: str
     target: AuditParty | None
     ending: str
-    changes: list[FieldChange]
+    changes: list[Difference]
 
 
 class AuditQuery(msgspec.Struct, frozen=True):
@@ -142,7 +120,7 @@ class AuditQuery(msgspec.Struct, frozen=True):
         if self.action and self.action not in set(Action):
             errors["action"] = "Choose one of these actions."
         for name, text in (("actorId", self.actor_id), ("targetId", self.target_id)):
-            if "\x00" in text:
+            if "\x00" in text or len(text) > _LONGEST_ID:
                 errors[name] = "Enter an id."
         for name, text in (("since", self.since), ("until", self.until)):
             if text and _day(text) is None:
@@ -159,27 +137,14 @@ class AuditQuery(msgspec.Struct, frozen=True):
         )
 
 
-def _text_filter(name: str) -> QueryParameter:
-    return QueryParameter(name=name, max_length=255)
+def _query(request: AnyRequest) -> AuditQuery:
+    given = (request.query_params.get(name, "").strip() for name in ("action", "actorId", "targetId", "since", "until"))
+    return AuditQuery(*given)
 
 
-def audit_query(
-    action: Annotated[str, _text_filter("action")] = "",
-    actor_id: Annotated[str, _text_filter("actorId")] = "",
-    target_id: Annotated[str, _text_filter("targetId")] = "",
-    since: Annotated[str, _text_filter("since")] = "",
-    until: Annotated[str, _text_filter("until")] = "",
-) -> AuditQuery:
-    """Return the filters of a request."""
-    return AuditQuery(action, actor_id.strip(), target_id.strip(), since.strip(), until.strip())
-
-
-_QUERY: Final = {"wanted": Provide(audit_query, sync_to_thread=False)}
-
-
-@get(PATH, guards=[needs("audit:read")], dependencies=_QUERY)
-async def show_audit(ctx: Context, wanted: NamedDependency[AuditQuery], cursor: Cursor = None) -> Response[str]:
-    services, principal = ctx.services, ctx.principal
+@get(PATH, guards=[needs("audit:read")])
+async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
+    services, principal, wanted = ctx.services, ctx.principal, _query(ctx.request)
     sentences, page, errors = [], None, {}
     try:
         page, names = await services.trail.search_page(principal, wanted.filter(), _PAGE_SIZE, cursor)
@@ -200,8 +165,9 @@ async def show_audit(ctx: Context, wanted: NamedDependency[AuditQuery], cursor: 
     )
 
 
-@get(PATH + "/export", guards=[needs("audit:read")], dependencies=_QUERY)
-async def export_audit(ctx: Context, wanted: NamedDependency[AuditQuery]) -> Response[Any]:
+@get(PATH + "/export", guards=[needs("audit:read")])
+async def export_audit(ctx: Context) -> Response[Any]:
+    wanted = _query(ctx.request)
     try:
         found = wanted.filter()
     except InvalidFormError:
@@ -266,14 +232,20 @@ def _field_text(event: AuditEvent, field: str) -> str:
     return str((event.after or {}).get(field) or (event.before or {}).get(field) or "")
 
 
-def _changes(event: AuditEvent) -> list[FieldChange]:
+def _changes(event: AuditEvent) -> list[Difference]:
     before, after = event.before or {}, event.after or {}
-    fields = sorted((_FIELDS.get(name, name), name) for name in {*before, *after} - _REPEATED_FIELDS)
+    fields = sorted((_field_label(name), name) for name in {*before, *after} - _REPEATED_FIELDS)
     return [
-        FieldChange(label, _value(before.get(name)), _value(after.get(name)))
+        Difference(label, _value(before.get(name)), _value(after.get(name)))
         for label, name in fields
         if before.get(name) is not None or after.get(name) is not None
     ]
+
+
+def _field_label(name: str) -> str:
+    """Return the label of an API field, such as "Last used" for ``lastUsedAt``."""
+    words = re.sub("([A-Z])", r" \1", name).lower().removesuffix(" at")
+    return _FIELDS.get(name) or words.capitalize()
 
 
 def _value(value: Any) -> str | datetime | None:  # noqa: ANN401  # any JSON

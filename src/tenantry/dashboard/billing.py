@@ -8,7 +8,7 @@ from litestar import Response, get, post
 from litestar.params import QueryParameter
 
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.forms import once_token, retry_while_in_flight
+from tenantry.dashboard.forms import retry_while_in_flight
 from tenantry.dashboard.guards import ORG, SubmittedForm, needs
 from tenantry.dashboard.labels import FlashMessage, has_subscription, subscription_status_label, will_end
 from tenantry.domain.errors import (
@@ -103,8 +103,9 @@ async def _redirect_to_provider(ctx: PageContext, get_url: Callable[[], Awaitabl
             raise ProviderRefusedError("The payment provider answered with an invalid address.")
     except _SHOWN_ERRORS as error:
         return await _billing_page(ctx, problem=error)
-    headers = {"Refresh": f"0; url={url}"}
-    return ctx.renderer.page("provider_redirect.html", url=url, back=f"{ctx.user.base}/billing", headers=headers)
+    response = ctx.renderer.page("provider_redirect.html", url=url, back=f"{ctx.user.base}/billing")
+    response.headers["Refresh"] = f"0; url={url}"
+    return response
 
 
 async def _billing_page(ctx: PageContext, *, awaits: str = "", problem: DomainError | None = None) -> Response[str]:
@@ -131,8 +132,7 @@ async def _billing_page(ctx: PageContext, *, awaits: str = "", problem: DomainEr
         is_subscribed=is_subscribed,
         is_configured=is_configured,
         buyable={plan.id for plan in catalog.plans if is_buyable and plan.id != FREE and plan.stripe_price_ids},
-        once=once_token(),
-        problem=_error_text(problem) if problem else None,
+        problem=_error_text(problem) if problem else "",
         awaited=awaits if awaits in catalog else None,
     )
 

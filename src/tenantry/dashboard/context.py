@@ -1,6 +1,6 @@
 """What handlers of pages get: the services, the signed-in user, and rendering."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from litestar import Response
@@ -22,7 +22,7 @@ from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import Clock
 from tenantry.dashboard.cookies import Cookies
-from tenantry.dashboard.forms import Form, form_claim
+from tenantry.dashboard.forms import Form, form_claim, once_token
 from tenantry.dashboard.guards import DASHBOARD, DashboardUser, NotSignedInError, SessionGuard, current_user
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.dashboard.renderer import Renderer
@@ -99,7 +99,6 @@ class PageContext:
 
     @property
     def principal(self) -> Principal:
-        """The user as a principal of the tenant of the address."""
         return self.user.principal
 
     @property
@@ -109,29 +108,28 @@ class PageContext:
 
     @property
     def plan_name(self) -> str:
-        """The name of the tenant's plan."""
         return self.services.catalog.name(self.principal.plan)
 
     async def claim(self, form: Form) -> Claim:
         """Return the idempotency claim of a form. Raises `InvalidIdempotencyKeyError`."""
         return await form_claim(self.request, self.principal, form)
 
-    def render(
-        self, template: str, status_code: int = 0, headers: Mapping[str, str] | None = None, **context: object
-    ) -> Response[str]:
+    def render(self, template: str, status_code: int = 0, **context: object) -> Response[str]:
         """Render a page; by default with status 422 if the context has ``errors`` of a form, else 200."""
+        context = {"errors": {}, "problem": "", "typed": "", "once": once_token(), **context}
         return self.renderer.page(
             template,
-            status_code=status_code or (422 if context.get("errors") else 200),
-            headers=headers,
+            status_code or (422 if context["errors"] else 200),
             user=current_user(self.request),
             now=self.services.clock(),
             **context,
         )
 
     def redirect_with(self, message: FlashMessage, path: str, query: str = "") -> Response[str]:
-        """Redirect to a page that shows a message once."""
-        return self.renderer.redirect_with(self.user, message, path, query)
+        """Redirect to the page at ``path``, which shows the message once."""
+        response = self.redirect(path + query)
+        response.set_cookie(self.cookies.with_flash(self.user.session, path, message))
+        return response
 
 
 Context = NamedDependency[PageContext]

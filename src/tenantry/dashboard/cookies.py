@@ -48,15 +48,12 @@ class Cookies:
         self._flash = f"{prefix}tenantry_notice"
 
     def session(self, request: Connection) -> str | None:
-        """Return the session token."""
         return request.cookies.get(self._session)
 
     def with_session(self, token: str) -> Cookie:
-        """Return the cookie of a new session."""
         return self._cookie(self._session, token, ABSOLUTE)
 
     def without_session(self) -> Cookie:
-        """Return the cookie that deletes the session's."""
         return self._cookie(self._session, "", timedelta())
 
     def with_sign_in(self, begun: PendingSignIn, return_to: str) -> Cookie:
@@ -72,7 +69,6 @@ class Cookies:
         return None if encrypted is None else self._decrypted(encrypted)
 
     def without_sign_in(self, state: str) -> Cookie:
-        """Return the cookie that deletes a sign-in's."""
         return self._cookie(self._sign_in_name(state), "", timedelta())
 
     def without_old_sign_ins(self, request: AnyRequest) -> list[Cookie]:
@@ -100,7 +96,6 @@ class Cookies:
         return self._cookie(self._flash, self.signed_flash(session, path, message), _FLASH_LIFETIME)
 
     def without_flash(self) -> Cookie:
-        """Return the cookie that deletes the message's."""
         return self._cookie(self._flash, "", timedelta())
 
     def signed_flash(self, session: Session, path: str, message: FlashMessage) -> str:

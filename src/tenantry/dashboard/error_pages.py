@@ -27,7 +27,7 @@ from tenantry.dashboard.sign_in import start_path
 from tenantry.domain.errors import DomainError
 from tenantry.server.asgi_types import HotResponse, Scope, header_of
 from tenantry.server.dispatch import REQUEST_ID
-from tenantry.server.problems import RETRY_AFTER, STATUSES, VARIES
+from tenantry.server.problems import STATUSES, VARIES
 
 _TITLES: Final = {
     HTTPStatus.BAD_REQUEST: "Invalid address",
@@ -129,9 +129,7 @@ class ErrorPages:
         return self._renderer.page(
             "error.html",
             status_code=status,
-            headers={"Retry-After": RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else {},
             user=user,
-            layout=_layout(user),
             title=title,
             message=message,
             request_id=request_id if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "",
@@ -144,17 +142,10 @@ class ErrorPages:
             "resubmit.html",
             status_code=status,
             user=user,
-            layout=_layout(user),
             path=request.url.path,
             entries=entries,
             shown=[(FORM_FIELDS[name], text) for name, text in entries if text and name in FORM_FIELDS],
         )
-
-
-def _layout(user: DashboardUser | None) -> str:
-    if user is None:
-        return "plain.html"
-    return "signed_in.html" if user.caller is None else "tenant.html"
 
 
 def is_unrouted_page(request: AnyRequest, error: Exception) -> bool:

@@ -13,7 +13,7 @@ from litestar.handlers import BaseRouteHandler
 
 from tenantry.api.guards import AnyRequest, Connection, Credential, RouteGuard
 from tenantry.auth.authentication import Authenticator
-from tenantry.auth.sessions import SessionService
+from tenantry.auth.sessions import SessionService, Visit
 from tenantry.auth.sessions_store import TenantOfUser
 from tenantry.common.clock import Clock
 from tenantry.dashboard.cookies import Cookies
@@ -23,7 +23,6 @@ from tenantry.domain.access import AccessLevel, Principal, Role, covers
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
 from tenantry.domain.sessions import Session, SessionSecret
-from tenantry.integrations.oidc.claims import Claims
 from tenantry.server.asgi_types import CALLER
 from tenantry.server.dispatch import IS_HEAD
 
@@ -48,12 +47,20 @@ class SessionState(Enum):
     ENDED = auto()
 
 
-class NotSignedInError(Exception):
-    """The request has no valid session. ``form`` is what a page of the dashboard sent with it."""
+class UnsentFormError(Exception):
+    """A request is rejected before its form is processed. ``form`` is what a page of the dashboard sent."""
 
     def __init__(self, form: Form | None = None) -> None:
         super().__init__()
         self.form = form
+
+
+class NotSignedInError(UnsentFormError):
+    """The request has no valid session."""
+
+
+class CsrfError(UnsentFormError):
+    """The form does not carry this session's token."""
 
 
 class StaleSignInError(Exception):
@@ -74,37 +81,20 @@ class RoleTooLowError(Exception):
         self.owner_only = owner_only
 
 
-class CsrfError(Exception):
-    """A form without this session's token. ``form`` is its content, if a page of the dashboard sent it."""
-
-    def __init__(self, form: Form | None = None) -> None:
-        super().__init__()
-        self.form = form
-
-
-class DashboardUser(msgspec.Struct, frozen=True):
+class DashboardUser(Visit, frozen=True, kw_only=True):
     """A signed-in user, and what they are in the tenant of the address."""
 
-    session: Session
-    claims: Claims
-    tenants: list[TenantOfUser]
-    """Some of the user's tenants by name, including the one of the address."""
-    tenant_count: int
-    """The number of all of them."""
-    invitations: int
-    """Pending invitations, at most 100."""
     form_token: str
     flash: FlashMessage | None
     tenant: TenantOfUser | None
     """The tenant of the address."""
     caller: Principal | None = None
     """The user as a principal of that tenant."""
-    tenant_role: Role | None = None
+    role: Role = Role.MEMBER
     """The role in that tenant. The token's scopes may restrict ``caller`` further."""
 
     @property
     def name(self) -> str:
-        """The name to show."""
         return shown_name(self.session.name or "", self.session.subject)
 
     @property
@@ -115,24 +105,15 @@ class DashboardUser(msgspec.Struct, frozen=True):
         return self.caller
 
     @property
-    def role(self) -> Role:
-        """The role in the tenant of the address. Raises `NotFoundError` without a tenant."""
-        if self.tenant_role is None:
-            raise NotFoundError("organization")
-        return self.tenant_role
-
-    @property
     def base(self) -> str:
         """The path above all pages of the tenant."""
         return f"/orgs/{self.principal.org_id}"
 
     @property
     def is_owner(self) -> bool:
-        """Whether the user has owner access to the tenant."""
         return self.principal.access_level is AccessLevel.OWNER
 
     def may(self, scope: str) -> bool:
-        """Whether the user's scopes in the tenant cover this one."""
         return self.caller is not None and covers(self.caller.scopes, scope)
 
     def may_change(self, key: ApiKey) -> bool:
@@ -179,14 +160,11 @@ class SessionGuard:
             raise NotSignedInError
         if not allow_stale_login:
             self._check_fresh(visit.session, connection)
+        is_shown = _is_page_visit(connection) and not is_head(connection)
         user = DashboardUser(
-            session=visit.session,
-            claims=visit.claims,
-            tenants=visit.tenants,
-            tenant_count=visit.total,
-            invitations=visit.invitations,
+            **msgspec.structs.asdict(visit),
             form_token=self._secret.form_token(visit.session.digest),
-            flash=self._flash(connection, visit.session),
+            flash=self._cookies.flash(connection, visit.session) if is_shown else None,
             tenant=next((one for one in visit.tenants if one.id == org_id), None),
         )
         _state(connection)[_SIGNED_IN] = user
@@ -194,7 +172,7 @@ class SessionGuard:
             if user.tenant is None:
                 raise NotFoundError("organization")
             caller, role = await self._authenticator.as_user(user.claims, user.tenant.id)
-            user = msgspec.structs.replace(user, caller=caller, tenant_role=role)
+            user = msgspec.structs.replace(user, caller=caller, role=role)
             _state(connection)[_SIGNED_IN] = user
         return user
 
@@ -213,10 +191,6 @@ class SessionGuard:
         except (NotSignedInError, DomainError):
             return SessionState.ENDED
         return SessionState.ACTIVE if self._is_fresh(user.session) else SessionState.STALE
-
-    def _flash(self, connection: Connection, session: Session) -> FlashMessage | None:
-        is_shown = _is_page_visit(connection) and not is_head(connection)
-        return self._cookies.flash(connection, session) if is_shown else None
 
     def _is_fresh(self, session: Session) -> bool:
         """Whether the identity provider confirmed the user recently enough to see pages."""
@@ -298,7 +272,7 @@ SubmittedForm = NamedDependency[Form]
 
 
 def is_navigation(connection: Connection) -> bool:
-    """Whether the browser is to show the answer as a page of its own (Fetch Metadata).
+    """Whether the browser is to show the answer as a whole page (Fetch Metadata).
 
     For browsers that do not say so, the dashboard's script marks its requests.
     """

@@ -164,7 +164,6 @@ _STATUSES: Final = {
 
 
 def subscription_status_label(status: str) -> str:
-    """Return the text of a subscription status; the status itself if it is unknown."""
     return _STATUSES.get(status, status)
 
 
@@ -255,17 +254,19 @@ Displayed = str | datetime
 
 
 class Difference(NamedTuple):
-    """Two values of a field."""
+    """Two values of a field; None is an empty one."""
 
     label: str
-    before: Displayed
-    after: Displayed
+    before: Displayed | None
+    after: Displayed | None
 
     @property
     def by_the_second(self) -> bool:
         """Whether the values are moments of the same minute, so that only seconds tell them apart."""
-        moments = [one.replace(second=0, microsecond=0) for one in self[1:] if isinstance(one, datetime)]
-        return moments[1:] == moments[:1] != []
+        one, other = self.before, self.after
+        if not isinstance(one, datetime) or not isinstance(other, datetime):
+            return False
+        return one.replace(second=0, microsecond=0) == other.replace(second=0, microsecond=0)
 
 
 class EventLabels:
@@ -275,11 +276,9 @@ class EventLabels:
         self._catalog = catalog
 
     def of_type(self, event_type: str) -> str:
-        """Return the text of an event type; the type itself if it is unknown."""
         return TYPES.get(event_type, event_type)
 
     def of_outcome(self, outcome: Outcome) -> Label:
-        """Return the text of an outcome."""
         return _OUTCOMES[outcome]
 
     def of_effect(self, event: BillingEventView) -> str:
@@ -297,7 +296,6 @@ class EventLabels:
         return "Which subscription counts, or the last status from the provider."
 
     def of_anomalies(self, names: Sequence[str]) -> list[Label]:
-        """Return the texts of an event's anomalies."""
         return [_ANOMALIES_BY_NAME.get(name, Label(name, "")) for name in names]
 
     def of_changes(self, event: BillingEventView) -> list[Difference]:

@@ -10,17 +10,10 @@ from litestar.params import QueryParameter
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.api.members import MemberChange, MemberId, NewMember, OwnerTransfer
 from tenantry.api.parameters import LONGEST_USER_ID, MOST_ON_A_PAGE, Cursor
+from tenantry.dashboard import forms
 from tenantry.dashboard.account import leave_path
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.forms import (
-    Form,
-    InvalidFormError,
-    confirmation_errors,
-    confirmation_text,
-    once_token,
-    retry_while_in_flight,
-    validate,
-)
+from tenantry.dashboard.forms import Form, InvalidFormError
 from tenantry.dashboard.guards import ORG, SubmittedForm, needs
 from tenantry.dashboard.labels import ROLES, FlashMessage
 from tenantry.domain.access import Principal, Role, lower_role
@@ -50,10 +43,14 @@ _MESSAGES: Final = {
 }
 _ERRORS: Final[Mapping[type[DomainError], tuple[str, str]]] = {
     MemberExistsError: ("userId", "This user is already a member or invited. Change the role in the list of members."),
+    LastOwnerError: ("role", "This user owns the organization. Choose the role owner."),
     ValidationError: ("userId", _EMAIL_AS_ID),
     ScopeEscalationError: ("role", "Only an owner can add, change or remove owners."),
     MemberNotActiveError: ("role", "This membership has ended. Invite the user again first."),
 }
+_INVITE_ERRORS: Final = (
+    MemberExistsError, LastOwnerError, PlanLimitReachedError, ScopeEscalationError, ValidationError,
+)  # fmt: skip
 
 _reader = needs("members:read")
 _writer = needs("members:write")
@@ -105,16 +102,13 @@ async def show_invite_member(ctx: Context) -> Response[str]:
 async def invite_member(ctx: Context, form: SubmittedForm) -> Response[str]:
     values, sure = {"userId": form.text("userId"), "role": form.text("role")}, form.checked("sure")
     try:
-        valid = validate(NewMember, values, _MESSAGES)
+        valid = forms.validate(NewMember, values, _MESSAGES)
         if _is_self(ctx, valid.user_id):
             _check_sure(ctx.user.role, valid.role, sure=sure)
         member = await _invite(ctx, form, valid.user_id, valid.role)
     except InvalidFormError as error:
         return _invite_page(ctx, values, error.errors, sure=sure)
-    except LastOwnerError:
-        errors = {"role": "This user owns the organization. Choose the role owner."}
-        return _invite_page(ctx, values, errors, sure=sure)
-    except (MemberExistsError, PlanLimitReachedError, ScopeEscalationError, ValidationError) as error:
+    except _INVITE_ERRORS as error:
         return _invite_page(ctx, values, _errors_of(error), sure=sure)
     return _redirect_to_invited(ctx, member)
 
@@ -124,7 +118,7 @@ async def change_role(ctx: Context, form: SubmittedForm, member_id: MemberId) ->
     role, sure = form.text("role"), form.checked("sure")
     members = ctx.services.members
     try:
-        wanted = validate(MemberChange, {"role": role}, _MESSAGES).role
+        wanted = forms.validate(MemberChange, {"role": role}, _MESSAGES).role
         member = await members.get(ctx.principal, member_id)
         if _is_self(ctx, member.user_id):
             _check_sure(member.role, wanted, sure=sure)
@@ -145,18 +139,15 @@ async def invite_again(ctx: Context, form: SubmittedForm, member_id: MemberId) -
     role = form.text("role")
     members = ctx.services.members
     try:
-        wanted = validate(MemberChange, {"role": role}, _MESSAGES).role
+        wanted = forms.validate(MemberChange, {"role": role}, _MESSAGES).role
         member = await members.get(ctx.principal, member_id)
         member = await _invite(ctx, form, member.user_id, wanted)
     except InvalidFormError as error:
         return await _member_page(ctx, member_id, error.errors, role=role)
-    except LastOwnerError:
-        errors = {"role": "This user owns the organization. Choose the role owner."}
-        return await _member_page(ctx, member_id, errors, role=role)
-    except (PlanLimitReachedError, ScopeEscalationError, ValidationError) as error:
-        return await _member_page(ctx, member_id, {"role": _errors_of(error).popitem()[1]}, role=role)
     except MemberExistsError:  # another user did the same meanwhile
         member = await members.get(ctx.principal, member_id)
+    except _INVITE_ERRORS as error:
+        return await _member_page(ctx, member_id, {"role": _errors_of(error).popitem()[1]}, role=role)
     return _redirect_to_invited(ctx, member)
 
 
@@ -192,7 +183,7 @@ async def remove_member(ctx: Context, form: SubmittedForm, member_id: MemberId) 
 
 async def _invite(ctx: PageContext, form: Form, user_id: str, role: Role) -> Member:
     claim, author = await ctx.claim(form), ctx.author
-    return await retry_while_in_flight(
+    return await forms.retry_while_in_flight(
         lambda: ctx.services.members.add(ctx.principal, author, user_id=user_id, role=role, claim=claim)
     )
 
@@ -213,7 +204,6 @@ def _invite_page(
         is_self=_is_self(ctx, values["userId"]),
         is_sure=sure,
         roles=_assignable_roles(ctx.principal),
-        once=once_token(),
     )
 
 
@@ -243,7 +233,6 @@ async def _member_page(
         is_tenant_owner=member.user_id == tenant.owner_id,
         may_manage=ctx.user.may("members:write") and _is_allowed(partial(check_may_manage, principal, member.role)),
         may_transfer=_may_transfer(ctx),
-        once=once_token(),
     )
 
 
@@ -301,11 +290,11 @@ async def transfer(ctx: Context, form: SubmittedForm) -> Response[str]:
     typed, members, principal = form.text("name"), ctx.services.members, ctx.principal
     tenant = await ctx.services.tenants.get(principal, principal.org_id)
     try:
-        further = confirmation_errors(typed, "name", confirmation_text(tenant.name, tenant.id))
-        valid = validate(OwnerTransfer, values, _MESSAGES, further)
+        further = forms.confirmation_errors(typed, "name", forms.confirmation_text(tenant.name, tenant.id))
+        valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
         claim, author = await ctx.claim(form), ctx.author
         is_verified = same_address(ctx.user.claims.email or "", valid.owner_email)
-        await retry_while_in_flight(
+        await forms.retry_while_in_flight(
             lambda: members.transfer(
                 principal,
                 author,
@@ -338,6 +327,5 @@ async def _transfer_page(ctx: PageContext, values: dict[str, str], typed: str, e
         values=values,
         typed=typed,
         errors=errors,
-        expected=confirmation_text(tenant.name, tenant.id),
-        once=once_token(),
+        expected=forms.confirmation_text(tenant.name, tenant.id),
     )

@@ -7,19 +7,9 @@ from msgspec import UNSET
 
 from tenantry.api.parameters import Cursor
 from tenantry.api.projects import NewProject, ProjectId
+from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.forms import (
-    Form,
-    InvalidFormError,
-    confirmation_errors,
-    confirmation_text,
-    field_digests,
-    find_edits,
-    once_token,
-    retry_while_in_flight,
-    unix_lines,
-    validate,
-)
+from tenantry.dashboard.forms import Form, InvalidFormError
 from tenantry.dashboard.guards import ORG, SubmittedForm, needs
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain.errors import PlanLimitReachedError
@@ -56,15 +46,15 @@ async def show_new_project(ctx: Context) -> Response[str]:
 async def create_project(ctx: Context, form: SubmittedForm) -> Response[str]:
     values = _values(form)
     try:
-        valid = validate(NewProject, values, _MESSAGES, _name_errors(values["name"]))
+        valid = forms.validate(NewProject, values, _MESSAGES, _name_errors(values["name"]))
         claim = await ctx.claim(form)
-        project = await retry_while_in_flight(
+        project = await forms.retry_while_in_flight(
             lambda: ctx.services.projects.create(
                 ctx.principal, ctx.author, valid.name, valid.description or None, claim
             )
         )
     except InvalidFormError as error:
-        return _form_page(ctx, values, None, error.errors)
+        return _form_page(ctx, values, None, errors=error.errors)
     except PlanLimitReachedError:
         return _form_page(ctx, values, None, is_full=True)
     return ctx.redirect(f"{ctx.user.base}/projects/{project.id}")
@@ -80,15 +70,17 @@ async def show_edit_project(ctx: Context, project_id: ProjectId) -> Response[str
 async def edit_project(ctx: Context, form: SubmittedForm, project_id: ProjectId) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
     submitted, current = _values(form), _current_values(project)
-    changed, conflicts = find_edits(form, submitted, current)
+    changed, conflicts = forms.find_edits(form, submitted, current)
     values = {field: submitted[field] if field in changed else current[field] for field in submitted}
     errors = {field: _CONFLICT.format(current[field] or "empty") for field in values if field in conflicts}
     try:
-        valid = validate(NewProject, values, _MESSAGES, _name_errors(values["name"]) if "name" in changed else None)
+        valid = forms.validate(
+            NewProject, values, _MESSAGES, _name_errors(values["name"]) if "name" in changed else None
+        )
     except InvalidFormError as error:
-        return _form_page(ctx, values, project, {**error.errors, **errors})
+        return _form_page(ctx, values, project, errors={**error.errors, **errors})
     if errors:
-        return _form_page(ctx, values, project, errors)
+        return _form_page(ctx, values, project, errors=errors)
     name = valid.name if "name" in changed else UNSET
     description = (valid.description or None) if "description" in changed else UNSET
     await ctx.services.projects.update(ctx.principal, ctx.author, project_id, name, description)
@@ -104,50 +96,42 @@ async def show_delete_project(ctx: Context, project_id: ProjectId) -> Response[s
 async def delete_project(ctx: Context, form: SubmittedForm, project_id: ProjectId) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
     typed = form.text("name")
-    errors = confirmation_errors(typed, "name", confirmation_text(project.name, project.id))
+    errors = forms.confirmation_errors(typed, "name", forms.confirmation_text(project.name, project.id))
     if errors:
-        return await _confirmation_page(ctx, "project_delete.html", project_id, errors, typed)
+        return await _confirmation_page(ctx, "project_delete.html", project_id, errors=errors, typed=typed)
     await ctx.services.projects.delete(ctx.principal, ctx.author, project_id)
     return ctx.redirect_with(FlashMessage.PROJECT_DELETED, f"{ctx.user.base}/projects")
 
 
 def _form_page(
-    ctx: PageContext,
-    values: dict[str, str],
-    project: Project | None,
-    errors: dict[str, str] | None = None,
-    *,
-    is_full: bool = False,
+    ctx: PageContext, values: dict[str, str], project: Project | None, *, is_full: bool = False, **context: object
 ) -> Response[str]:
     return ctx.render(
         "project_form.html",
-        status_code=422 if errors or is_full else 200,
+        422 if is_full else 0,
         values=values,
         project_id=project.id if project else None,
-        digests=field_digests(_current_values(project)) if project else {},
-        errors=errors or {},
+        digests=forms.field_digests(_current_values(project)) if project else {},
         is_full=is_full,
         plan=ctx.plan_name,
         most=ctx.services.catalog.limits(ctx.principal.plan).projects,
-        once=once_token(),
+        **context,
     )
 
 
-async def _confirmation_page(
-    ctx: PageContext, template: str, project_id: str, errors: dict[str, str] | None = None, typed: str = ""
-) -> Response[str]:
+async def _confirmation_page(ctx: PageContext, template: str, project_id: str, **context: object) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
-    expected = confirmation_text(project.name, project.id)
-    return ctx.render(template, project=project, expected=expected, typed=typed, errors=errors or {})
+    expected = forms.confirmation_text(project.name, project.id)
+    return ctx.render(template, 0, project=project, expected=expected, **context)
 
 
 def _current_values(project: Project) -> dict[str, str]:
     """Return a project's fields as an unchanged form submits them."""
-    return {"name": project.name.strip(), "description": unix_lines(project.description or "").strip()}
+    return {"name": project.name.strip(), "description": forms.unix_lines(project.description or "").strip()}
 
 
 def _values(form: Form) -> dict[str, str]:
-    return {"name": form.text("name"), "description": unix_lines(form.text("description"))}
+    return {"name": form.text("name"), "description": forms.unix_lines(form.text("description"))}
 
 
 def _name_errors(name: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Rendering pages from the templates, and the context that handlers of pages get."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, Protocol
@@ -16,9 +16,10 @@ from tenantry.common.templates import page_templates
 from tenantry.dashboard.api_key_labels import scope_label
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.guards import DashboardUser
-from tenantry.dashboard.labels import FlashMessage, shown_name
+from tenantry.dashboard.labels import shown_name
 from tenantry.domain.names import display_text
 from tenantry.server.page_assets import PageAssets
+from tenantry.server.problems import RETRY_AFTER
 
 
 class _Named(Protocol):
@@ -62,19 +63,12 @@ class Renderer:
         )
 
     def page(
-        self,
-        template: str,
-        *,
-        status_code: int = 200,
-        headers: Mapping[str, str] | None = None,
-        user: DashboardUser | None = None,
-        **context: object,
+        self, template: str, status_code: int = 200, *, user: DashboardUser | None = None, **context: object
     ) -> Response[str]:
         """Render a page. It shows the user's flash message once."""
         content = self._templates.get_template(template).render(context, user=user)
-        response = Response(
-            content, status_code=status_code, media_type=MediaType.HTML, headers={**self.headers, **(headers or {})}
-        )
+        headers = {**self.headers, **({"Retry-After": RETRY_AFTER} if status_code == 503 else {})}  # noqa: PLR2004
+        response = Response(content, status_code=status_code, media_type=MediaType.HTML, headers=headers)
         if user is not None and user.flash is not None:
             response.set_cookie(self._cookies.without_flash())
         return response
@@ -87,14 +81,7 @@ class Renderer:
         return Stream(content, media_type=media_type, headers=headers)
 
     def redirect(self, location: str) -> Response[str]:
-        """Redirect to a GET of another address."""
         return Response("", status_code=303, media_type=MediaType.TEXT, headers={**self.headers, "Location": location})
-
-    def redirect_with(self, user: DashboardUser, message: FlashMessage, path: str, query: str = "") -> Response[str]:
-        """Redirect to a page that shows a message once."""
-        response = self.redirect(path + query)
-        response.set_cookie(self._cookies.with_flash(user.session, path, message))
-        return response
 
 
 def _time(moment: datetime) -> Markup:
@@ -125,7 +112,6 @@ def _called(thing: _Named) -> str:
 
 
 def _segment(text: str) -> str:
-    """Quote a text as one segment of a path."""
     return quote(text, safe="")
 
 

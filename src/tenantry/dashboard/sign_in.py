@@ -22,7 +22,6 @@ from tenantry.integrations.oidc.sign_in import (
     TooManySignInsError,
 )
 from tenantry.server.dispatch import REQUEST_ID
-from tenantry.server.problems import RETRY_AFTER
 
 SIGN_IN: Final = "/sign-in"
 START: Final = "/sign-in/start"
@@ -175,13 +174,10 @@ async def _has_session(ctx: PageContext) -> bool:
     return token is not None and await ctx.services.sessions.visit(token, None, is_use=False) is not None
 
 
-def _sign_in_page(
-    ctx: PageContext, return_to: str, problem: str | None = None, status_code: int = 200
-) -> Response[str]:
+def _sign_in_page(ctx: PageContext, return_to: str, problem: str = "", status_code: int = 200) -> Response[str]:
     return ctx.render(
         "sign_in.html",
         status_code=status_code,
-        headers={"Retry-After": RETRY_AFTER} if status_code == 503 else {},  # noqa: PLR2004
         start=start_path(return_to),
         people=ctx.services.people,
         problem=problem,
