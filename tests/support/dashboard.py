@@ -1,4 +1,4 @@
-"""The dashboard of two tenants at an address, and people with browsers that run no script.
+"""The dashboard of two tenants, and users with browsers that run no JavaScript.
 
 It is a real server: streams continue while other requests are answered.
 """
@@ -44,9 +44,9 @@ OLIVIA: Final = DemoUser("olivia", "Olivia Owner", "olivia@acme.example", ACME, 
 ADAM: Final = DemoUser("adam", "Adam Admin", "adam@acme.example", ACME, "admin")
 MIA: Final = DemoUser("mia", "Mia <i>Member</i>", "mia@acme.example", ACME, "member")
 BERTA: Final = DemoUser("berta", "Berta Beta", "berta@beta.example", BETA, "owner")
-NOBODY: Final = DemoUser("nobody", "Noa Newcomer", "noa@x.example")
-"""A user of the identity provider whose tokens name no organization."""
-_USERS: Final = (OLIVIA, ADAM, MIA, BERTA, NOBODY)
+NOA: Final = DemoUser("nobody", "Noa Newcomer", "noa@x.example")
+"""A user whose tokens name no organization."""
+_USERS: Final = (OLIVIA, ADAM, MIA, BERTA, NOA)
 _TENANTS: Final = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
 _CLIENT_SECRET: Final = "client-secret-of-the-tests-0123456789"
 _FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0"
@@ -61,10 +61,10 @@ class Person:
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self.client = client
         self.pages: list[Page] = []
-        """All that this person has seen."""
+        """All pages that this user has seen."""
 
     async def get(self, path: str, **headers: str) -> httpx2.Response:
-        """The very answer to a request."""
+        """Return the answer to a request, without following redirects."""
         return await self.client.get(path, headers=headers)
 
     async def open(self, path: str) -> Page:
@@ -77,11 +77,11 @@ class Person:
         return await self._post(form.action, {**form.fields, **changes})
 
     async def force(self, path: str, /, **fields: str | Sequence[str]) -> Page:
-        """A form that no page offered, made by hand with the session's own token, and where that leads."""
+        """Submit a form that no page offers, with the session's token; return the next page."""
         return await self._post(path, {"form_token": await self.form_token(), "once": "x" * 22, **fields})
 
     async def form_token(self) -> str:
-        """What every form of this person's session carries along."""
+        """Return the CSRF token of the session."""
         [token] = (await self.open("/")).form("/sign-out").fields["form_token"]
         return token
 
@@ -95,7 +95,7 @@ class Person:
 
 
 class Dashboard:
-    """The whole service at ``url``, with the tenants acme, of Olivia, and beta, of Berta."""
+    """The service at ``url``, with the tenants acme, owned by Olivia, and beta, owned by Berta."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Dashboard:
     ) -> None:
         self.url = url
         self.beside = companion.http_url
-        """Where the identity provider's pages and the inbox are."""
+        """The address of the identity provider's pages and the inbox."""
         self.server: uvicorn.Server
         self._serve = serve
         self._served = AsyncExitStack()
@@ -122,16 +122,16 @@ class Dashboard:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """The service runs during the block, but where it is `away`."""
+        """Run the service during the block, except while it is `away`."""
         async with self._served:
             self.server = await self._served.enter_async_context(self._serve())
             yield
 
     @asynccontextmanager
     async def anew(self) -> AsyncIterator[None]:
-        """Begin with a database that holds the tenants acme and beta alone; at the end, close all browsers.
+        """Reset the database to the tenants acme and beta; at the end, close all browsers.
 
-        The service goes on: its counters, its rate limits, and its connections are those of all blocks so far.
+        The service keeps its counters, rate limits and connections.
         """
         await self._empty()
         for tenant_id, name, customer, owner in _TENANTS:
@@ -142,34 +142,34 @@ class Dashboard:
 
     @asynccontextmanager
     async def away(self) -> AsyncIterator[None]:
-        """The service is stopped during the block, and started again at the same address after it."""
+        """Stop the service during the block, and start it again at the same address."""
         await self._served.aclose()
         yield
         self.server = await self._served.enter_async_context(self._serve())
 
     async def sign_in(self, user: DemoUser = OLIVIA, agent: str = _FIREFOX, *, refused: bool = False) -> Person:
-        """A new browser in which a user has signed in; ``refused``, where their first page is a refusal."""
+        """Sign a user in with a new browser; ``refused`` if their first page is an error page."""
         client = await self._browsers.enter_async_context(_client(self.url, {"User-Agent": agent}))
         answer = await client.get(self.start_of(user), follow_redirects=True)
         assert answer.status_code == (403 if refused else 200), answer.text
         return Person(client)
 
     def start_of(self, user: DemoUser, return_to: str = "/") -> str:
-        """Where a browser signs a user in without a question."""
+        """Return the address that signs a user in without interaction."""
         return f"{self.url}/sign-in/start?hint={user.sub}&return_to={return_to}"
 
     async def deliver(self, event: dict[str, Any]) -> None:
-        """An event of the payment provider, signed."""
+        """Deliver a signed event of the payment provider."""
         answer = await signing.deliver(self.api, event, at=int(time.time()))
         assert (answer.status_code, answer.text) == (200, "OK")
 
     async def request(self, method: str, path: str, credential: str, json: object = None) -> httpx2.Response:
-        """What the API answers to a request with this credential."""
+        """Send a request to the API with this credential."""
         headers = {"Authorization": f"Bearer {credential}"}
         return await self.api.request(method, f"/api/v1{path}", json=json, headers=headers)
 
     def token(self, user: DemoUser) -> str:
-        """An access token of a user's."""
+        """Issue an access token for a user."""
         return mint_access_token(
             self._signing_key,
             issuer=self._issuer,
@@ -181,32 +181,32 @@ class Dashboard:
         )
 
     async def call(self, method: str, path: str, json: object = None, user: DemoUser = OLIVIA) -> JsonObject:
-        """A call of the API with a token of a user's; returns what it answers."""
+        """Call the API with a user's token; return the content."""
         return _content(await self.request(method, path, self.token(user), json))
 
     async def operate(self, method: str, path: str, json: object = None) -> JsonObject:
-        """A call of the API with the operator's token; returns what it answers."""
+        """Call the API with the operator's token; return the content."""
         return _content(await self.request(method, path, OPERATOR_TOKEN, json))
 
     async def add_member(self, user_id: str, role: str = "member", *, accepted: bool = True) -> str:
-        """A user invited to acme, who has ``accepted``; returns where their page is."""
+        """Invite a user to acme, who has ``accepted`` or not; return the path of their page."""
         made = await self.call("POST", "/members", {"userId": user_id, "role": role})
         if accepted:
             await self.accept_invitations()
         return f"{AT_ACME}/settings/members/{made['id']}"
 
     async def accept_invitations(self) -> None:
-        """Let every invited user have accepted."""
+        """Accept all invitations."""
         async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
             await connection.execute("UPDATE memberships SET invited = false")
 
     async def page_of(self, user_id: str) -> str:
-        """Where the page of an active member of acme is."""
+        """Return the path of an active member's page at acme."""
         found: list[JsonObject] = (await self.call("GET", f"/members?userId={user_id}"))["data"]
         return f"{AT_ACME}/settings/members/{found[0]['id']}"
 
     async def join_many(self, user: DemoUser, number: int) -> None:
-        """A user made a member of so many more tenants, ``many-1`` with the name Many 00001 and so on."""
+        """Make a user a member of more tenants: ``many-1`` with the name Many 00001, and so on."""
         async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
             await connection.execute(
                 "INSERT INTO tenants (id, name, owner_id, owner_email, base_plan, plan, created_at, updated_at) "
@@ -221,7 +221,7 @@ class Dashboard:
             )
 
     async def use_key(self, key_id: str, secret: str) -> None:
-        """Use a key, and have that written down at once."""
+        """Use a key, and record its use immediately."""
         assert (await self.request("GET", "/auth/whoami", secret)).status_code == 200
         pepper = Pepper(PEPPER.encode())
         database = Database(self.conninfo, pool_size=1)
@@ -252,9 +252,9 @@ def _client(url: str, headers: Mapping[str, str] | None = None) -> httpx2.AsyncC
 async def started_dashboard(
     conninfo: str, folder: Path, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
 ) -> AsyncIterator[Dashboard]:
-    """The service on this database, beside an identity provider in ``folder``; ``values`` are settings.
+    """Run the service on this database with an identity provider in ``folder``; ``values`` are settings.
 
-    Each use is in a block of `Dashboard.anew`.
+    Use it in blocks of `Dashboard.anew`.
     """
     async with AsyncExitStack() as stack:
         companion = stack.enter_context(
@@ -293,14 +293,14 @@ async def started_dashboard(
 async def running_dashboard(
     conninfo: str, folder: Path, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
 ) -> AsyncIterator[Dashboard]:
-    """The same with its tenants, for one use."""
+    """Run the same with its tenants, for one use."""
     async with started_dashboard(conninfo, folder, timeouts, **values) as dashboard, dashboard.anew():
         yield dashboard
 
 
 @asynccontextmanager
 async def running_with_provider(conninfo: str, folder: Path) -> AsyncIterator[Dashboard]:
-    """The same, beside a payment provider that can be asked."""
+    """Run the same with a payment provider's API."""
     async with (
         running_provider() as provider,
         running_dashboard(conninfo, folder, **settings_of(provider)) as dashboard,
@@ -309,5 +309,5 @@ async def running_with_provider(conninfo: str, folder: Path) -> AsyncIterator[Da
 
 
 def settings_of(provider: ProviderServer) -> dict[str, str]:
-    """The settings of a service that asks this payment provider."""
+    """Return the settings for this payment provider's API."""
     return {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}

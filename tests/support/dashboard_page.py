@@ -1,4 +1,4 @@
-"""A page of the dashboard as it was answered, for people without script."""
+"""A page of the dashboard, as a browser without JavaScript shows it."""
 
 from functools import cached_property
 from html.parser import HTMLParser
@@ -11,7 +11,7 @@ _TICKED: Final = ("checkbox", "radio")
 
 
 class Form:
-    """A form that is sent, not one that asks: where to, and what its fields hold."""
+    """A POST form: its action and the values of its fields."""
 
     def __init__(self, action: str) -> None:
         self.action = action
@@ -19,7 +19,7 @@ class Form:
 
 
 class Page:
-    """What a page says, where its links lead, and what its forms hold. It is parsed when a test first asks."""
+    """The text, links and forms of a page, parsed on first use."""
 
     def __init__(self, answer: httpx2.Response) -> None:
         self.answer = answer
@@ -30,26 +30,26 @@ class Page:
 
     @cached_property
     def text(self) -> str:
-        """What it says, with single blanks."""
+        """The text, with single blanks."""
         return " ".join("".join(self._content.words).split())
 
     @property
     def forms(self) -> list[Form]:
-        """The forms that are sent by POST."""
+        """The POST forms."""
         return self._content.forms
 
     @property
     def links(self) -> list[str]:
-        """Where its links lead."""
+        """The targets of its links."""
         return self._content.links
 
     @property
     def anchors(self) -> list[tuple[str, str]]:
-        """What each link says, with single blanks, and where it leads."""
+        """The text, with single blanks, and target of each link."""
         return [(" ".join(text.split()), href) for text, href in self._content.anchors]
 
     def heading(self, fragment: str = "") -> str:
-        """The page's first heading of level 1, or the heading with an id; fails where there is none."""
+        """Return the first heading of level 1, or the heading with an id; fails if there is none."""
         for element_id, text in self._content.headings:
             if element_id == fragment:
                 return " ".join(text.split())
@@ -62,11 +62,11 @@ class Page:
 
     @property
     def focused(self) -> list[str]:
-        """The ids of the elements that ask for the focus."""
+        """The ids of elements with autofocus."""
         return self._content.focused
 
     def form(self, action: str = "") -> Form:
-        """The form that is sent to this path; without one, to the page's own."""
+        """Return the form with this action, by default the page's own path."""
         [found] = [form for form in self.forms if form.action == (action or self.path)]
         return found
 
@@ -91,7 +91,7 @@ class _Content(HTMLParser):
         self.focused: list[str] = []
         self.anchors: list[tuple[str, str]] = []
         self.headings: list[tuple[str, str]] = []
-        """The id of each heading, empty for the page's own, and what it says."""
+        """The id, empty for level 1, and text of each heading."""
         self._begun: dict[str, tuple[str, int]] = {}
         self._fields: dict[str, list[str]] = {}
         self._control = ""

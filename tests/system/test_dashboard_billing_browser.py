@@ -145,7 +145,7 @@ async def test_without_script_events_are_filtered_and_reloaded_by_links(browser:
     await page.get_by_label("Type").select_option("invoice.payment_failed")
     await page.get_by_role("button", name="Filter").click()
     await expect(page.locator("[data-event]")).to_have_count(0)
-    await page.get_by_role("link", name="Show all").click()
+    await page.get_by_role("link", name="Clear").click()
     await page.locator('[data-event="evt_1"] a').click()
     await expect(page.locator("pre")).to_contain_text('"id": "evt_1"')
     await context.close()

@@ -72,7 +72,7 @@ async def test_life_of_a_key(browser: Browser, dashboard: Dashboard) -> None:
     await page.get_by_role("link", name="Open the key").click()
     await page.get_by_role("link", name="Rotate").click()
     rotation = page.get_by_role("dialog", name="Rotate CI")
-    await rotation.get_by_label("For 1 hour").check()
+    await rotation.get_by_label("1 hour").check()
     await rotation.get_by_role("button", name="Rotate key").click()
     new = await secret_of(page)
     assert [await status_of(dashboard, one) for one in (secret, new)] == [200, 200]
@@ -110,7 +110,7 @@ async def test_life_of_a_key_without_script(browser: Browser, dashboard: Dashboa
 
     await page.get_by_role("link", name="Open the key").click()
     await page.get_by_role("link", name="Rotate").click()
-    await page.get_by_label("Not at all").check()
+    await page.get_by_label("Revoke it now").check()
     await page.get_by_role("button", name="Rotate key").click()
     new = await secret_of(page)
     assert [await status_of(dashboard, one) for one in (secret, new)] == [401, 200]
@@ -185,8 +185,8 @@ async def test_owner_key_and_date_ask_for_more_only_once_they_are_chosen(
     for shown, hidden in ((scopes, sure), (scopes, until)):
         await expect(shown).to_be_visible()
         await expect(hidden).to_be_hidden()
-    await page.get_by_label("Everything: an OWNER key").check()
-    await page.get_by_label("After a day of your choice").check()
+    await page.get_by_label("Full access: an OWNER key").check()
+    await page.get_by_label("After a chosen day").check()
     await expect(scopes).to_be_hidden()
     await expect(sure).to_be_visible()
     await expect(until).to_be_visible()

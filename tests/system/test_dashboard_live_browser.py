@@ -92,7 +92,7 @@ async def test_a_page_whose_session_is_over_says_so_and_asks_no_more(
 
 async def test_a_page_is_live_again_after_a_restart_of_the_service(page: Page, dashboard: Dashboard) -> None:
     async with dashboard.away():
-        await expect(sign_of(page)).to_have_text("Connecting again")
+        await expect(sign_of(page)).to_have_text("Reconnecting")
         await expect(page.get_by_role("link", name="Reload")).to_be_visible()
     await dashboard.deliver(updated(event_id="evt_1"))
     await expect(sign_of(page)).to_have_text("Live", timeout=PATIENCE)
@@ -104,7 +104,7 @@ async def test_a_page_whose_session_ended_while_the_service_was_away_says_so(
 ) -> None:
     async with dashboard.away():
         await change(conninfo, NOBODY_IS_SIGNED_IN)
-        await expect(sign_of(page)).to_have_text("Connecting again")
+        await expect(sign_of(page)).to_have_text("Reconnecting")
     await expect(sign_of(page)).to_have_text(STOPPED, timeout=PATIENCE)
 
 

@@ -62,7 +62,7 @@ async def test_secret_that_could_not_be_copied_stays_guarded_and_is_selected(
         secret = await create_key(page)
         await page.evaluate(COPIES_NOTHING)
         await page.get_by_role("button", name="Copy Secret").click()
-        await expect(page.get_by_role("status").filter(has_text="Could not be copied")).to_have_count(1)
+        await expect(page.get_by_role("status").filter(has_text="Copying failed")).to_have_count(1)
         assert await page.evaluate("String(getSelection())") == secret
         await expect(page.get_by_label("I've saved this key")).not_to_be_checked()
         assert await page.evaluate(ASKS_FIRST)

@@ -92,7 +92,7 @@ async def test_key_is_changed_after_another_expiry_was_chosen_than_a_past_day(
     key = await dashboard.call("POST", "/api-keys", wishes)
     async with visiting(browser, dashboard, f"{KEYS}/{key['id']}/edit") as page:
         await type_day(page, "2020-01-01")
-        await page.get_by_label("As it is").check()
+        await page.get_by_label("Keep:").check()
         await page.get_by_role("textbox", name="Name").fill("Builds")
         await page.get_by_role("button", name="Save").click()
         await expect(page.get_by_role("heading", name="Builds")).to_be_visible()
@@ -100,7 +100,7 @@ async def test_key_is_changed_after_another_expiry_was_chosen_than_a_past_day(
 
 async def type_day(page: Page, day: str) -> None:
     """Choose a day as the expiry, and type all or the beginning of it."""
-    await page.get_by_label("After a day of your choice").check()
+    await page.get_by_label("After a chosen day").check()
     field = page.get_by_label("Last day")
     if len(day) == len("2020-01-01"):
         await field.fill(day)

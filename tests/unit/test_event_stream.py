@@ -1,4 +1,4 @@
-"""What a stream of events says, and when it ends."""
+"""The messages of an event stream, and its end."""
 
 from collections.abc import AsyncIterator
 

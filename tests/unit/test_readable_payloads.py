@@ -1,4 +1,4 @@
-"""Payloads of events, as people read them."""
+"""Formatting of event payloads."""
 
 from tenantry.dashboard.events import readable_payload
 

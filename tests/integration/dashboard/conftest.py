@@ -1,4 +1,4 @@
-"""Fixtures of the tests that read pages and send forms."""
+"""Fixtures for tests of pages and forms."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,14 +20,14 @@ async def shared_dashboard(postgres: PostgresServer, people: Path) -> AsyncItera
 
 @pytest.fixture
 async def dashboard(shared_dashboard: Dashboard) -> AsyncIterator[Dashboard]:
-    """The tenants acme and beta, made anew for each test in an empty database; all tests share the service."""
+    """The tenants acme and beta in an empty database for each test; all tests share the service."""
     async with shared_dashboard.anew():
         yield shared_dashboard
 
 
 @pytest.fixture
 async def own_dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
-    """The same with a service of the test's own, which it may stop."""
+    """The same with a separate service, which the test may stop."""
     async with running_dashboard(conninfo, people) as dashboard:
         yield dashboard
 
@@ -42,7 +42,7 @@ async def shared_browser(postgres: PostgresServer) -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def browser(shared_browser: Browser) -> AsyncIterator[Browser]:
-    """A browser in which nobody has signed in; there are the tenants acme, of `USER`, and other.
+    """A signed-out browser, with the tenants acme, owned by `USER`, and other.
 
     All tests share the service and its identity provider. The clock stands still, later than in the test before.
     """
@@ -52,6 +52,6 @@ async def browser(shared_browser: Browser) -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def own_browser(conninfo: str) -> AsyncIterator[Browser]:
-    """The same with a service and an identity provider of the test's own, which it may stop."""
+    """The same with a separate service and identity provider, which the test may stop."""
     async with at_provider(conninfo) as browser, browser.anew():
         yield browser

@@ -1,4 +1,4 @@
-"""What the tests of the pages of API keys share."""
+"""Helpers of the tests of the API key pages."""
 
 import re
 from typing import Any, Final
@@ -13,13 +13,13 @@ CI: Final[Fields] = {"name": "CI", "scope": ["projects:read"]}
 
 
 def secret_in(page: Page) -> str:
-    """The one secret that a page shows, however often."""
+    """Return the only secret that a page shows."""
     [secret] = set(SECRET.findall(page.html))
     return str(secret)
 
 
 async def create(person: Person, **fields: str | list[str]) -> tuple[str, str]:
-    """Make a key; its id and secret."""
+    """Create a key; return its id and secret."""
     shown = await person.send(await person.open(NEW), **{**CI, **fields})
     assert shown.status == 200, shown.text
     [key_id] = {link.rpartition("/")[2] for link in shown.links if re.fullmatch(rf"{KEYS}/key_\w+", link)}
@@ -27,7 +27,7 @@ async def create(person: Person, **fields: str | list[str]) -> tuple[str, str]:
 
 
 async def record(dashboard: Dashboard, person: Person, key_id: str) -> dict[str, Any]:
-    """What the API says of a key to an OWNER key that is made for this."""
+    """Return a key's record as the API shows it to a new OWNER key."""
     _, owner = await create(person, name="looks", scope=[], access="owner", sure="1")
     answer = await dashboard.request("GET", f"/api-keys/{key_id}", owner)
     assert answer.status_code == 200

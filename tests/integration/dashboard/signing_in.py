@@ -1,4 +1,4 @@
-"""A browser that signs in to the dashboard, at an identity provider that says whatever a test wants it to say."""
+"""A browser that signs in to the dashboard at an identity provider with scripted answers."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ _FORM_TOKEN: Final = re.compile(r'name="form_token" value="([^"]+)"')
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -37,7 +37,7 @@ class Clock:
 
 
 class Browser:
-    """A browser with its cookies, the service, and the provider behind it."""
+    """A browser with its cookies, the service, and the identity provider."""
 
     def __init__(self, app: AsgiApp, issuer: Issuer, clock: Clock, conninfo: str, empty: Empty) -> None:
         self.client = client_of(app)
@@ -50,9 +50,9 @@ class Browser:
 
     @asynccontextmanager
     async def anew(self) -> AsyncIterator[None]:
-        """Begin without cookies, with the tenants acme, of `USER`, and other in an empty database.
+        """Start without cookies, with the tenants acme, owned by `USER`, and other in an empty database.
 
-        The provider answers again as at the start. The clock goes on by a day, so that nothing of before is valid.
+        The provider answers again as at the start. The clock advances by a day, so that nothing issued before is valid.
         """
         await self._empty()
         self.clock.now += timedelta(days=1)
@@ -61,7 +61,7 @@ class Browser:
         self.issuer.fetches.clear()
         describe(self.issuer)
         async with client_of(self._app) as self.client:
-            for tenant, owner in (("acme", USER), ("other", "somebody")):
+            for tenant, owner in (("acme", USER), ("other", "other-owner")):
                 answer = await self.client.put(
                     f"/api/v1/tenants/{tenant}",
                     json={"name": tenant.title(), "ownerEmail": "o@x.example", "ownerId": owner},
@@ -71,14 +71,14 @@ class Browser:
             yield
 
     async def start(self, return_to: str = HOME, **query: str) -> httpx2.Response:
-        """Begin to sign in; what the provider is asked is kept."""
+        """Start a sign-in, and keep the parameters of the authorization request."""
         answer = await self.client.get("/sign-in/start", params={"return_to": return_to, **query})
         parts = urlsplit(answer.headers["location"])
         self.asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
         return answer
 
     def give(self, *, access: Mapping[str, Any] | None = None, **claims: Any) -> None:
-        """Let the provider give tokens to whoever began last, with these claims in the ID token."""
+        """Let the provider issue tokens for the last started sign-in, with these claims in the ID token."""
         access_token = self.issuer.mint(
             claims={"sub": USER, "org_id": "acme", "org_role": "owner", **self.times(), **(access or {})}
         )
@@ -91,17 +91,17 @@ class Browser:
         return {"iat": now, "exp": now + 300}
 
     def answer(self, tokens: object, status: int = 200) -> None:
-        """What the token endpoint answers from now on."""
+        """Set the answers of the token endpoint."""
         body = tokens if isinstance(tokens, bytes) else msgspec.json.encode(tokens)
         self.issuer.answers[TOKEN] = Answer(status, body, {"content-type": "application/json"})
 
     async def come_back(self, **changes: str) -> httpx2.Response:
-        """The provider sends the browser back."""
+        """Open the callback as the provider's redirect does."""
         query = {"code": "a-code", "state": self.asked["state"], "iss": self.issuer.url, **changes}
         return await self.client.get(CALLBACK, params={name: value for name, value in query.items() if value})
 
     async def sign_in(self, return_to: str = HOME, **claims: Any) -> httpx2.Response:
-        """All of it."""
+        """Run the whole sign-in."""
         await self.start(return_to)
         self.give(**claims)
         return await self.come_back()
@@ -122,7 +122,7 @@ def at_hash(access_token: str) -> str:
 
 
 def describe(issuer: Issuer, **changes: Any) -> None:
-    """Let the provider tell of its endpoints."""
+    """Set the provider's discovery document."""
     metadata = {
         "issuer": issuer.url,
         "jwks_uri": issuer.url + JWKS,
@@ -138,7 +138,7 @@ def describe(issuer: Issuer, **changes: Any) -> None:
 async def at_provider(
     conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, base_url: str = BASE_URL, **changes: str
 ) -> AsyncIterator[Browser]:
-    """A browser, and the service on this database, beside a provider of its own; ``changes`` are settings."""
+    """A browser, and the service on this database with a separate provider; ``changes`` are settings."""
     async with running_issuer(KEY) as issuer, emptying(conninfo) as empty:
         describe(issuer)
         clock = Clock()

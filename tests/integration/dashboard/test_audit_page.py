@@ -46,7 +46,7 @@ async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
     assert text.index("adam again as member") < text.index("revoked the key") < text.index("created the organization")
 
 
-async def test_nobody_looks_like_the_operator_or_a_key_by_their_name(browser: Browser) -> None:
+async def test_user_names_cannot_imitate_the_operator_or_a_key(browser: Browser) -> None:
     await browser.sign_in(name="The operator")
     credential = browser.issuer.mint(claims={"sub": USER, "org_id": "acme", "org_role": "owner", **browser.times()})
     for name, scope in (("CI", "*:*"), ("Builds", "projects:read")):
@@ -62,7 +62,7 @@ async def test_nobody_looks_like_the_operator_or_a_key_by_their_name(browser: Br
     assert '<span class="tag ">The key</span> <a' in page
 
 
-async def test_an_entry_says_from_where_in_which_request_and_what_was_different(dashboard: Dashboard) -> None:
+async def test_entry_shows_address_request_and_changes(dashboard: Dashboard) -> None:
     key_id = await key(dashboard, "CI")
     await dashboard.call("PATCH", f"/api-keys/{key_id}", {"name": "Builds"})
     page = await (await dashboard.sign_in(OLIVIA)).open(f"{AUDIT}?action=api_key.updated")
@@ -72,7 +72,7 @@ async def test_an_entry_says_from_where_in_which_request_and_what_was_different(
     assert "Field Before After Name CI Builds" in page.text
 
 
-async def test_the_trail_is_filtered_as_the_api_filters(dashboard: Dashboard) -> None:
+async def test_page_filters_like_the_api(dashboard: Dashboard) -> None:
     key_id = await key(dashboard, "CI")
     await dashboard.add_member("adam")
     olivia = await dashboard.sign_in(OLIVIA)
@@ -98,9 +98,7 @@ async def test_the_trail_is_filtered_as_the_api_filters(dashboard: Dashboard) ->
         ("actorId=a%00b", "actorId"),
     ],
 )
-async def test_a_filter_that_means_nothing_is_said_beside_its_field(
-    dashboard: Dashboard, query: str, field: str
-) -> None:
+async def test_invalid_filter_shows_an_error_beside_its_field(dashboard: Dashboard, query: str, field: str) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(f"{AUDIT}?{query}")
     assert (page.status, page.focused) == (422, [field])
@@ -108,7 +106,7 @@ async def test_a_filter_that_means_nothing_is_said_beside_its_field(
     assert (await olivia.open(f"{EXPORT}?{query}")).path == AUDIT
 
 
-async def test_older_entries_are_on_the_next_page_under_the_same_filters(dashboard: Dashboard) -> None:
+async def test_next_page_keeps_the_filters(dashboard: Dashboard) -> None:
     for number in range(21):
         await dashboard.add_member(f"user-{number}")
     olivia = await dashboard.sign_in(OLIVIA)
@@ -122,7 +120,7 @@ async def test_older_entries_are_on_the_next_page_under_the_same_filters(dashboa
     assert len(first.html.encode()) < 50_000
 
 
-async def test_the_export_is_what_the_api_exports(dashboard: Dashboard) -> None:
+async def test_export_equals_the_api_export(dashboard: Dashboard) -> None:
     await key(dashboard, "CI")
     await dashboard.add_member("adam")
     olivia = await dashboard.sign_in(OLIVIA)
@@ -134,7 +132,7 @@ async def test_the_export_is_what_the_api_exports(dashboard: Dashboard) -> None:
     assert exported == (await dashboard.call("GET", "/audit-events?action=member.invited"))["data"]
 
 
-async def test_members_and_other_tenants_are_refused(dashboard: Dashboard) -> None:
+async def test_members_and_other_tenants_are_rejected(dashboard: Dashboard) -> None:
     mia, berta = await dashboard.sign_in(MIA), await dashboard.sign_in(BERTA)
     assert AUDIT not in (await mia.open(AT_ACME)).links
     for page in (AUDIT, EXPORT):
@@ -156,7 +154,7 @@ async def test_markup_in_names_is_text(dashboard: Dashboard) -> None:
     assert "created the key <img src=x onerror=alert(1)>" in page.text
 
 
-async def test_projects_and_visits_to_the_provider_are_told_in_words(dashboard: Dashboard) -> None:
+async def test_project_and_billing_entries_are_sentences(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     made = await dashboard.call("POST", "/projects", {"name": "Shop", "description": "First"})
     await dashboard.call("PATCH", f"/projects/{made['id']}", {"name": "Store"})

@@ -1,4 +1,4 @@
-"""Every route that changes something enters it into the audit trail, with the one who did it."""
+"""Every route that changes something writes an audit entry with the actor."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ ELSEWHERE: Final = {
     "POST /memberships/{membership_id}/decline",
     "POST /memberships/{membership_id}/leave",
 }
-"""What users do with their own memberships: `tests/integration/test_invitations.py` looks at the entries."""
+"""Routes of the user's own memberships: `tests/integration/test_invitations.py` checks their entries."""
 NORA: Final = DemoUser("nora", "Nora New", "nora@new.example", None, None)
 LIVE: Final = "/orgs/{org_id}/settings"
 
@@ -47,7 +47,7 @@ class Entries:
         self._known: set[str] = set()
 
     async def new(self) -> list[tuple[str, str, str | None]]:
-        """Action, kind of actor and actor of each entry since the last call."""
+        """Return the action, actor kind and actor of each entry since the last call."""
         async with await psycopg.AsyncConnection.connect(self._conninfo) as connection:
             cursor = await connection.execute(
                 "SELECT id, action, actor_kind, actor_id FROM audit_events WHERE id <> ALL(%s) ORDER BY action",
@@ -58,7 +58,7 @@ class Entries:
         return [row[1:] for row in rows]
 
 
-async def test_every_changing_route_enters_what_it_did(dashboard: Dashboard) -> None:
+async def test_every_changing_route_writes_an_audit_entry(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     entries = Entries(dashboard.conninfo)
     steps = [*api_steps(dashboard), *page_steps(dashboard, olivia)]
@@ -82,7 +82,7 @@ async def test_every_changing_route_enters_what_it_did(dashboard: Dashboard) -> 
 
 
 def api_steps(dashboard: Dashboard) -> list[Step]:
-    """One call of each route of the API."""
+    """Call each route of the API once."""
     ids: dict[str, str] = {}
     new_key = {"orgId": "acme", "name": "CI", "scopes": ["projects:read"]}
 
@@ -170,7 +170,7 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
 
 
 def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
-    """One form of each page; the last one hands the tenant over."""
+    """Submit one form of each page; the last one transfers the tenant."""
     at: dict[str, str] = {}
 
     async def send(path: str, **fields: str | Sequence[str]) -> str:

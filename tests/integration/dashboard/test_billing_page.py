@@ -1,4 +1,4 @@
-"""The page of billing, without a browser."""
+"""The billing page, without a browser."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ async def shared_provider() -> AsyncIterator[ProviderServer]:
 
 @pytest.fixture
 def provider(shared_provider: ProviderServer) -> ProviderServer:
-    """The payment provider, which remembers nothing of the test before."""
+    """The payment provider, reset for each test."""
     shared_provider.forget()
     return shared_provider
 
@@ -62,7 +62,7 @@ async def owner(dashboard: Dashboard) -> Person:
     return await dashboard.sign_in()
 
 
-async def test_a_tenant_without_a_subscription_is_offered_plans(owner: Person) -> None:
+async def test_tenant_without_a_subscription_sees_plans(owner: Person) -> None:
     page = await owner.open(BILLING)
     assert page.status == 200
     assert "No subscription" in page.text
@@ -70,7 +70,7 @@ async def test_a_tenant_without_a_subscription_is_offered_plans(owner: Person) -
     assert "Subscribe to Free" not in page.text
 
 
-async def test_the_present_plan_is_marked_and_use_is_beside_its_limits(owner: Person) -> None:
+async def test_current_plan_is_marked_and_usage_is_shown(owner: Person) -> None:
     said = (await owner.open(BILLING)).text
     assert "Free your plan" in said
     assert "Projects 0 of 3" in said
@@ -79,9 +79,7 @@ async def test_the_present_plan_is_marked_and_use_is_beside_its_limits(owner: Pe
     assert "Requests in the last minute 0 of 6,000" in said
 
 
-async def test_a_subscriber_is_led_to_the_portal_and_offered_no_second_subscription(
-    dashboard: Dashboard, owner: Person
-) -> None:
+async def test_subscriber_gets_the_portal_and_no_second_subscription(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated())
     said = (await owner.open(BILLING)).text
     assert "Subscribe to" not in said
@@ -89,14 +87,12 @@ async def test_a_subscriber_is_led_to_the_portal_and_offered_no_second_subscript
     assert "It renews automatically" in said
 
 
-async def test_a_cancelled_subscription_says_when_it_ends_and_that_nothing_is_charged_after(
-    dashboard: Dashboard, owner: Person
-) -> None:
+async def test_canceled_subscription_shows_its_end(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(cancel=True))
     assert "Ends on 31 Jan 2026. You won't be charged again" in (await owner.open(BILLING)).text
 
 
-async def test_every_page_tells_of_a_failed_payment_until_it_is_paid(dashboard: Dashboard, owner: Person) -> None:
+async def test_every_page_shows_a_failed_payment_until_it_is_paid(dashboard: Dashboard, owner: Person) -> None:
     async def telling() -> list[str]:
         return [page for page in PAGES if 'class="notice red"' in (await owner.open(f"{AT_ACME}{page}")).html]
 
@@ -122,7 +118,7 @@ async def test_an_invoice_address_that_is_a_script_is_no_link(dashboard: Dashboa
     assert "javascript:" not in page.html
 
 
-async def test_a_checkout_leads_to_the_provider_by_a_page_that_redirects_nowhere(
+async def test_checkout_opens_the_provider_from_an_intermediate_page(
     owner: Person, provider: ProviderServer, dashboard: Dashboard
 ) -> None:
     answer = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
@@ -134,16 +130,14 @@ async def test_a_checkout_leads_to_the_provider_by_a_page_that_redirects_nowhere
     assert provider.requests[-1].params["cancel_url"].startswith(f"{back}CHECKOUT_LEFT.")
 
 
-async def test_a_form_sent_twice_begins_one_checkout(owner: Person, provider: ProviderServer) -> None:
+async def test_form_submitted_twice_starts_one_checkout(owner: Person, provider: ProviderServer) -> None:
     first = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
     again = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
     assert first.headers["refresh"] == again.headers["refresh"]
     assert len(provider.requests) == 1
 
 
-async def test_a_form_sent_again_while_it_is_carried_out_leads_to_the_same_checkout(
-    owner: Person, provider: ProviderServer
-) -> None:
+async def test_form_resubmitted_in_flight_opens_the_same_checkout(owner: Person, provider: ProviderServer) -> None:
     fields = {"form_token": await owner.form_token(), "plan": "pro", "once": "a" * 32}
     provider.open.clear()
     async with asyncio.TaskGroup() as both:
@@ -162,7 +156,7 @@ async def test_a_form_sent_again_while_it_is_carried_out_leads_to_the_same_check
         (refusal(400, type="idempotency_error"), "This form was submitted before, and its details have changed since."),
     ],
 )
-async def test_what_the_provider_says_of_a_form_sent_twice_is_told_in_words_of_the_page(
+async def test_provider_idempotency_errors_are_explained(
     owner: Person, provider: ProviderServer, refused: Answer, words: str
 ) -> None:
     provider.answers.extend([refused] * 30)
@@ -173,7 +167,7 @@ async def test_what_the_provider_says_of_a_form_sent_twice_is_told_in_words_of_t
 
 
 @pytest.mark.parametrize("plan", ["free", "nothing", "", "<b>"])
-async def test_a_plan_that_cannot_be_bought_is_told_on_the_page(owner: Person, plan: str) -> None:
+async def test_plan_that_cannot_be_bought_shows_an_error(owner: Person, plan: str) -> None:
     answer = await owner.force(CHECKOUT, plan=plan, once="a" * 32)
     assert answer.status == 422
     assert "You cannot subscribe to this plan" in answer.text
@@ -187,7 +181,7 @@ async def test_the_portal_is_for_customers(owner: Person, provider: ProviderServ
 
 
 @pytest.mark.parametrize("path", [CHECKOUT, PORTAL])
-async def test_members_neither_see_nor_send_what_costs_money(
+async def test_members_can_neither_see_nor_submit_paid_actions(
     dashboard: Dashboard, provider: ProviderServer, path: str
 ) -> None:
     await dashboard.deliver(failed())
@@ -205,20 +199,20 @@ async def test_an_admin_may_pay(dashboard: Dashboard) -> None:
     assert "refresh" in (await admin.force(CHECKOUT, plan="pro", once="a" * 32)).headers
 
 
-async def test_another_tenants_people_find_nothing(dashboard: Dashboard) -> None:
-    stranger = await dashboard.sign_in(BERTA)
-    assert (await stranger.open(BILLING)).status == 404
-    answer = await stranger.force(CHECKOUT, plan="pro", once="a" * 32)
+async def test_users_of_another_tenant_get_404(dashboard: Dashboard) -> None:
+    outsider = await dashboard.sign_in(BERTA)
+    assert (await outsider.open(BILLING)).status == 404
+    answer = await outsider.force(CHECKOUT, plan="pro", once="a" * 32)
     assert answer.status == 404
 
 
-async def test_a_form_without_its_token_is_refused(owner: Person, provider: ProviderServer) -> None:
+async def test_form_without_its_token_is_rejected(owner: Person, provider: ProviderServer) -> None:
     answer = await owner.client.post(CHECKOUT, data={"plan": "pro", "once": "a" * 32})
     assert answer.status_code == 403
     assert provider.requests == []
 
 
-async def test_a_refusal_of_the_provider_is_told_on_the_page(conninfo: str, people: Path) -> None:
+async def test_provider_error_is_shown_on_the_page(conninfo: str, people: Path) -> None:
     async with (
         running_provider() as provider,
         running_dashboard(conninfo, people, **settings_of(provider)) as dashboard,
@@ -249,7 +243,7 @@ async def test_after_a_checkout_the_page_waits_for_the_plan(
     assert "data-poll" not in page.html
 
 
-async def test_what_became_of_a_visit_to_the_provider_is_said_once(owner: Person, provider: ProviderServer) -> None:
+async def test_result_of_a_checkout_is_shown_once(owner: Person, provider: ProviderServer) -> None:
     await owner.force(CHECKOUT, plan="pro", once="a" * 32)
     left = await owner.open(provider.requests[-1].params["cancel_url"])
     assert "Nothing was ordered." in left.text
@@ -259,7 +253,7 @@ async def test_what_became_of_a_visit_to_the_provider_is_said_once(owner: Person
     assert "at the provider shows here" not in (await owner.open(BILLING)).text
 
 
-async def test_way_back_from_the_provider_says_nothing_to_anybody_else(
+async def test_return_address_shows_nothing_to_another_user(
     dashboard: Dashboard, owner: Person, provider: ProviderServer
 ) -> None:
     await owner.force(CHECKOUT, plan="pro", once="a" * 32)
@@ -272,7 +266,7 @@ async def test_way_back_from_the_provider_says_nothing_to_anybody_else(
         assert 'role="status"' not in page.html
 
 
-async def test_without_the_providers_key_the_page_says_so(shared_dashboard: Dashboard) -> None:
+async def test_missing_provider_key_is_explained(shared_dashboard: Dashboard) -> None:
     async with shared_dashboard.anew():
         owner = await shared_dashboard.sign_in()
         page = await owner.open(BILLING)
@@ -283,13 +277,11 @@ async def test_without_the_providers_key_the_page_says_so(shared_dashboard: Dash
         assert "is not set up here" in answer.text
 
 
-# What the page says of a subscription that is over, and how it learns of news
+# Ended subscriptions, and live updates
 
 
 @pytest.mark.parametrize("path", ["/", "/billing"])
-async def test_an_ended_subscription_does_not_say_that_it_will_end(
-    dashboard: Dashboard, owner: Person, path: str
-) -> None:
+async def test_ended_subscription_does_not_announce_its_end(dashboard: Dashboard, owner: Person, path: str) -> None:
     await dashboard.deliver(updated(cancel=True, created=events.NOW))
     going = (await owner.open(AT_ACME + path)).text
     assert "You won't be charged again." in going
@@ -300,14 +292,14 @@ async def test_an_ended_subscription_does_not_say_that_it_will_end(
     assert "The subscription ends" not in over
 
 
-async def test_a_subscription_whose_first_payment_never_came_does_not_say_that_it_will_end(
+async def test_subscription_without_a_first_payment_does_not_announce_its_end(
     dashboard: Dashboard, owner: Person
 ) -> None:
     await dashboard.deliver(updated(cancel=True, status="incomplete_expired"))
     assert "You won't be charged again." not in (await owner.open(BILLING)).text
 
 
-async def test_an_open_page_is_told_of_events(dashboard: Dashboard, owner: Person) -> None:
+async def test_open_page_subscribes_to_events(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(created=events.NOW))
     page = (await owner.open(BILLING)).html
     assert f'id="present" data-with-it data-live="{AT_ACME}/events/stream"' in page
@@ -318,7 +310,7 @@ async def test_an_open_page_is_told_of_events(dashboard: Dashboard, owner: Perso
     assert int(after) > int(before)
 
 
-async def test_a_page_with_a_refusal_is_left_as_it_is(owner: Person, provider: ProviderServer) -> None:
+async def test_page_with_an_error_does_not_update_itself(owner: Person, provider: ProviderServer) -> None:
     provider.answers.append(refusal(400, code="parameter_unknown"))
     refused = await owner.force(CHECKOUT, plan="pro", once="b" * 32)
     assert "refused the request" in refused.text

@@ -1,4 +1,4 @@
-"""The pages of the ledger, without a browser."""
+"""The pages of billing events, without a browser."""
 
 import json
 from typing import Any, Final
@@ -19,13 +19,11 @@ async def owner(dashboard: Dashboard) -> Person:
     return await dashboard.sign_in()
 
 
-async def test_a_ledger_without_events_says_how_they_come(owner: Person) -> None:
+async def test_empty_ledger_explains_how_events_arrive(owner: Person) -> None:
     assert f"metadata orgId={ACME}" in (await owner.open(EVENTS)).text
 
 
-async def test_the_timeline_tells_type_outcome_reason_and_only_what_changed(
-    dashboard: Dashboard, owner: Person
-) -> None:
+async def test_timeline_shows_type_outcome_reason_and_changes(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated())
     said = (await owner.open(EVENTS)).text
     assert "Subscription updated Applied" in said
@@ -36,7 +34,7 @@ async def test_the_timeline_tells_type_outcome_reason_and_only_what_changed(
     assert "Ends with the period" not in said
 
 
-async def test_what_is_unexpected_is_marked_and_explained(dashboard: Dashboard, owner: Person) -> None:
+async def test_anomalies_are_tagged_and_explained(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(event_id="evt_odd", price="price_nobody_knows"))
     assert "Unknown price" in (await owner.open(EVENTS)).text
     assert "until the price is added to the plan catalog" in (await owner.open(f"{EVENTS}/evt_odd")).text
@@ -60,7 +58,7 @@ async def test_events_are_filtered_by_type_and_by_outcome(dashboard: Dashboard, 
     assert await shown("type=%00%0a") == ["evt_failed", "evt_paid", "evt_updated"]
 
 
-async def test_pages_go_on_with_their_filter(dashboard: Dashboard, owner: Person) -> None:
+async def test_next_page_keeps_the_filter(dashboard: Dashboard, owner: Person) -> None:
     for number in range(30):
         await dashboard.deliver(updated(event_id=f"evt_{number:02}", created=events.NOW + number))
     first = (await owner.open(f"{EVENTS}?type=customer.subscription.updated")).html
@@ -74,9 +72,7 @@ async def test_pages_go_on_with_their_filter(dashboard: Dashboard, owner: Person
     assert "data-live" not in second.partition('id="ledger"')[2]
 
 
-async def test_an_event_shows_its_payload_set_out_in_lines_and_byte_for_byte(
-    dashboard: Dashboard, owner: Person
-) -> None:
+async def test_event_shows_its_payload_formatted_and_original(dashboard: Dashboard, owner: Person) -> None:
     event = updated(event_id="evt_1")
     await dashboard.deliver(event)
     page = await owner.open(f"{EVENTS}/evt_1")
@@ -87,7 +83,7 @@ async def test_an_event_shows_its_payload_set_out_in_lines_and_byte_for_byte(
     assert file.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_a_payload_that_is_not_kept_any_more_is_said_to_be_gone(dashboard: Dashboard, owner: Person) -> None:
+async def test_deleted_payload_is_explained(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(event_id="evt_1"))
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute("DELETE FROM billing_bodies")
@@ -107,7 +103,7 @@ async def test_markup_in_payloads_ids_and_names_is_text(dashboard: Dashboard, ow
         assert "&lt;img src=x onerror=alert(1)&gt;" in page.html, path
 
 
-async def test_characters_that_deceive_the_eye_are_escaped_as_json_has_it(dashboard: Dashboard, owner: Person) -> None:
+async def test_invisible_characters_are_escaped_in_payloads(dashboard: Dashboard, owner: Person) -> None:
     hostile: dict[str, Any] = updated(event_id="evt_1")
     hostile["data"]["object"]["metadata"]["note"] = "user\u202etxt.exe"
     await dashboard.deliver(hostile)
@@ -117,7 +113,7 @@ async def test_characters_that_deceive_the_eye_are_escaped_as_json_has_it(dashbo
     assert json.loads((await owner.get(f"{EVENTS}/evt_1/payload")).content) == hostile
 
 
-async def test_an_id_with_a_question_mark_has_a_link_that_leads_to_it(dashboard: Dashboard, owner: Person) -> None:
+async def test_event_id_with_a_question_mark_is_linked_correctly(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(event_id="evt?a=1#b %41"))
     page = (await owner.open(EVENTS)).html
     address = page.partition('class="timeline"')[2].partition('href="')[2].partition('"')[0]
@@ -135,15 +131,15 @@ async def test_members_read_the_ledger_but_no_payloads(dashboard: Dashboard) -> 
 
 
 @pytest.mark.parametrize("path", ["", "/evt_1", "/evt_1/payload", "/replay", "/stream"])
-async def test_another_tenants_people_find_no_event(dashboard: Dashboard, path: str) -> None:
+async def test_users_of_another_tenant_find_no_event(dashboard: Dashboard, path: str) -> None:
     await dashboard.deliver(updated(event_id="evt_1"))
-    stranger = await dashboard.sign_in(BERTA)
-    assert (await stranger.open(EVENTS + path)).status == 404
+    outsider = await dashboard.sign_in(BERTA)
+    assert (await outsider.open(EVENTS + path)).status == 404
     if path.startswith("/evt"):
-        assert (await stranger.open(f"/orgs/beta/events{path}")).status == 404
+        assert (await outsider.open(f"/orgs/beta/events{path}")).status == 404
 
 
-async def test_nobody_signed_in_is_led_to_the_sign_in(dashboard: Dashboard) -> None:
+async def test_anonymous_visit_redirects_to_the_sign_in(dashboard: Dashboard) -> None:
     answer = await dashboard.api.get(EVENTS)
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?return_to=%2Forgs%2Facme%2Fevents")
 
@@ -157,9 +153,7 @@ async def test_pages_stay_small(dashboard: Dashboard, owner: Person) -> None:
         assert len((await owner.get(f"{AT_ACME}{path}")).content) < 50_000
 
 
-async def test_an_applied_event_that_changes_nothing_shown_says_what_it_did(
-    dashboard: Dashboard, owner: Person
-) -> None:
+async def test_applied_event_without_visible_changes_is_explained(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(events.completed(event_id="evt_link", customer="cus_another"))
     linked = (await owner.open(f"{EVENTS}/evt_link")).text
     assert "It linked a customer to the organization." in linked
@@ -168,7 +162,7 @@ async def test_an_applied_event_that_changes_nothing_shown_says_what_it_did(
     assert "The organization's customers at the payment provider." in linked
 
 
-async def test_an_applied_event_of_the_subscription_behind_says_so(dashboard: Dashboard, owner: Person) -> None:
+async def test_applied_event_of_a_hidden_subscription_is_explained(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
     await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, subscription_id="sub_2"))
     said = (await owner.open(f"{EVENTS}/evt_2")).text

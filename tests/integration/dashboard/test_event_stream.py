@@ -1,4 +1,4 @@
-"""The stream that tells open pages of events."""
+"""The event stream of open pages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -29,14 +29,14 @@ _PATIENCE: Final = 20
 
 
 class Heard:
-    """What comes over a stream, message by message."""
+    """The messages of a stream."""
 
     def __init__(self, answer: httpx2.Response) -> None:
         self.status = answer.status_code
         self._lines = answer.aiter_lines()
 
     async def until(self, line: str) -> None:
-        """Wait until this line has come."""
+        """Wait for this line."""
         async with asyncio.timeout(_PATIENCE):
             async for heard in self._lines:
                 if heard == line:
@@ -44,7 +44,7 @@ class Heard:
         raise AssertionError(f"the stream ended without {line!r}")
 
     async def rest(self) -> list[str]:
-        """What comes until the stream ends."""
+        """Return everything until the stream ends."""
         async with asyncio.timeout(_PATIENCE):
             return [line async for line in self._lines if line]
 
@@ -53,7 +53,7 @@ class Heard:
 async def listening(
     visitor: Person, after: int | None = None, headers: Mapping[str, str] = SCRIPT
 ) -> AsyncIterator[Heard]:
-    """The stream as a page's script opens it, once it has begun."""
+    """Open the stream as a page's script does, and wait for its start."""
     query = "" if after is None else f"?after={after}"
     async with visitor.client.stream("GET", STREAM + query, headers=headers) as answer:
         heard = Heard(answer)
@@ -63,14 +63,14 @@ async def listening(
 
 
 async def age(conninfo: str, column: str, **by: int) -> None:
-    """Let time have passed for all sessions."""
+    """Make all sessions older."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         statement = sql.SQL("UPDATE dashboard_sessions SET {0} = {0} - %s").format(sql.Identifier(column))
         await connection.execute(statement, (timedelta(**by),))
 
 
 async def add_as_member(conninfo: str) -> None:
-    """Give the member, whom the provider's token alone makes one, a seat of their own."""
+    """Give the member by claim a membership row."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute(
             "INSERT INTO memberships (issuer, subject, tenant_id, role) "
@@ -79,20 +79,20 @@ async def add_as_member(conninfo: str) -> None:
         )
 
 
-async def test_an_event_is_told_to_everybody_who_watches_its_tenant(dashboard: Dashboard) -> None:
+async def test_event_reaches_every_stream_of_its_tenant(dashboard: Dashboard) -> None:
     async with listening(await dashboard.sign_in()) as one, listening(await dashboard.sign_in(MIA)) as other:
         await dashboard.deliver(updated())
         await one.until("event: news")
         await other.until("event: news")
 
 
-async def test_an_event_that_the_page_has_missed_is_told_at_once(dashboard: Dashboard) -> None:
+async def test_missed_event_is_sent_immediately(dashboard: Dashboard) -> None:
     await dashboard.deliver(updated())
     async with listening(await dashboard.sign_in(), after=0) as heard:
         await heard.until("event: news")
 
 
-async def test_news_are_of_the_days_before_the_newest_event(dashboard: Dashboard) -> None:
+async def test_news_names_the_newest_arrival(dashboard: Dashboard) -> None:
     async def newest() -> int:
         async with await Connection.connect(dashboard.conninfo) as connection:
             return (await arrivals_after(connection, {ACME: 0})).get(ACME, 0)
@@ -106,14 +106,14 @@ async def test_news_are_of_the_days_before_the_newest_event(dashboard: Dashboard
     assert await newest() > first
 
 
-async def test_a_stream_is_no_page_to_be_kept_or_framed(dashboard: Dashboard) -> None:
+async def test_stream_has_the_headers_of_pages(dashboard: Dashboard) -> None:
     owner = await dashboard.sign_in()
     async with owner.client.stream("GET", STREAM, headers=SCRIPT) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_a_member_who_was_removed_hears_nothing_more(dashboard: Dashboard) -> None:
+async def test_stream_of_a_removed_member_ends(dashboard: Dashboard) -> None:
     await add_as_member(dashboard.conninfo)
     async with listening(await dashboard.sign_in(MIA)) as heard:
         async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
@@ -122,7 +122,7 @@ async def test_a_member_who_was_removed_hears_nothing_more(dashboard: Dashboard)
         assert await heard.rest() == OVER
 
 
-async def test_a_session_that_was_ended_hears_nothing_more(dashboard: Dashboard) -> None:
+async def test_stream_of_an_ended_session_ends(dashboard: Dashboard) -> None:
     owner = await dashboard.sign_in()
     async with listening(owner) as heard:
         await owner.force("/sign-out")
@@ -130,32 +130,32 @@ async def test_a_session_that_was_ended_hears_nothing_more(dashboard: Dashboard)
         assert await heard.rest() == OVER
 
 
-async def test_a_session_that_the_provider_has_to_vouch_for_again_hears_nothing_more(dashboard: Dashboard) -> None:
+async def test_stream_of_a_stale_sign_in_ends(dashboard: Dashboard) -> None:
     async with listening(await dashboard.sign_in()) as heard:
         await age(dashboard.conninfo, "proved_at", hours=2)
         await dashboard.deliver(updated())
         assert await heard.rest() == RENEW
 
 
-async def test_a_stream_goes_on_where_the_provider_has_vouched_again(dashboard: Dashboard) -> None:
+async def test_stream_continues_after_a_renewed_sign_in(dashboard: Dashboard) -> None:
     owner = await dashboard.sign_in()
     await age(dashboard.conninfo, "proved_at", hours=2)
     answer = await owner.client.get(STREAM, headers=SCRIPT)
     assert (answer.status_code, answer.text.split("\n")) == (200, [*RENEW, "", ""])
-    await owner.open(f"{AT_ACME}/events")  # which leads to the provider and back
+    await owner.open(f"{AT_ACME}/events")  # redirects to the provider and back
     async with listening(owner):
         pass
 
 
 @pytest.mark.parametrize("headers", [SCRIPT, {}, {"sec-fetch-mode": "navidetector"}])
-async def test_without_a_session_there_is_no_stream_and_no_way_to_sign_in(
+async def test_stream_without_a_session_is_rejected_without_a_redirect(
     dashboard: Dashboard, headers: dict[str, str]
 ) -> None:
     for method in ("GET", "HEAD"):
         assert (await dashboard.api.request(method, STREAM, headers=headers)).status_code == 401
 
 
-async def test_one_session_has_a_bounded_number_of_streams(dashboard: Dashboard) -> None:
+async def test_session_has_a_bounded_number_of_streams(dashboard: Dashboard) -> None:
     owner, member = await dashboard.sign_in(), await dashboard.sign_in(MIA)
     async with AsyncExitStack() as held:
         for _ in range(MOST_OF_ONE):
@@ -164,14 +164,14 @@ async def test_one_session_has_a_bounded_number_of_streams(dashboard: Dashboard)
         await held.enter_async_context(listening(member))
 
 
-async def test_streams_are_not_counted_as_requests_that_wait(own_dashboard: Dashboard) -> None:
+async def test_streams_do_not_count_as_waiting_requests(own_dashboard: Dashboard) -> None:
     async with listening(await own_dashboard.sign_in()):
         detector = own_dashboard.server.lifespan.state[OVERLOAD_DETECTOR]
         assert len(own_dashboard.server.server_state.tasks) == 1
         assert detector._excluded() == 1
 
 
-async def test_watching_does_not_keep_a_session_alive(dashboard: Dashboard) -> None:
+async def test_stream_does_not_extend_the_session(dashboard: Dashboard) -> None:
     owner = await dashboard.sign_in()
 
     async def used_at() -> object:
@@ -191,13 +191,13 @@ async def test_watching_does_not_keep_a_session_alive(dashboard: Dashboard) -> N
     assert await used_at() != before
 
 
-async def test_a_stop_waits_for_no_stream(own_dashboard: Dashboard) -> None:
+async def test_shutdown_does_not_wait_for_streams(own_dashboard: Dashboard) -> None:
     async with listening(await own_dashboard.sign_in()) as heard:
         own_dashboard.server.should_exit = True
         assert await heard.rest() == []
 
 
-async def test_a_stream_goes_on_while_the_process_drains(own_dashboard: Dashboard) -> None:
+async def test_stream_continues_while_the_process_drains(own_dashboard: Dashboard) -> None:
     async with listening(await own_dashboard.sign_in()) as heard:
         own_dashboard.server.lifespan.state[SHUTDOWN].drain()
         await own_dashboard.deliver(updated())

@@ -1,4 +1,4 @@
-"""Forms that another site, another session or no page at all has made are not carried out; headers of every page."""
+"""Forms of another site or session are rejected; headers of every page."""
 
 import re
 from typing import Final
@@ -15,14 +15,14 @@ async def is_signed_in(visitor: Person) -> bool:
     return (await visitor.get("/orgs/acme/")).status_code == 200
 
 
-async def test_form_of_the_session_is_carried_out(dashboard: Dashboard) -> None:
+async def test_form_of_the_session_is_processed(dashboard: Dashboard) -> None:
     visitor = await dashboard.sign_in(MIA)
     answer = await visitor.client.post(OUT, data={"form_token": await visitor.form_token()})
     assert answer.status_code == 303
     assert not await is_signed_in(visitor)
 
 
-async def test_form_of_another_session_is_not(dashboard: Dashboard) -> None:
+async def test_form_of_another_session_is_rejected(dashboard: Dashboard) -> None:
     visitor, other = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
     for form_token in ("", "0" * 64, await other.form_token()):
         answer = await visitor.client.post(OUT, data={"form_token": form_token})
@@ -32,7 +32,7 @@ async def test_form_of_another_session_is_not(dashboard: Dashboard) -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-async def test_form_that_another_site_sends_is_not(dashboard: Dashboard, site: str) -> None:
+async def test_form_from_another_site_is_rejected(dashboard: Dashboard, site: str) -> None:
     visitor = await dashboard.sign_in(OLIVIA)
     form = {"form_token": await visitor.form_token()}
     answer = await visitor.client.post(OUT, data=form, headers={"sec-fetch-site": site})
@@ -41,7 +41,7 @@ async def test_form_that_another_site_sends_is_not(dashboard: Dashboard, site: s
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data; boundary=x", ""])
-async def test_form_of_another_kind_is_not(dashboard: Dashboard, kind: str) -> None:
+async def test_form_of_another_content_type_is_rejected(dashboard: Dashboard, kind: str) -> None:
     visitor = await dashboard.sign_in(OLIVIA)
     content = f"form_token={await visitor.form_token()}".encode()
     answer = await visitor.client.post(OUT, content=content, headers={"content-type": kind})
@@ -49,7 +49,7 @@ async def test_form_of_another_kind_is_not(dashboard: Dashboard, kind: str) -> N
     assert await is_signed_in(visitor)
 
 
-async def test_form_that_is_huge_is_not(dashboard: Dashboard) -> None:
+async def test_oversized_form_is_rejected(dashboard: Dashboard) -> None:
     visitor = await dashboard.sign_in(OLIVIA)
     form = {"form_token": await visitor.form_token(), "more": "x" * 100_000}
     assert (await visitor.client.post(OUT, data=form)).status_code == 400
@@ -66,67 +66,67 @@ TYPED: Final = {
 
 
 @pytest.fixture
-async def nobody(dashboard: Dashboard) -> Person:
-    """Somebody whose session has ended."""
+async def signed_out(dashboard: Dashboard) -> Person:
+    """A user whose session has ended."""
     person = await dashboard.sign_in(OLIVIA)
     person.client.cookies.clear()
     return person
 
 
-async def test_form_without_a_session_says_that_nothing_was_carried_out(nobody: Person) -> None:
-    answer = await nobody.client.post(NEW, data=TYPED)
+async def test_form_without_a_session_is_rejected_with_an_explanation(signed_out: Person) -> None:
+    answer = await signed_out.client.post(NEW, data=TYPED)
     assert answer.status_code == 401
     assert "Nothing was saved." in answer.text
 
 
-async def test_form_of_a_session_that_has_ended_is_kept_to_be_sent_again(dashboard: Dashboard, nobody: Person) -> None:
-    nobody.client.headers.update(FROM_HERE)
-    kept = Page(await nobody.client.post(NEW, data=TYPED))
+async def test_form_of_an_ended_session_can_be_resubmitted(dashboard: Dashboard, signed_out: Person) -> None:
+    signed_out.client.headers.update(FROM_HERE)
+    kept = Page(await signed_out.client.post(NEW, data=TYPED))
     assert kept.status == 401
     assert "Nothing was saved yet. This page keeps your input" in kept.text
     assert "Sign in in a new tab" in kept.text
     typed = {name: [text] for name, text in TYPED.items() if name != "form_token"}
     assert kept.form().fields == typed
-    assert (await nobody.send(kept)).form().fields == typed  # still nobody
+    assert (await signed_out.send(kept)).form().fields == typed  # still signed out
 
-    await nobody.client.get(dashboard.start_of(OLIVIA), follow_redirects=True)
-    asked = await nobody.send(kept)
+    await signed_out.client.get(dashboard.start_of(OLIVIA), follow_redirects=True)
+    asked = await signed_out.send(kept)
     assert (asked.status, asked.path) == (403, NEW)
     assert "You are now signed in as Olivia Owner." in asked.text
     assert "Name Shop" in asked.text
     assert "b" not in asked.tags
-    made = await nobody.send(asked)
+    made = await signed_out.send(asked)
     assert (made.status, "One two" in made.text) == (200, True)
 
 
 @pytest.mark.parametrize("headers", [{}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}])
-async def test_form_that_no_page_of_ours_sent_is_offered_to_nobody(
-    dashboard: Dashboard, nobody: Person, headers: dict[str, str]
+async def test_form_from_elsewhere_is_not_offered_for_resubmission(
+    dashboard: Dashboard, signed_out: Person, headers: dict[str, str]
 ) -> None:
-    for person in (nobody, await dashboard.sign_in(OLIVIA)):
+    for person in (signed_out, await dashboard.sign_in(OLIVIA)):
         answer = await person.client.post(NEW, data=TYPED, headers=headers)
         assert answer.status_code in (401, 403)
         assert "Shop" not in answer.text
 
 
 @pytest.mark.parametrize("content", [b"x" * 100_000, b"\xff=%ff&=&==", b""])
-async def test_form_that_is_none_ends_in_words_too(nobody: Person, content: bytes) -> None:
+async def test_malformed_form_gets_an_error_page(signed_out: Person, content: bytes) -> None:
     headers = {**FROM_HERE, "content-type": "application/x-www-form-urlencoded"}
-    assert (await nobody.client.post(NEW, content=content, headers=headers)).status_code == 401
+    assert (await signed_out.client.post(NEW, content=content, headers=headers)).status_code == 401
 
 
-async def test_who_is_out_already_signs_out_without_a_refusal(nobody: Person) -> None:
+async def test_signing_out_twice_succeeds(signed_out: Person) -> None:
     for headers in ({}, FROM_HERE, {"sec-fetch-site": "cross-site"}):
-        answer = await nobody.client.post(OUT, data={"form_token": "x"}, headers=headers)
+        answer = await signed_out.client.post(OUT, data={"form_token": "x"}, headers=headers)
         assert (answer.status_code, answer.headers["location"]) == (303, "/signed-out")
-        assert "set-cookie" not in answer.headers  # another site could take a session's cookie away by it
+        assert "set-cookie" not in answer.headers  # else another site could delete the session's cookie
 
 
 PAGES: Final = ("/sign-in", "/signed-out", "/orgs/acme/", "/orgs/acme/settings/api-keys", "/orgs/nowhere/")
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(dashboard: Dashboard, path: str) -> None:
+async def test_pages_cannot_load_foreign_content_or_be_framed(dashboard: Dashboard, path: str) -> None:
     visitor = await dashboard.sign_in(OLIVIA)
     answer = await visitor.get(path)
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
@@ -140,7 +140,7 @@ async def test_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(dash
     assert len(answer.content) < 50_000
 
 
-async def test_assets_are_kept_under_an_address_that_changes_with_them(dashboard: Dashboard) -> None:
+async def test_assets_are_cached_under_an_address_with_their_digest(dashboard: Dashboard) -> None:
     page = (await dashboard.api.get("/sign-in")).text
     addresses = re.findall(r'(?:href|src)="(/assets/[^"]+)"', page)
     assert len(addresses) >= 3

@@ -1,4 +1,4 @@
-"""HEAD: what GET would be answered, without the body and without an effect (RFC 9110 section 9.3.2)."""
+"""HEAD answers like GET, without the body and without effects (RFC 9110 section 9.3.2)."""
 
 from datetime import timedelta
 from typing import Final
@@ -15,7 +15,7 @@ _NOT_COMPARED: Final = {"x-request-id", "date", "ratelimit", "transfer-encoding"
 
 
 def head_of(answer: httpx2.Response) -> tuple[int, dict[str, str]]:
-    """Status and headers, without what differs from request to request, or says how a body comes."""
+    """Return the status and headers, without those that differ between requests or describe the body."""
     return answer.status_code, {name: text for name, text in answer.headers.items() if name not in _NOT_COMPARED}
 
 
@@ -27,7 +27,7 @@ def head_of(answer: httpx2.Response) -> tuple[int, dict[str, str]]:
         "/readyz", "/assets/x/base.css", "/api/v1/openapi.json", "/api/v1/projects", "/api/v1/nothing", "/nothing",
     ],
 )  # fmt: skip
-async def test_head_is_answered_as_get_without_a_body(dashboard: Dashboard, path: str) -> None:
+async def test_head_answers_like_get_without_a_body(dashboard: Dashboard, path: str) -> None:
     client = (await dashboard.sign_in()).client
     whole = await client.get(path)
     head = await client.head(path)
@@ -36,7 +36,7 @@ async def test_head_is_answered_as_get_without_a_body(dashboard: Dashboard, path
 
 
 @pytest.mark.parametrize("path", ["/projects", "/projects/", "/api-keys", "/auth/whoami"])
-async def test_head_of_the_api_is_answered_as_get_without_a_body(dashboard: Dashboard, path: str) -> None:
+async def test_head_of_the_api_answers_like_get_without_a_body(dashboard: Dashboard, path: str) -> None:
     token = dashboard.token(OLIVIA)
     whole = await dashboard.request("GET", path, token)
     head = await dashboard.request("HEAD", path, token)
@@ -45,7 +45,7 @@ async def test_head_of_the_api_is_answered_as_get_without_a_body(dashboard: Dash
     assert head.content == b""
 
 
-async def test_head_of_a_stream_ends_with_its_head_and_leaves_the_connection_good(dashboard: Dashboard) -> None:
+async def test_head_of_a_stream_ends_and_keeps_the_connection(dashboard: Dashboard) -> None:
     cookie = (await dashboard.sign_in()).client.cookies["tenantry_session"]
     line = await Line.to(dashboard.url)
     common = f" HTTP/1.1\r\nHost: x\r\nCookie: tenantry_session={cookie}\r\n\r\n"
@@ -58,12 +58,12 @@ async def test_head_of_a_stream_ends_with_its_head_and_leaves_the_connection_goo
 
 
 @pytest.mark.parametrize("path", ["/sign-out", f"{AT_ACME}/profile/end-others"])
-async def test_head_of_what_has_no_get_is_refused(dashboard: Dashboard, path: str) -> None:
+async def test_head_without_a_get_route_is_rejected(dashboard: Dashboard, path: str) -> None:
     answer = await (await dashboard.sign_in()).client.head(path)
     assert (answer.status_code, answer.headers["allow"]) == (405, "OPTIONS, POST")
 
 
-async def test_head_is_no_use_of_a_session(browser: Browser) -> None:
+async def test_head_does_not_extend_the_session(browser: Browser) -> None:
     await browser.sign_in()
     browser.clock.now += timedelta(hours=1, minutes=30)
     await browser.client.head(HOME)
@@ -71,7 +71,7 @@ async def test_head_is_no_use_of_a_session(browser: Browser) -> None:
     assert (await browser.client.get(HOME)).headers["location"].startswith("/sign-in?")
 
 
-async def test_head_begins_and_ends_no_sign_in(browser: Browser) -> None:
+async def test_head_neither_starts_nor_finishes_a_sign_in(browser: Browser) -> None:
     begun = await browser.client.head("/sign-in/start", params={"return_to": HOME})
     assert (begun.status_code, begun.headers.get_list("set-cookie")) == (303, [])
     await browser.start()

@@ -1,4 +1,4 @@
-"""A key that was reported as leaked, as the pages show it."""
+"""Pages about a leaked key."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ async def report(dashboard: Dashboard, secret: str) -> None:
     assert answer.status_code == 200
 
 
-async def test_leak_is_on_the_keys_page_in_the_list_and_on_the_overview(dashboard: Dashboard) -> None:
+async def test_leak_is_shown_on_the_key_page_the_list_and_the_overview(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     leaked, secret = await create(olivia, name="Deploys")
     revoked, _ = await create(olivia, name="Old")
@@ -35,7 +35,7 @@ async def test_leak_is_on_the_keys_page_in_the_list_and_on_the_overview(dashboar
     assert f"{NEW}?replaces={leaked}" in overview.links
 
 
-async def test_replacement_is_made_from_the_leaked_key_and_settles_it(dashboard: Dashboard) -> None:
+async def test_replacement_of_a_leaked_key_resolves_the_warning(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     leaked, secret = await create(olivia, name="Deploys", own="reports:read")
     await report(dashboard, secret)
@@ -54,7 +54,7 @@ async def test_replacement_is_made_from_the_leaked_key_and_settles_it(dashboard:
     assert (entry["actorId"], entry["targetId"], entry["after"]) == (OLIVIA.sub, leaked, {"supersededBy": new["id"]})
 
 
-async def test_only_a_leaked_key_is_replaced_so(dashboard: Dashboard) -> None:
+async def test_only_a_leaked_key_can_be_replaced(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     assert (await olivia.open(f"{NEW}?replaces={key_id}")).status == 409
@@ -65,7 +65,7 @@ async def test_only_a_leaked_key_is_replaced_so(dashboard: Dashboard) -> None:
     assert len((await dashboard.call("GET", "/api-keys"))["data"]) == 1
 
 
-async def test_admin_is_not_offered_to_replace_a_leaked_owner_key(dashboard: Dashboard) -> None:
+async def test_admin_cannot_replace_a_leaked_owner_key(dashboard: Dashboard) -> None:
     olivia, adam = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
     leaked, secret = await create(olivia, name="Root", scope=[], access="owner", sure="1")
     await report(dashboard, secret)
@@ -76,7 +76,7 @@ async def test_admin_is_not_offered_to_replace_a_leaked_owner_key(dashboard: Das
     assert (await adam.open(f"{NEW}?replaces={leaked}")).status == 403
 
 
-async def test_leak_needs_attention_for_thirty_days(dashboard: Dashboard) -> None:
+async def test_leak_is_listed_for_thirty_days(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     leaked, secret = await create(olivia, name="Deploys")
     await report(dashboard, secret)

@@ -1,4 +1,4 @@
-"""Every link of every page leads to what it says."""
+"""Every link opens the page that its text names."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -14,7 +14,7 @@ from tests.support.events import INVOICE_URL, failed, updated
 
 FILES: Final = ("/export", "/payload", "/openapi.json")
 BACK: Final = frozenset({"Back", "Cancel", "Clear", "Older", "Reload", "Show all"})
-"""What leads back, or to the same page or list."""
+"""Links to the previous page, or the same page or list."""
 LEADS_TO: Final = {
     "All API keys": "API keys",
     "Compare plans": "Plans",
@@ -36,11 +36,11 @@ LEADS_TO: Final = {
     "tenantry": "Acme",
     "a new key": "Rotated",
 }
-"""The heading at the end of each link that does not name it."""
+"""The heading of the target, for links that do not name it."""
 
 
 async def populate(dashboard: Dashboard, *, invoice: bool) -> None:
-    """A tenant with something of every kind, so that every link is on some page."""
+    """Create objects of every kind, so that every link appears on a page."""
     olivia = await dashboard.sign_in(OLIVIA)
     soon = (datetime.now(UTC) + timedelta(days=3)).isoformat()
     key = {"orgId": ACME, "name": "Nightly", "scopes": ["projects:read"]}
@@ -66,7 +66,7 @@ async def populate(dashboard: Dashboard, *, invoice: bool) -> None:
 
 
 async def walk(dashboard: Dashboard, person: Person) -> set[tuple[str, str]]:
-    """What each link says, and the heading that it leads to."""
+    """Return each link's text and the heading of its target."""
     pages: dict[str, Page] = {}
     found: set[tuple[str, str]] = set()
     waiting = [f"{AT_ACME}/"]
@@ -91,25 +91,25 @@ async def walk(dashboard: Dashboard, person: Person) -> set[tuple[str, str]]:
 
 
 def is_shown_key(text: str, target: Page) -> bool:
-    """Whether a link shows a part of a secret that its target shows as well."""
+    """Whether a link shows a part of a secret that its target shows too."""
     return text.startswith("svc_") and text in target.text
 
 
 def is_page(dashboard: Dashboard, path: str, href: str) -> bool:
-    """Whether a link leads to a page of the dashboard."""
+    """Whether a link opens a page of the dashboard."""
     address = urlsplit(urljoin(dashboard.url + path, href))
     return f"{address.scheme}://{address.netloc}" == dashboard.url and not address.path.endswith(FILES)
 
 
 def target_of(path: str, href: str) -> str:
-    """The address of a link on the page at a path, without its fragment."""
+    """Return the address of a link on the page at ``path``, without its fragment."""
     address = urlsplit(urljoin(path, href))
     return address.path + (f"?{address.query}" if address.query else "")
 
 
 @pytest.mark.parametrize("invoice", [True, False])
 @pytest.mark.parametrize("user", [OLIVIA, ADAM, MIA], ids=lambda user: user.sub)
-async def test_links_lead_to_what_they_say(dashboard: Dashboard, user: DemoUser, *, invoice: bool) -> None:
+async def test_links_open_the_page_that_they_name(dashboard: Dashboard, user: DemoUser, *, invoice: bool) -> None:
     await populate(dashboard, invoice=invoice)
     found = await walk(dashboard, await dashboard.sign_in(user))
     misleading = {
@@ -121,7 +121,7 @@ async def test_links_lead_to_what_they_say(dashboard: Dashboard, user: DemoUser,
     assert ("See the failed payment", "A payment failed") in found
 
 
-async def test_link_to_the_invoice_leads_there_and_is_missing_without_one(dashboard: Dashboard) -> None:
+async def test_invoice_is_linked_if_there_is_one(dashboard: Dashboard) -> None:
     await dashboard.deliver(updated())
     await dashboard.deliver(failed())
     olivia = await dashboard.sign_in(OLIVIA)
@@ -129,7 +129,7 @@ async def test_link_to_the_invoice_leads_there_and_is_missing_without_one(dashbo
     assert ("Open the invoice", INVOICE_URL) in (await olivia.open(f"{AT_ACME}/billing")).anchors
 
 
-async def test_link_about_expiring_keys_leads_to_just_those(dashboard: Dashboard) -> None:
+async def test_link_about_expiring_keys_filters_the_list(dashboard: Dashboard) -> None:
     await populate(dashboard, invoice=True)
     olivia = await dashboard.sign_in(OLIVIA)
     overview = await olivia.open(f"{AT_ACME}/")
@@ -140,7 +140,7 @@ async def test_link_about_expiring_keys_leads_to_just_those(dashboard: Dashboard
     assert "Expiring svc_live_" in page.text
 
 
-async def test_first_steps_lead_to_their_forms(dashboard: Dashboard) -> None:
+async def test_first_steps_link_their_forms(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     anchors = dict((await olivia.open(f"{AT_ACME}/")).anchors)
     for text, heading in (("Create an API key", "Create key"), ("Create a project", "Create project")):
@@ -148,5 +148,5 @@ async def test_first_steps_lead_to_their_forms(dashboard: Dashboard) -> None:
 
 
 def names(text: str, heading: str) -> bool:
-    """Whether a link's text names what is at its end, or the other way around."""
+    """Whether the link's text contains the heading of its target, or vice versa."""
     return text.casefold() in heading.casefold() or heading.casefold() in text.casefold()

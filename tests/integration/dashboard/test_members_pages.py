@@ -1,4 +1,4 @@
-"""Members, and the transfer of an organization, in the dashboard."""
+"""The pages of members, and the transfer of ownership."""
 
 from typing import Final
 
@@ -16,11 +16,11 @@ async def roles(dashboard: Dashboard, status: str = "active") -> dict[str, str]:
 
 
 def leave_path(member_page: str) -> str:
-    """Where a user leaves, by the page that others see of their membership."""
+    """Return the path on which a user leaves, from the path of their membership's page."""
     return f"/memberships/{member_page.rpartition('/')[2]}/leave"
 
 
-async def test_the_list_shows_roles_who_is_oneself_and_whose_the_organization_is(dashboard: Dashboard) -> None:
+async def test_list_shows_roles_the_user_and_the_owner(dashboard: Dashboard) -> None:
     await dashboard.add_member("mia")
     await dashboard.sign_in(MIA)
     page = await (await dashboard.sign_in(OLIVIA)).open(MEMBERS)
@@ -29,7 +29,7 @@ async def test_the_list_shows_roles_who_is_oneself_and_whose_the_organization_is
     assert "i" not in page.tags
 
 
-async def test_a_name_is_shown_to_the_tenants_that_its_bearer_has_looked_at(dashboard: Dashboard) -> None:
+async def test_name_is_shown_to_tenants_that_the_user_visited(dashboard: Dashboard) -> None:
     await dashboard.sign_in(BERTA)
     await dashboard.add_member("berta")
     page = await (await dashboard.sign_in(OLIVIA)).open(MEMBERS)
@@ -37,7 +37,7 @@ async def test_a_name_is_shown_to_the_tenants_that_its_bearer_has_looked_at(dash
     assert "Berta Beta" not in page.text
 
 
-async def test_a_name_is_known_after_its_bearer_has_signed_out(dashboard: Dashboard) -> None:
+async def test_name_is_known_after_the_user_signed_out(dashboard: Dashboard) -> None:
     await dashboard.add_member("mia")
     mia = await dashboard.sign_in(MIA)
     await mia.send(await mia.open(AT_ACME), "/sign-out")
@@ -59,7 +59,7 @@ async def test_the_list_is_filtered(dashboard: Dashboard) -> None:
     assert "No member matches." in (await olivia.open(f"{MEMBERS}?userId=nobody")).text
 
 
-async def test_a_user_is_added_once_however_often_the_form_is_sent(dashboard: Dashboard) -> None:
+async def test_user_is_invited_once_by_a_resubmitted_form(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     form = await olivia.open(f"{MEMBERS}/new")
     added = await olivia.send(form, userId="auth0|new", role="admin")
@@ -78,7 +78,7 @@ async def test_a_user_is_added_once_however_often_the_form_is_sent(dashboard: Da
         ("olivia", "member", "sure", "This is your own role."),
     ],
 )
-async def test_who_cannot_be_added_is_said_beside_the_field(
+async def test_invalid_invitation_shows_an_error_beside_the_field(
     dashboard: Dashboard, user_id: str, role: str, field: str, fault: str
 ) -> None:
     await dashboard.add_member("mia")
@@ -88,7 +88,7 @@ async def test_who_cannot_be_added_is_said_beside_the_field(
     assert fault in page.text
 
 
-async def test_the_owner_is_not_added_as_less(dashboard: Dashboard) -> None:
+async def test_owner_cannot_be_invited_with_a_lower_role(dashboard: Dashboard) -> None:
     adam = await dashboard.sign_in(ADAM)
     page = await adam.send(await adam.open(f"{MEMBERS}/new"), userId="olivia", role="admin")
     assert page.status == 422
@@ -102,7 +102,7 @@ async def test_a_role_is_changed(dashboard: Dashboard) -> None:
     assert (await roles(dashboard))["mia"] == "admin"
 
 
-async def test_an_admin_is_offered_and_given_no_owners(dashboard: Dashboard) -> None:
+async def test_admin_cannot_assign_the_owner_role(dashboard: Dashboard) -> None:
     mia, olivia = await dashboard.add_member("mia"), await dashboard.page_of("olivia")
     adam = await dashboard.sign_in(ADAM)
     assert '<option value="owner"' not in (await adam.open(mia)).html
@@ -118,7 +118,7 @@ async def test_an_admin_is_offered_and_given_no_owners(dashboard: Dashboard) -> 
     assert await roles(dashboard) == {"olivia": "owner", "mia": "member"}
 
 
-async def test_an_admin_who_was_overtaken_is_told_why_nothing_was_changed(dashboard: Dashboard) -> None:
+async def test_admin_sees_why_a_concurrent_change_was_rejected(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("mia")
     adam, olivia = await dashboard.sign_in(ADAM), await dashboard.sign_in(OLIVIA)
     form, asked = await adam.open(path), await adam.open(f"{path}/remove")
@@ -133,7 +133,7 @@ async def test_an_admin_who_was_overtaken_is_told_why_nothing_was_changed(dashbo
     assert (await roles(dashboard))["mia"] == "owner"
 
 
-async def test_the_tenants_owner_stays_with_words_about_the_transfer(dashboard: Dashboard) -> None:
+async def test_organization_owner_cannot_be_removed_without_a_transfer(dashboard: Dashboard) -> None:
     path = await dashboard.page_of("olivia")
     olivia = await dashboard.sign_in(OLIVIA)
     assert TRANSFER in (await olivia.open(path)).links
@@ -149,7 +149,7 @@ async def test_the_tenants_owner_stays_with_words_about_the_transfer(dashboard: 
     assert await roles(dashboard) == {"olivia": "owner"}
 
 
-async def test_the_last_owner_stays_where_the_tenants_own_was_removed(dashboard: Dashboard) -> None:
+async def test_last_owner_cannot_be_removed(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     await olivia.send(await olivia.open(f"{await dashboard.add_member('away')}/remove"))
     await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "away"})
@@ -165,7 +165,7 @@ async def test_the_last_owner_stays_where_the_tenants_own_was_removed(dashboard:
     assert await roles(dashboard) == {"olivia": "owner"}
 
 
-async def test_a_member_is_removed_over_a_page_that_says_what_happens_and_taken_back(dashboard: Dashboard) -> None:
+async def test_member_is_removed_after_a_confirmation_and_invited_again(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("mia")
     olivia, mia = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(MIA)
     asked = await olivia.open(f"{path}/remove")
@@ -181,7 +181,7 @@ async def test_a_member_is_removed_over_a_page_that_says_what_happens_and_taken_
     assert (await mia.open(f"{AT_ACME}/projects")).status == 200
 
 
-async def test_invitation_that_was_accepted_meanwhile_is_not_withdrawn_unaware(dashboard: Dashboard) -> None:
+async def test_accepted_invitation_is_not_withdrawn_without_confirmation(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("mia", accepted=False)
     olivia = await dashboard.sign_in(OLIVIA)
     asked = await olivia.open(f"{path}/remove")
@@ -196,14 +196,14 @@ async def test_invitation_that_was_accepted_meanwhile_is_not_withdrawn_unaware(d
     assert "mia" not in await roles(dashboard)
 
 
-async def test_own_invitation_is_answered_and_not_withdrawn(dashboard: Dashboard) -> None:
+async def test_own_invitation_is_accepted_or_declined_not_withdrawn(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("adam", "admin", accepted=False)
     page = await (await dashboard.sign_in(ADAM)).open(path)
     assert ("Accept or decline", "/memberships") in page.anchors
     assert f"{path}/remove" not in page.links
 
 
-async def test_admin_is_told_that_owners_by_the_provider_are_not_refused(dashboard: Dashboard) -> None:
+async def test_admin_sees_that_provider_owners_are_not_blocked(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("mia")
     said = "even if the identity provider grants access, unless it assigns them the role owner."
     for person, is_told in ((ADAM, True), (OLIVIA, False)):
@@ -211,7 +211,7 @@ async def test_admin_is_told_that_owners_by_the_provider_are_not_refused(dashboa
         assert (said in page.text) is is_told
 
 
-async def test_user_id_that_looks_like_an_address_is_not_called_one(dashboard: Dashboard) -> None:
+async def test_user_id_that_resembles_an_email_address_is_accepted(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     good = {"ownerEmail": "billing@acme.example", "name": "Acme"}
     page = await olivia.send(await olivia.open(TRANSFER), userId="samlp|acme|ada@acme.example", **good)
@@ -220,7 +220,7 @@ async def test_user_id_that_looks_like_an_address_is_not_called_one(dashboard: D
     assert "This is an email address." in page.text
 
 
-async def test_nobody_removes_themselves_unaware(dashboard: Dashboard) -> None:
+async def test_removing_oneself_redirects_to_leaving(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("adam", "admin")
     adam = await dashboard.sign_in(ADAM)
     own = await adam.open(path)
@@ -240,7 +240,7 @@ async def test_nobody_removes_themselves_unaware(dashboard: Dashboard) -> None:
     assert "You don't belong to an organization yet" in (await adam.open("/")).text
 
 
-async def test_nobody_lowers_their_own_role_unaware(dashboard: Dashboard) -> None:
+async def test_lowering_the_own_role_needs_the_box(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("adam", "admin")
     adam = await dashboard.sign_in(ADAM)
     page = await adam.open(path)
@@ -252,7 +252,7 @@ async def test_nobody_lowers_their_own_role_unaware(dashboard: Dashboard) -> Non
     assert (await roles(dashboard))["adam"] == "member"
 
 
-async def test_an_admin_by_the_provider_alone_is_warned_of_a_lower_seat(dashboard: Dashboard) -> None:
+async def test_admin_by_claim_is_warned_before_lowering_their_own_role(dashboard: Dashboard) -> None:
     adam = await dashboard.sign_in(ADAM)
     form = await adam.open(f"{MEMBERS}/new")
     unsure = await adam.send(form, userId="adam", role="member")
@@ -261,7 +261,7 @@ async def test_an_admin_by_the_provider_alone_is_warned_of_a_lower_seat(dashboar
     assert (await adam.send(form, userId="adam", role="admin")).status == 200
 
 
-async def test_an_organization_is_handed_over(dashboard: Dashboard) -> None:
+async def test_organization_is_transferred(dashboard: Dashboard) -> None:
     await dashboard.add_member("adam", "admin")
     olivia = await dashboard.sign_in(OLIVIA)
     form = await olivia.open(TRANSFER)
@@ -277,7 +277,7 @@ async def test_an_organization_is_handed_over(dashboard: Dashboard) -> None:
     }  # fmt: skip
 
 
-async def test_all_faults_of_a_transfer_are_told_at_once_and_what_was_typed_is_kept(dashboard: Dashboard) -> None:
+async def test_transfer_shows_all_errors_and_keeps_the_input(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.send(await olivia.open(TRANSFER), userId="two words", ownerEmail="nowhere", name="acme")
     assert page.html.count('class="fault"') == 3
@@ -285,7 +285,7 @@ async def test_all_faults_of_a_transfer_are_told_at_once_and_what_was_typed_is_k
     assert [fields[name] for name in ("userId", "ownerEmail", "name")] == [["two words"], ["nowhere"], ["acme"]]
 
 
-async def test_a_refused_change_of_role_keeps_what_was_chosen(dashboard: Dashboard) -> None:
+async def test_rejected_role_change_keeps_the_choice(dashboard: Dashboard) -> None:
     await dashboard.add_member("away", "owner")
     olivia = await dashboard.sign_in(OLIVIA)
     await olivia.send(await olivia.open(f"{await dashboard.page_of('away')}/remove"))
@@ -301,12 +301,12 @@ async def test_a_refused_change_of_role_keeps_what_was_chosen(dashboard: Dashboa
     ("changes", "field"),
     [
         ({"userId": ""}, "userId"),
-        ({"userId": "stranger"}, "userId"),
+        ({"userId": "unknown"}, "userId"),
         ({"ownerEmail": "nowhere"}, "ownerEmail"),
         ({"name": "acme"}, "name"),
     ],
 )
-async def test_a_faulty_transfer_changes_nothing(dashboard: Dashboard, changes: dict[str, str], field: str) -> None:
+async def test_invalid_transfer_changes_nothing(dashboard: Dashboard, changes: dict[str, str], field: str) -> None:
     await dashboard.add_member("adam", "admin")
     olivia = await dashboard.sign_in(OLIVIA)
     good = {"userId": "adam", "ownerEmail": "billing@acme.example", "name": "Acme"}
@@ -315,7 +315,7 @@ async def test_a_faulty_transfer_changes_nothing(dashboard: Dashboard, changes: 
     assert (await roles(dashboard))["olivia"] == "owner"
 
 
-async def test_a_member_may_neither_see_nor_change_members(dashboard: Dashboard) -> None:
+async def test_member_can_neither_see_nor_change_members(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("adam", "admin")
     mia = await dashboard.sign_in(MIA)
     assert MEMBERS not in (await mia.open(AT_ACME)).links
@@ -334,7 +334,7 @@ async def test_a_member_may_neither_see_nor_change_members(dashboard: Dashboard)
     assert await roles(dashboard) == {"olivia": "owner", "adam": "admin"}
 
 
-async def test_another_tenants_owner_finds_nothing(dashboard: Dashboard) -> None:
+async def test_owner_of_another_tenant_gets_404(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("adam", "admin")
     theirs = path.replace(AT_ACME, "/orgs/beta")
     berta = await dashboard.sign_in(BERTA)
@@ -346,7 +346,7 @@ async def test_another_tenants_owner_finds_nothing(dashboard: Dashboard) -> None
     assert await roles(dashboard) == {"olivia": "owner", "adam": "admin"}
 
 
-async def test_markup_in_what_is_typed_is_text(dashboard: Dashboard) -> None:
+async def test_markup_in_input_is_escaped(dashboard: Dashboard) -> None:
     await dashboard.operate("PUT", "/tenants/acme", {"name": "<b>Acme</b>", "ownerEmail": "o@x.example"})
     path = await dashboard.add_member('<img/src="x">')
     olivia = await dashboard.sign_in(OLIVIA)

@@ -1,25 +1,25 @@
-"""The visitor's own memberships: invitations, and leaving."""
+"""The user's own memberships: invitations, and leaving."""
 
 import re
 
 import psycopg
 import pytest
 
-from tests.support.dashboard import ADAM, AT_ACME, BERTA, BETA, MIA, NOBODY, OLIVIA, Dashboard
+from tests.support.dashboard import ADAM, AT_ACME, BERTA, BETA, MIA, NOA, OLIVIA, Dashboard
 
 PATH = "/memberships"
 HOSTILE = '<a href="https://evil.example">Acme</a><script>1</script>'
 
 
 async def invite(dashboard: Dashboard, user_id: str, role: str = "member") -> str:
-    """A user invited to beta; returns where they accept or decline."""
+    """Invite a user to beta; return the path of the membership."""
     made = await dashboard.call("POST", "/members", {"userId": user_id, "role": role}, user=BERTA)
     return f"{PATH}/{made['id']}"
 
 
-async def test_user_without_an_organization_lands_on_the_invitation_and_accepts_it(dashboard: Dashboard) -> None:
-    one = await invite(dashboard, NOBODY.sub, "admin")
-    user = await dashboard.sign_in(NOBODY)
+async def test_user_without_an_organization_sees_and_accepts_the_invitation(dashboard: Dashboard) -> None:
+    one = await invite(dashboard, NOA.sub, "admin")
+    user = await dashboard.sign_in(NOA)
     page = await user.open("/")
     assert (page.path, "invited as admin" in page.text) == (PATH, True)
     assert (await user.open(f"/orgs/{BETA}/")).status == 404
@@ -29,8 +29,8 @@ async def test_user_without_an_organization_lands_on_the_invitation_and_accepts_
 
 
 async def test_invitation_is_declined(dashboard: Dashboard) -> None:
-    one = await invite(dashboard, NOBODY.sub)
-    user = await dashboard.sign_in(NOBODY)
+    one = await invite(dashboard, NOA.sub)
+    user = await dashboard.sign_in(NOA)
     page = await user.open(PATH)
     assert "Invitation declined." in (await user.send(page, f"{one}/decline")).text
     assert "You don't belong to an organization yet" in (await user.open("/")).text
@@ -38,7 +38,7 @@ async def test_invitation_is_declined(dashboard: Dashboard) -> None:
     assert (late.status, "This invitation is no longer valid." in late.text) == (409, True)
 
 
-async def test_member_of_another_tenant_is_told_and_not_taken_there(dashboard: Dashboard) -> None:
+async def test_member_of_another_tenant_sees_the_invitation_without_a_redirect(dashboard: Dashboard) -> None:
     one = await invite(dashboard, OLIVIA.sub)
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open("/")
@@ -49,27 +49,27 @@ async def test_member_of_another_tenant_is_told_and_not_taken_there(dashboard: D
     assert "You have an invitation." not in (await olivia.open("/")).text
 
 
-async def test_name_that_the_inviting_tenant_chose_is_text_without_a_link(dashboard: Dashboard) -> None:
+async def test_name_of_the_inviting_tenant_is_plain_text(dashboard: Dashboard) -> None:
     await dashboard.operate("PUT", f"/tenants/{BETA}", {"name": HOSTILE, "ownerEmail": "berta@beta.example"})
-    await invite(dashboard, NOBODY.sub)
-    user = await dashboard.sign_in(NOBODY)
+    await invite(dashboard, NOA.sub)
+    user = await dashboard.sign_in(NOA)
     page = await user.open(PATH)
     assert HOSTILE in page.text
     assert not [link for link in page.links if "evil" in link or BETA in link]
     assert 'evil.example"' not in page.html
 
 
-async def test_nobody_else_accepts_declines_or_leaves(dashboard: Dashboard) -> None:
-    one = await invite(dashboard, NOBODY.sub)
+async def test_other_users_cannot_accept_decline_or_leave(dashboard: Dashboard) -> None:
+    one = await invite(dashboard, NOA.sub)
     mia = await dashboard.sign_in(MIA)
     for action in ("accept", "decline", "leave"):
         assert (await mia.force(f"{one}/{action}", leaving="yes")).status == 404
     assert (await mia.open(f"{one}/leave")).status == 404
 
 
-async def test_form_of_another_site_accepts_nothing(dashboard: Dashboard) -> None:
-    one = await invite(dashboard, NOBODY.sub)
-    user = await dashboard.sign_in(NOBODY)
+async def test_form_of_another_site_accepts_no_invitation(dashboard: Dashboard) -> None:
+    one = await invite(dashboard, NOA.sub)
+    user = await dashboard.sign_in(NOA)
     answer = await user.client.post(f"{one}/accept", data={"form_token": "made up"})
     assert answer.status_code == 403
     assert "invited as member" in (await user.open(PATH)).text
@@ -85,7 +85,7 @@ async def test_plain_member_leaves(dashboard: Dashboard) -> None:
     assert (await mia.open(f"{AT_ACME}/")).status == 404
 
 
-async def test_user_who_is_let_in_by_a_claim_is_asked_before_declining(dashboard: Dashboard) -> None:
+async def test_user_with_access_by_claim_confirms_before_declining(dashboard: Dashboard) -> None:
     path = await dashboard.add_member(ADAM.sub, "member", accepted=False)
     one = f"{PATH}/{path.rpartition('/')[2]}"
     adam = await dashboard.sign_in(ADAM)
@@ -98,7 +98,7 @@ async def test_user_who_is_let_in_by_a_claim_is_asked_before_declining(dashboard
     assert (await adam.open(f"{AT_ACME}/projects")).status == 404
 
 
-async def test_owner_by_a_claim_who_leaves_over_the_page_is_refused(dashboard: Dashboard) -> None:
+async def test_owner_by_claim_cannot_come_back_after_leaving(dashboard: Dashboard) -> None:
     await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "other"})
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute("DELETE FROM memberships WHERE subject = %s", (OLIVIA.sub,))
@@ -109,19 +109,19 @@ async def test_owner_by_a_claim_who_leaves_over_the_page_is_refused(dashboard: D
     assert (await olivia.open(f"{AT_ACME}/")).status == 404
 
 
-async def test_user_without_an_organization_reads_their_user_id_beside_an_invitation(dashboard: Dashboard) -> None:
-    await invite(dashboard, NOBODY.sub)
-    page = await (await dashboard.sign_in(NOBODY)).open("/")
-    assert f"Your user id, which organizations need to invite you: {NOBODY.sub}" in page.text
+async def test_user_without_an_organization_sees_their_user_id_beside_an_invitation(dashboard: Dashboard) -> None:
+    await invite(dashboard, NOA.sub)
+    page = await (await dashboard.sign_in(NOA)).open("/")
+    assert f"Your user id, which organizations need to invite you: {NOA.sub}" in page.text
 
 
-async def test_user_who_comes_by_a_claim_alone_reads_who_can_end_that(dashboard: Dashboard) -> None:
+async def test_user_with_access_by_claim_alone_sees_its_source(dashboard: Dashboard) -> None:
     page = await (await dashboard.sign_in(ADAM)).open(PATH)
     assert "Your access comes from your identity provider." in page.text
     assert "How to join an organization" not in page.text
 
 
-async def test_claimed_owner_whom_an_admin_removed_still_has_the_pages(dashboard: Dashboard) -> None:
+async def test_owner_by_claim_removed_by_an_admin_keeps_access(dashboard: Dashboard) -> None:
     path = await dashboard.page_of("olivia")
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute(
@@ -134,7 +134,7 @@ async def test_claimed_owner_whom_an_admin_removed_still_has_the_pages(dashboard
 
 
 @pytest.mark.parametrize("field", ["userId", "transfer"])
-async def test_email_address_is_no_user_id(dashboard: Dashboard, field: str) -> None:
+async def test_email_address_is_rejected_as_user_id(dashboard: Dashboard, field: str) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     if field == "userId":
         form = await olivia.open(f"{AT_ACME}/settings/members/new")
@@ -146,7 +146,7 @@ async def test_email_address_is_no_user_id(dashboard: Dashboard, field: str) -> 
     assert "This is an email address. Enter the user id" in page.text
 
 
-async def test_plain_members_first_steps_name_nothing_that_they_cannot_use(dashboard: Dashboard) -> None:
+async def test_first_steps_of_a_member_list_only_permitted_actions(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     page = await mia.open(f"{AT_ACME}/")
     steps = re.search(r"First steps(.*?)Latest events", page.text)

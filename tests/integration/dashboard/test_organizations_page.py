@@ -1,4 +1,4 @@
-"""The menu of organizations, which holds a few, and the page of all."""
+"""The menu of organizations, and the page that lists all."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +16,7 @@ MANY: Final = 1000
 
 @pytest.fixture(scope="module")
 async def crowded(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
-    """Olivia and Mia each belong to acme, and Olivia to a thousand tenants more."""
+    """Olivia and Mia belong to acme, and Olivia to a thousand more tenants."""
     with postgres.database() as conninfo:
         async with running_dashboard(conninfo, people) as dashboard:
             await dashboard.join_many(OLIVIA, MANY)
@@ -29,12 +29,12 @@ async def olivia(crowded: Dashboard) -> Person:
 
 
 def offered(page: Page) -> list[str]:
-    """The tenants that the menu offers."""
+    """Return the tenants in the menu."""
     return _linked(page.html.partition('<details class="menu">')[2].partition("</details>")[0])
 
 
 def listed(page: Page) -> list[str]:
-    """The tenants that the page itself lists."""
+    """Return the tenants in the page's list."""
     return _linked(page.html.partition("<main")[2])
 
 
@@ -42,7 +42,7 @@ def _linked(part: str) -> list[str]:
     return [after.partition("/")[0] for after in part.split('href="/orgs/')[1:]]
 
 
-async def test_the_menu_of_a_member_of_a_thousand_holds_twenty_and_a_link_to_all(crowded: Dashboard) -> None:
+async def test_menu_lists_twenty_of_a_thousand_organizations(crowded: Dashboard) -> None:
     page = await (await crowded.sign_in(OLIVIA)).open(AT_ACME)
     assert offered(page) == [ACME, *(f"many-{number}" for number in range(1, 20))]
     assert ALL in page.links
@@ -50,7 +50,7 @@ async def test_the_menu_of_a_member_of_a_thousand_holds_twenty_and_a_link_to_all
 
 
 @pytest.mark.parametrize("path", ["/orgs/many-777/", "/orgs/many-777/profile", "/orgs/many-777/projects"])
-async def test_a_page_stays_small_and_its_own_tenant_is_in_the_menu(olivia: Person, path: str) -> None:
+async def test_menu_contains_the_current_tenant(olivia: Person, path: str) -> None:
     page = await olivia.open(path)
     assert page.status == 200
     assert len(page.answer.content) < 50_000
@@ -58,14 +58,14 @@ async def test_a_page_stays_small_and_its_own_tenant_is_in_the_menu(olivia: Pers
     assert "Organization: Many 00777" in page.text
 
 
-async def test_the_tenant_of_last_time_is_in_the_menu_and_where_one_is_led(crowded: Dashboard) -> None:
+async def test_start_page_redirects_to_the_last_visited_tenant(crowded: Dashboard) -> None:
     olivia = await crowded.sign_in(OLIVIA)
     await olivia.open("/orgs/many-500/")
     assert "many-500" in offered(await olivia.open(ALL))
     assert (await olivia.open("/")).path == "/orgs/many-500/"
 
 
-async def test_a_suspended_tenant_is_nowhere_one_is_led_however_many_there_are(dashboard: Dashboard) -> None:
+async def test_start_page_never_redirects_to_a_suspended_tenant_of_many(dashboard: Dashboard) -> None:
     await dashboard.join_many(BERTA, 30)
     for number in range(1, 30):
         wishes = {"name": f"Many {number:05}", "ownerEmail": "x@x.example", "suspended": True}
@@ -74,7 +74,7 @@ async def test_a_suspended_tenant_is_nowhere_one_is_led_however_many_there_are(d
     assert (await (await dashboard.sign_in(BERTA)).open("/")).path == "/orgs/many-30/"
 
 
-async def test_who_belongs_to_few_has_them_all_in_the_menu_by_name(dashboard: Dashboard) -> None:
+async def test_menu_lists_a_few_tenants_by_name(dashboard: Dashboard) -> None:
     await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
     await dashboard.accept_invitations()
     await dashboard.join_many(OLIVIA, 3)
@@ -85,11 +85,11 @@ async def test_who_belongs_to_few_has_them_all_in_the_menu_by_name(dashboard: Da
         assert ALL not in page.links
 
 
-async def test_who_belongs_to_one_has_no_menu(crowded: Dashboard) -> None:
+async def test_single_tenant_has_no_menu(crowded: Dashboard) -> None:
     assert offered(await (await crowded.sign_in(MIA)).open(AT_ACME)) == []
 
 
-async def test_all_are_listed_by_name_a_page_at_a_time(olivia: Person) -> None:
+async def test_page_lists_all_tenants_by_name(olivia: Person) -> None:
     page, seen = await olivia.open(ALL), []
     while True:
         seen += listed(page)
@@ -101,7 +101,7 @@ async def test_all_are_listed_by_name_a_page_at_a_time(olivia: Person) -> None:
     assert seen == [ACME, *(f"many-{number}" for number in range(1, MANY + 1))]
 
 
-async def test_they_are_found_by_a_part_of_the_name_and_by_the_id(olivia: Person) -> None:
+async def test_tenants_are_found_by_name_and_id(olivia: Person) -> None:
     by_name = await olivia.open(f"{ALL}?name=ANY+0099")
     assert listed(by_name) == [f"many-{number}" for number in range(990, 1000)]
     assert "/orgs/many-123/" in (await olivia.open(f"{ALL}?name=many-123")).links
@@ -109,7 +109,7 @@ async def test_they_are_found_by_a_part_of_the_name_and_by_the_id(olivia: Person
     assert "No organization matches. Show all" in nothing.text
 
 
-async def test_filtering_goes_on_over_the_pages(olivia: Person) -> None:
+async def test_next_page_keeps_the_filter(olivia: Person) -> None:
     page = await olivia.open(f"{ALL}?name=many+000")
     [following] = [link for link in page.links if "after=" in link]
     page = await olivia.open(following)
@@ -118,7 +118,7 @@ async def test_filtering_goes_on_over_the_pages(olivia: Person) -> None:
 
 
 @pytest.mark.parametrize("query", ["after=acme", "after=beta", "after=none", "name=beta", "name=Beta", "name=%00"])
-async def test_only_ones_own_are_listed_whatever_the_address_asks(crowded: Dashboard, query: str) -> None:
+async def test_only_the_users_own_tenants_are_listed(crowded: Dashboard, query: str) -> None:
     mia = await crowded.sign_in(MIA)
     page = await mia.open(f"{ALL}?{query}")
     assert page.status == 200
@@ -126,7 +126,7 @@ async def test_only_ones_own_are_listed_whatever_the_address_asks(crowded: Dashb
     assert "many-" not in page.html
 
 
-async def test_a_tenant_that_one_was_removed_from_is_not_listed_or_offered_any_more(dashboard: Dashboard) -> None:
+async def test_tenant_of_a_removed_member_is_not_listed(dashboard: Dashboard) -> None:
     await dashboard.join_many(MIA, 2)
     seat = await dashboard.add_member("mia")
     mia = await dashboard.sign_in(MIA)
@@ -137,6 +137,6 @@ async def test_a_tenant_that_one_was_removed_from_is_not_listed_or_offered_any_m
     assert (await mia.open(AT_ACME)).status == 404
 
 
-async def test_markup_in_what_is_asked_for_is_text(olivia: Person) -> None:
+async def test_markup_in_the_filter_is_escaped(olivia: Person) -> None:
     page = await olivia.open(f'{ALL}?name="><b>x')
     assert "b" not in page.tags

@@ -1,4 +1,4 @@
-"""The dashboard says that the owner's address is not verified, and sends the confirmation again."""
+"""Warning about an unverified owner's address, and resending the confirmation."""
 
 from pathlib import Path
 from typing import Final
@@ -27,25 +27,25 @@ async def confirmations(dashboard: Dashboard) -> int:
     return int(number)
 
 
-async def test_verified_address_is_no_matter(dashboard: Dashboard) -> None:
+async def test_verified_address_needs_no_attention(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in()
     assert "Unverified" not in (await olivia.open(OVERVIEW)).text
 
 
-async def test_owner_who_only_uses_the_dashboard_has_their_verified_address_taken(conninfo: str, people: Path) -> None:
+async def test_verified_address_is_taken_from_the_sign_in(conninfo: str, people: Path) -> None:
     async with running_dashboard(conninfo, people) as dashboard:
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
             await connection.execute("UPDATE tenants SET verified_email = ''")
         olivia = await dashboard.sign_in()
         assert "is not verified." in (await olivia.open(OVERVIEW)).text
-    # what was noticed is written when the service stops
+    # the service writes it when it stops
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         cursor = await connection.execute("SELECT verified_email FROM tenants WHERE id = %s", (ACME,))
         assert await cursor.fetchone() == (OLIVIA.email,)
 
 
 @pytest.mark.parametrize("user", [OLIVIA, ADAM], ids=["owner", "admin"])
-async def test_owner_and_admin_send_the_confirmation_again(dashboard: Dashboard, user: DemoUser) -> None:
+async def test_owner_and_admin_can_resend_the_confirmation(dashboard: Dashboard, user: DemoUser) -> None:
     await change_address(dashboard)
     person = await dashboard.sign_in(user)
     page = await person.open(OVERVIEW)

@@ -1,4 +1,4 @@
-"""The profile: who one is, and where one is signed in."""
+"""The profile: user, role and sessions."""
 
 from typing import Final
 
@@ -11,14 +11,14 @@ CHROME: Final = (
 )
 
 
-async def test_it_says_who_one_is_and_what_one_is_here(dashboard: Dashboard) -> None:
+async def test_profile_shows_the_user_and_their_role(dashboard: Dashboard) -> None:
     page = await (await dashboard.sign_in(MIA)).open(PROFILE)
     assert "Name Mia <i>Member</i> User id mia" in page.text
     assert "Role in Acme Member" in page.text
     assert "i" not in page.tags
 
 
-async def test_owner_whom_the_provider_narrows_is_told_so_and_stays_an_owner(browser: Browser) -> None:
+async def test_restricted_owner_sees_the_restriction(browser: Browser) -> None:
     await browser.start()
     browser.give(access={"scope": "openid projects:read"})
     await browser.come_back()
@@ -26,14 +26,14 @@ async def test_owner_whom_the_provider_narrows_is_told_so_and_stays_an_owner(bro
         assert "Owner, restricted by your identity provider" in (await browser.client.get(path)).text
 
 
-async def test_it_lists_ones_organizations(dashboard: Dashboard) -> None:
+async def test_profile_lists_organizations(dashboard: Dashboard) -> None:
     await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
     await dashboard.accept_invitations()
     page = await (await dashboard.sign_in(OLIVIA)).open(PROFILE)
     assert {"/orgs/acme/", "/orgs/beta/"} <= set(page.links)
 
 
-async def test_all_other_sessions_are_ended_and_nobody_elses(dashboard: Dashboard) -> None:
+async def test_all_other_sessions_of_the_user_are_ended(dashboard: Dashboard) -> None:
     here, there = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(OLIVIA, CHROME)
     mia = await dashboard.sign_in(MIA)
     page = await here.open(PROFILE)
@@ -46,7 +46,7 @@ async def test_all_other_sessions_are_ended_and_nobody_elses(dashboard: Dashboar
     assert (await mia.open(PROFILE)).status == 200
 
 
-async def test_another_tenants_profile_is_not_there(dashboard: Dashboard) -> None:
+async def test_profile_in_another_tenant_is_not_found(dashboard: Dashboard) -> None:
     berta = await dashboard.sign_in(BERTA)
     assert (await berta.open(PROFILE)).status == 404
     assert (await berta.force(f"{PROFILE}/end-others")).status == 404

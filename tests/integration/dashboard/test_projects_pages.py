@@ -1,4 +1,4 @@
-"""Projects in the dashboard."""
+"""The pages of projects."""
 
 import asyncio
 from typing import Final
@@ -22,7 +22,7 @@ async def names(dashboard: Dashboard) -> list[str]:
     return [project["name"] for project in (await dashboard.call("GET", "/projects"))["data"]]
 
 
-async def test_an_empty_list_says_what_projects_are_and_how_to_begin(dashboard: Dashboard) -> None:
+async def test_empty_list_explains_projects(dashboard: Dashboard) -> None:
     page = await (await dashboard.sign_in(MIA)).open(PROJECTS)
     assert "Only this organization's members and keys" in page.text
     assert "The plan Free allows 3." in page.text
@@ -39,7 +39,7 @@ async def test_a_project_is_created_and_shown(dashboard: Dashboard) -> None:
     assert "1 of 3" in (await mia.open(PROJECTS)).text
 
 
-async def test_one_form_makes_one_project_however_often_it_is_sent(dashboard: Dashboard) -> None:
+async def test_resubmitted_form_creates_one_project(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{PROJECTS}/new")
     first = await mia.send(form, name="Once")
@@ -48,7 +48,7 @@ async def test_one_form_makes_one_project_however_often_it_is_sent(dashboard: Da
     assert await names(dashboard) == ["Once"]
 
 
-async def test_a_name_that_turns_text_around_is_refused_beside_its_field(dashboard: Dashboard) -> None:
+async def test_name_with_bidirectional_controls_is_rejected(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     path = await create(dashboard, "Old")
     for form in (f"{PROJECTS}/new", f"{path}/edit"):
@@ -58,7 +58,7 @@ async def test_a_name_that_turns_text_around_is_refused_beside_its_field(dashboa
     assert await names(dashboard) == ["Old"]
 
 
-async def test_a_double_click_makes_one_project_and_shows_it_to_both(dashboard: Dashboard) -> None:
+async def test_double_click_creates_one_project(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{PROJECTS}/new")
     clicks = await asyncio.gather(*(mia.send(form, name="Twice") for _ in range(4)))
@@ -67,13 +67,13 @@ async def test_a_double_click_makes_one_project_and_shows_it_to_both(dashboard: 
     assert await names(dashboard) == ["Twice"]
 
 
-async def test_a_form_without_a_token_of_its_own_makes_nothing(dashboard: Dashboard) -> None:
+async def test_form_without_a_once_token_creates_nothing(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     assert (await mia.force(f"{PROJECTS}/new", name="Loose", once="")).status == 400
     assert await names(dashboard) == []
 
 
-async def test_a_form_that_was_changed_after_going_back_makes_another(dashboard: Dashboard) -> None:
+async def test_form_changed_after_going_back_creates_another_project(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{PROJECTS}/new")
     await mia.send(form, name="First")
@@ -85,9 +85,7 @@ async def test_a_form_that_was_changed_after_going_back_makes_another(dashboard:
     ("name", "fault"),
     [("", "Fill in this field."), ("x" * 201, "Use at most 200 characters"), ("a\x07b", "control characters")],
 )
-async def test_a_faulty_name_is_said_beside_its_field_and_all_is_kept(
-    dashboard: Dashboard, name: str, fault: str
-) -> None:
+async def test_invalid_name_shows_an_error_and_keeps_the_input(dashboard: Dashboard, name: str, fault: str) -> None:
     mia = await dashboard.sign_in(MIA)
     page = await mia.send(await mia.open(f"{PROJECTS}/new"), name=name, description="A description")
     assert page.status == 422
@@ -98,7 +96,7 @@ async def test_a_faulty_name_is_said_beside_its_field_and_all_is_kept(
     assert await names(dashboard) == []
 
 
-async def test_the_plans_limit_is_told_in_words(dashboard: Dashboard) -> None:
+async def test_plan_limit_is_explained(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{PROJECTS}/new")
     for name in ("One", "Two", "Three"):
@@ -115,7 +113,7 @@ async def test_the_plans_limit_is_told_in_words(dashboard: Dashboard) -> None:
     assert f"{PROJECTS}/new" not in full.links
 
 
-async def test_over_the_limit_says_how_many_are_too_many(dashboard: Dashboard) -> None:
+async def test_page_over_the_limit_says_how_many_to_delete(dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(created=NOW))
     for name in ("One", "Two", "Three", "Four", "Five"):
         await create(dashboard, name)
@@ -139,7 +137,7 @@ async def test_a_project_is_edited(dashboard: Dashboard) -> None:
     assert (project["name"], project["description"]) == ("New", None)
 
 
-async def test_a_form_that_was_open_for_long_changes_only_what_was_changed_in_it(dashboard: Dashboard) -> None:
+async def test_outdated_form_changes_only_edited_fields(dashboard: Dashboard) -> None:
     path = await create(dashboard, "Old", "of Olivia")
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{path}/edit")
@@ -149,7 +147,7 @@ async def test_a_form_that_was_open_for_long_changes_only_what_was_changed_in_it
     assert (project["name"], project["description"]) == ("New", "of Adam")
 
 
-async def test_what_two_people_changed_at_once_is_asked_about_before_it_is_overwritten(dashboard: Dashboard) -> None:
+async def test_concurrent_change_needs_confirmation(dashboard: Dashboard) -> None:
     path = await create(dashboard, "Old", "of Olivia")
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{path}/edit")
@@ -181,7 +179,7 @@ async def test_a_project_is_deleted_by_typing_its_name(dashboard: Dashboard) -> 
 
 
 @pytest.mark.parametrize("name", ["   ", "\u200b"])
-async def test_a_name_that_nobody_can_see_is_not_confirmed_by_nothing(dashboard: Dashboard, name: str) -> None:
+async def test_invisible_name_is_not_confirmed_by_an_empty_field(dashboard: Dashboard, name: str) -> None:
     path = await create(dashboard, name)
     mia = await dashboard.sign_in(MIA)
     assert f'<a href="{path}"><bdi>{path.rpartition("/")[2]}</bdi></a>' in (await mia.open(PROJECTS)).html
@@ -194,11 +192,11 @@ async def test_markup_in_names_and_descriptions_is_text(dashboard: Dashboard) ->
     mia = await dashboard.sign_in(MIA)
     for page in (PROJECTS, path, f"{path}/edit", f"{path}/delete"):
         shown = await mia.open(page)
-        assert shown.tags.count("script") == 1  # ours
+        assert shown.tags.count("script") == 1  # the dashboard's own
         assert MARKUP in shown.text or f"</textarea>{MARKUP}" in shown.text
 
 
-async def test_another_tenants_people_find_nothing(dashboard: Dashboard) -> None:
+async def test_users_of_another_tenant_get_404(dashboard: Dashboard) -> None:
     path = await create(dashboard, "Secret plans")
     theirs = path.replace(AT_ACME, "/orgs/beta")
     berta = await dashboard.sign_in(BERTA)
@@ -211,7 +209,7 @@ async def test_another_tenants_people_find_nothing(dashboard: Dashboard) -> None
     assert await names(dashboard) == ["Secret plans"]
 
 
-async def test_nothing_is_done_without_the_sessions_own_token(dashboard: Dashboard) -> None:
+async def test_form_without_the_session_token_changes_nothing(dashboard: Dashboard) -> None:
     path = await create(dashboard, "Kept")
     olivia, mia = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(MIA)
     token = (await mia.open(f"{path}/delete")).form(f"{path}/delete").fields["form_token"]

@@ -1,4 +1,4 @@
-"""The replay of a ledger as a dry run, for its owner: what it says, and how far it goes."""
+"""The dry run of a replay, for owners."""
 
 import asyncio
 from typing import Final
@@ -13,7 +13,7 @@ from tests.support.events import NOW, completed, updated
 
 REPLAY: Final = f"{AT_ACME}/events/replay"
 BY_COMMAND: Final = f"tenantry events replay --dry-run --tenant {ACME}"
-# The newest is number 1; one second has one event.
+# Number 1 is the newest; each second has one event.
 LEDGER: Final = """
 INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, customer_id, subscription_id, status,
                             price_id, outcome, reason)
@@ -34,20 +34,20 @@ async def run(conninfo: str, statement: str, **values: object) -> None:
 
 
 async def replay(owner: Person) -> str:
-    """What a replay says."""
+    """Run a replay; return the text of its page."""
     page = await owner.send(await owner.open(REPLAY))
     assert page.status == 200
     return page.text
 
 
-async def test_to_look_at_the_page_replays_nothing(dashboard: Dashboard, owner: Person) -> None:
+async def test_opening_the_page_replays_nothing(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated())
     page = await owner.open(REPLAY)
     assert "Start dry run" in page.text
     assert "difference" not in page.text
 
 
-async def test_a_replay_of_a_sound_ledger_finds_no_difference(dashboard: Dashboard, owner: Person) -> None:
+async def test_replay_of_a_consistent_ledger_finds_no_difference(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(completed())
     await dashboard.deliver(updated())
     said = await replay(owner)
@@ -55,7 +55,7 @@ async def test_a_replay_of_a_sound_ledger_finds_no_difference(dashboard: Dashboa
     assert BY_COMMAND not in said
 
 
-async def test_a_replay_tells_a_difference_in_words_and_changes_nothing(dashboard: Dashboard, owner: Person) -> None:
+async def test_replay_shows_drift_and_changes_nothing(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated())
     await run(dashboard.conninfo, "UPDATE tenants SET subscription_status = 'canceled' WHERE id = %(tenant)s")
     for _ in range(2):
@@ -64,9 +64,7 @@ async def test_a_replay_tells_a_difference_in_words_and_changes_nothing(dashboar
         assert "Subscription Canceled Active" in said
 
 
-async def test_of_a_longer_ledger_the_newest_events_are_folded_and_the_page_says_what_was_not(
-    owner: Person, dashboard: Dashboard
-) -> None:
+async def test_replay_of_a_long_ledger_folds_the_newest_events(owner: Person, dashboard: Dashboard) -> None:
     await run(dashboard.conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="customer.subscription.updated")
     said = await replay(owner)
     assert f"The replay folded {MOST_AT_ONCE:,} events" in said
@@ -75,16 +73,14 @@ async def test_of_a_longer_ledger_the_newest_events_are_folded_and_the_page_says
     assert BY_COMMAND in said
 
 
-async def test_a_ledger_of_just_so_many_events_is_folded_whole(owner: Person, dashboard: Dashboard) -> None:
+async def test_ledger_at_the_bound_is_folded_completely(owner: Person, dashboard: Dashboard) -> None:
     await run(dashboard.conninfo, LEDGER, rows=MOST_AT_ONCE, type="customer.subscription.updated")
     said = await replay(owner)
     assert f"The replay folded {MOST_AT_ONCE:,} events" in said
     assert BY_COMMAND not in said
 
 
-async def test_where_the_newest_events_do_not_say_everything_nothing_is_compared_and_the_page_says_so(
-    owner: Person, dashboard: Dashboard
-) -> None:
+async def test_replay_compares_nothing_if_older_events_matter(owner: Person, dashboard: Dashboard) -> None:
     await run(dashboard.conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="invoice.payment_succeeded")
     said = await replay(owner)
     assert "Not compared." in said
@@ -92,9 +88,7 @@ async def test_where_the_newest_events_do_not_say_everything_nothing_is_compared
     assert BY_COMMAND in said
 
 
-async def test_one_replay_at_a_time_is_carried_out_and_none_goes_on_for_long(
-    dashboard: Dashboard, owner: Person
-) -> None:
+async def test_replays_are_bounded_in_number_and_time(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated())
     page = await owner.open(REPLAY)
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
@@ -110,7 +104,7 @@ async def test_one_replay_at_a_time_is_carried_out_and_none_goes_on_for_long(
     assert "No difference." in (await owner.send(overdue)).text
 
 
-async def test_only_owners_are_shown_the_way_to_the_replay(dashboard: Dashboard) -> None:
+async def test_only_owners_see_the_link_to_the_replay(dashboard: Dashboard) -> None:
     for user in (ADAM, MIA):
         visitor = await dashboard.sign_in(user)
         assert "replay" not in (await visitor.open(f"{AT_ACME}/events")).html

@@ -1,4 +1,4 @@
-"""Sessions of the dashboard: what their cookie is worth, how long, and what the provider's word has to do with it."""
+"""Sessions of the dashboard: cookie, lifetime, and silent renewal at the provider."""
 
 import base64
 from datetime import timedelta
@@ -14,7 +14,7 @@ from tests.integration.dashboard.signing_in import HOME, Browser, at_provider
 from tests.support.app import BASE_URL, running_app
 
 
-async def test_session_that_somebody_has_put_there_is_never_taken_over(browser: Browser) -> None:
+async def test_sign_in_never_takes_over_a_planted_session(browser: Browser) -> None:
     await browser.sign_in()
     first = browser.cookie
     assert first
@@ -25,7 +25,7 @@ async def test_session_that_somebody_has_put_there_is_never_taken_over(browser: 
     assert second != first
     browser.client.cookies.clear()
     browser.client.cookies.set("tenantry_session", first, domain="tenantry.test")
-    assert (await browser.client.get(HOME)).status_code == 303  # the one before has ended
+    assert (await browser.client.get(HOME)).status_code == 303  # the previous session has ended
 
 
 async def test_signing_out_ends_every_copy_of_the_cookie(browser: Browser) -> None:
@@ -42,19 +42,19 @@ async def test_signing_out_ends_every_copy_of_the_cookie(browser: Browser) -> No
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_following_a_link_signs_nobody_out(browser: Browser, method: str) -> None:
+async def test_link_cannot_sign_a_user_out(browser: Browser, method: str) -> None:
     await browser.sign_in()
     assert (await browser.client.request(method, "/sign-out")).status_code == 405
     assert (await browser.client.get(HOME)).status_code == 200
 
 
-async def test_session_that_is_not_used_ends(browser: Browser) -> None:
+async def test_idle_session_ends(browser: Browser) -> None:
     await browser.sign_in()
     browser.clock.now += IDLE
     assert (await browser.client.get(HOME)).headers["location"].startswith("/sign-in?")
 
 
-async def test_session_that_is_used_ends_all_the_same_in_the_end(browser: Browser) -> None:
+async def test_session_in_use_ends_after_its_maximum_age(browser: Browser) -> None:
     await browser.sign_in()
     began = browser.clock.now
     while browser.clock.now < began + ABSOLUTE - PROOF_GOOD_FOR:
@@ -67,13 +67,13 @@ async def test_session_that_is_used_ends_all_the_same_in_the_end(browser: Browse
 
 
 async def renewed(browser: Browser, **claims: Any) -> httpx2.Response:
-    """Let the provider vouch again for whoever is signed in there."""
+    """Renew the sign-in at the provider."""
     await browser.start(HOME, silent="1")
     browser.give(access=claims)
     return await browser.come_back()
 
 
-async def test_provider_is_asked_again_for_its_word_without_the_user(browser: Browser) -> None:
+async def test_stale_sign_in_is_renewed_silently(browser: Browser) -> None:
     await browser.sign_in()
     before = browser.cookie
     browser.clock.now += PROOF_GOOD_FOR
@@ -83,13 +83,13 @@ async def test_provider_is_asked_again_for_its_word_without_the_user(browser: Br
     answer = await renewed(browser, org_role="member")
     assert browser.asked["prompt"] == "none"
     assert answer.status_code == 303
-    assert browser.cookie == before  # other pages may be under way with it
+    assert browser.cookie == before  # concurrent requests may still use it
     assert (await browser.client.get("/orgs/acme/settings/api-keys")).status_code == 403
     assert (await browser.client.get(HOME)).status_code == 200
 
 
 @pytest.mark.parametrize("error", ["login_required", "interaction_required", "consent_required"])
-async def test_who_is_not_signed_in_at_the_provider_any_more_is_asked(browser: Browser, error: str) -> None:
+async def test_renewal_without_a_provider_session_asks_the_user(browser: Browser, error: str) -> None:
     await browser.sign_in()
     browser.clock.now += PROOF_GOOD_FOR
     await browser.start(HOME, silent="1")
@@ -99,21 +99,21 @@ async def test_who_is_not_signed_in_at_the_provider_any_more_is_asked(browser: B
     assert "prompt" not in browser.asked
 
 
-async def test_another_person_at_the_provider_does_not_take_over_unasked(browser: Browser) -> None:
+async def test_renewal_by_another_user_asks_first(browser: Browser) -> None:
     await browser.sign_in()
     browser.clock.now += PROOF_GOOD_FOR
     await browser.start(HOME, silent="1")
-    browser.give(access={"sub": "somebody", "org_id": "other"}, sub="somebody")
+    browser.give(access={"sub": "other-user", "org_id": "other"}, sub="other-user")
     led = await browser.come_back()
     assert led.headers["location"] == f"/sign-in/start?return_to={quote(HOME, safe='')}"
     await browser.start()
-    browser.give(access={"sub": "somebody", "org_id": "other"}, sub="somebody")
+    browser.give(access={"sub": "other-user", "org_id": "other"}, sub="other-user")
     await browser.come_back()
     assert (await browser.client.get("/orgs/acme/")).status_code == 404
     assert (await browser.client.get("/orgs/other/")).status_code == 200
 
 
-async def test_renewal_signs_nobody_in(browser: Browser) -> None:
+async def test_renewal_never_begins_a_session(browser: Browser) -> None:
     await browser.sign_in()
     await browser.client.post("/sign-out", data={"form_token": await browser.form_token()})
     led = await renewed(browser)
@@ -136,7 +136,7 @@ async def test_session_that_ends_while_it_is_renewed_stays_ended(browser: Browse
     assert (await browser.client.get(HOME)).headers["location"].startswith("/sign-in?")
 
 
-async def test_word_of_the_provider_that_is_too_old_is_none_for_hand_made_requests(browser: Browser) -> None:
+async def test_stale_sign_in_is_rejected_for_scripts_and_forms(browser: Browser) -> None:
     await browser.sign_in()
     form_token = await browser.form_token()
     browser.clock.now += PROOF_GOOD_FOR
@@ -149,7 +149,7 @@ async def test_word_of_the_provider_that_is_too_old_is_none_for_hand_made_reques
     assert (await browser.client.post("/sign-out", data={"form_token": form_token})).status_code == 303
 
 
-async def test_session_of_another_identity_provider_is_over(browser: Browser) -> None:
+async def test_session_of_another_identity_provider_is_rejected(browser: Browser) -> None:
     await browser.sign_in()
     async with at_provider(browser.conninfo) as later:
         later.clock.now = browser.clock.now
@@ -157,7 +157,7 @@ async def test_session_of_another_identity_provider_is_over(browser: Browser) ->
         assert (await later.client.get("/")).headers["location"].startswith("/sign-in?")
 
 
-async def test_who_is_signed_in_is_told_neither_to_sign_in_nor_that_they_are_out(browser: Browser) -> None:
+async def test_signed_in_user_is_redirected_from_the_sign_in_pages(browser: Browser) -> None:
     await browser.sign_in()
     assert (await browser.client.get("/sign-in?return_to=/orgs/acme/billing")).headers[
         "location"
@@ -178,12 +178,12 @@ async def test_cookie_is_nowhere_in_the_database(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "A" * 64, "ü" * 8, "A" * 5000, "=" * 64])
-async def test_made_up_cookie_is_nobodys(browser: Browser, cookie: str) -> None:
+async def test_forged_cookie_is_rejected(browser: Browser, cookie: str) -> None:
     answer = await browser.client.get(HOME, headers=[(b"cookie", f"tenantry_session={cookie}".encode())])
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?return_to=%2Forgs%2Facme")
 
 
-async def test_made_up_cookie_costs_no_question_to_the_database(conninfo: str) -> None:
+async def test_forged_cookie_does_not_reach_the_database(conninfo: str) -> None:
     async with running_app(conninfo, BASE_URL=BASE_URL) as client, await psycopg.AsyncConnection.connect(
         conninfo, autocommit=True
     ) as connection:  # fmt: skip
@@ -192,7 +192,7 @@ async def test_made_up_cookie_costs_no_question_to_the_database(conninfo: str) -
     assert answer.status_code == 303
 
 
-async def test_cookie_is_no_credential_of_the_api(browser: Browser) -> None:
+async def test_cookie_is_not_a_credential_for_the_api(browser: Browser) -> None:
     await browser.sign_in()
     answer = await browser.client.get("/api/v1/projects")
     assert (answer.status_code, answer.json()["code"]) == (401, "missing_credential")

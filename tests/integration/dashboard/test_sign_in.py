@@ -1,4 +1,4 @@
-"""Signing in to the dashboard, at an identity provider that says whatever a test wants it to say."""
+"""Signing in to the dashboard at an identity provider with scripted answers."""
 
 import base64
 import gzip
@@ -24,13 +24,13 @@ from tests.support.logs import watched
 
 
 def refused(answer: httpx2.Response, status: int = 400) -> bool:
-    """Whether the sign-in ended on its own page, and nobody is signed in."""
+    """Whether the sign-in ended on the sign-in page without a session."""
     return answer.status_code == status and "<h1>Sign in</h1>" in answer.text and "tenantry_session" not in str(
         answer.headers.get_list("set-cookie")
     )  # fmt: skip
 
 
-async def test_provider_is_asked_for_a_code_with_pkce_state_and_nonce(browser: Browser) -> None:
+async def test_authorization_request_has_pkce_state_and_nonce(browser: Browser) -> None:
     answer = await browser.start()
     assert answer.headers["location"].startswith(f"{browser.issuer.url}/authorize?tenant=x&")
     asked = browser.asked
@@ -45,7 +45,7 @@ async def test_provider_is_asked_for_a_code_with_pkce_state_and_nonce(browser: B
     assert asked["nonce"] not in str(answer.headers.get_list("set-cookie"))
 
 
-async def test_who_signs_in_gets_to_where_they_wanted_with_a_cookie_that_no_script_reads(browser: Browser) -> None:
+async def test_sign_in_redirects_back_and_sets_an_http_only_cookie(browser: Browser) -> None:
     answer = await browser.sign_in("/orgs/acme/settings/api-keys?status=active", name="Olivia <b>Owner</b>")
     assert (answer.status_code, answer.headers["location"]) == (303, "/orgs/acme/settings/api-keys?status=active")
     [cookie] = [one for one in answer.headers.get_list("set-cookie") if one.startswith("tenantry_session=")]
@@ -55,10 +55,10 @@ async def test_who_signs_in_gets_to_where_they_wanted_with_a_cookie_that_no_scri
     page = await browser.client.get(HOME)
     assert page.status_code == 200
     assert "Olivia &lt;b&gt;Owner&lt;/b&gt;" in page.text
-    assert list(browser.client.cookies) == ["tenantry_session"]  # what belonged to the sign-in is gone
+    assert list(browser.client.cookies) == ["tenantry_session"]  # the sign-in's cookie is deleted
 
 
-async def test_over_https_cookies_are_of_this_host_alone(conninfo: str) -> None:
+async def test_cookies_over_https_are_limited_to_the_host(conninfo: str) -> None:
     async with at_provider(conninfo, base_url="https://tenantry.test") as browser:
         browser.client.base_url = httpx2.URL("https://tenantry.test")
         begun = await browser.start()
@@ -88,9 +88,7 @@ async def test_over_https_cookies_are_of_this_host_alone(conninfo: str) -> None:
         {"code": "", "error": "server_error", "error_description": "<script>alert(1)</script>"},
     ],
 )
-async def test_answer_that_is_not_the_providers_to_this_browser_signs_nobody_in(
-    browser: Browser, changes: dict[str, str]
-) -> None:
+async def test_callback_with_wrong_parameters_is_rejected(browser: Browser, changes: dict[str, str]) -> None:
     await browser.start()
     browser.give()
     answer = await browser.come_back(**changes)
@@ -99,22 +97,20 @@ async def test_answer_that_is_not_the_providers_to_this_browser_signs_nobody_in(
     assert (await browser.client.get(HOME)).headers["location"].startswith("/sign-in?")
 
 
-async def test_answer_without_an_issuer_is_taken_unless_the_provider_says_that_it_names_itself(
-    browser: Browser,
-) -> None:
+async def test_callback_without_issuer_is_accepted_unless_the_provider_announces_it(browser: Browser) -> None:
     await browser.start()
     browser.give()
     assert (await browser.come_back(iss="")).status_code == 303
 
 
-async def test_answer_to_another_browser_signs_nobody_in(browser: Browser) -> None:
+async def test_callback_in_another_browser_is_rejected(browser: Browser) -> None:
     await browser.start()
     browser.give()
     browser.client.cookies.clear()
     assert refused(await browser.come_back())
 
 
-async def test_sign_ins_that_are_never_finished_make_room_for_new_ones(browser: Browser) -> None:
+async def test_unfinished_sign_ins_make_room_for_new_ones(browser: Browser) -> None:
     begun = []
     for _ in range(50):
         browser.clock.now += timedelta(seconds=1)
@@ -130,7 +126,7 @@ async def test_sign_ins_that_are_never_finished_make_room_for_new_ones(browser: 
     assert refused(await browser.come_back())
 
 
-async def test_sign_ins_under_way_fit_into_the_smallest_header_that_servers_take(browser: Browser) -> None:
+async def test_pending_sign_ins_fit_into_a_small_header(browser: Browser) -> None:
     await browser.sign_in()
     longest = "/orgs/acme/settings/audit?actorId=" + "x" * 960
     for _ in range(20):
@@ -141,7 +137,7 @@ async def test_sign_ins_under_way_fit_into_the_smallest_header_that_servers_take
     assert (await browser.come_back()).headers["location"] == longest
 
 
-async def test_sign_ins_that_took_too_long_are_taken_away_by_the_next(browser: Browser) -> None:
+async def test_next_sign_in_deletes_expired_ones(browser: Browser) -> None:
     await browser.start()
     browser.client.cookies.set("tenantry_sign_in_made_up", "x", domain="tenantry.test")
     browser.clock.now += timedelta(minutes=10)
@@ -149,13 +145,13 @@ async def test_sign_ins_that_took_too_long_are_taken_away_by_the_next(browser: B
     assert list(browser.client.cookies) == [f"tenantry_sign_in_{browser.asked['state'][:12]}"]
 
 
-async def test_answer_is_good_once(browser: Browser) -> None:
+async def test_callback_works_once(browser: Browser) -> None:
     await browser.sign_in()
     browser.client.cookies.delete("tenantry_session")
     assert refused(await browser.come_back())
 
 
-async def test_who_is_signed_in_is_led_on_by_an_answer_that_comes_twice(browser: Browser) -> None:
+async def test_repeated_callback_redirects_a_signed_in_user(browser: Browser) -> None:
     await browser.start("/orgs/acme/projects")
     begun = dict(browser.client.cookies)
     browser.give()
@@ -163,12 +159,12 @@ async def test_who_is_signed_in_is_led_on_by_an_answer_that_comes_twice(browser:
     gone = await browser.come_back()
     assert (gone.status_code, gone.headers["location"]) == (303, "/")
     browser.client.cookies.update(begun)
-    browser.answer({"error": "invalid_grant"}, 400)  # a code is good once
+    browser.answer({"error": "invalid_grant"}, 400)  # a code works once
     kept = await browser.come_back()
     assert (kept.status_code, kept.headers["location"]) == (303, "/orgs/acme/projects")
 
 
-async def test_a_failure_to_vouch_again_is_told_on_the_page_to_sign_in(browser: Browser) -> None:
+async def test_failed_renewal_is_shown_on_the_sign_in_page(browser: Browser) -> None:
     await browser.sign_in()
     browser.clock.now += PROOF_GOOD_FOR
     await browser.start(silent="1")
@@ -176,7 +172,7 @@ async def test_a_failure_to_vouch_again_is_told_on_the_page_to_sign_in(browser: 
 
 
 @pytest.mark.parametrize("error", ["login_required", "interaction_required", "consent_required"])
-async def test_provider_that_may_ask_and_does_not_ends_the_sign_in_with_a_word(browser: Browser, error: str) -> None:
+async def test_interaction_error_of_an_interactive_sign_in_is_shown(browser: Browser, error: str) -> None:
     await browser.start()
     with watched("tenantry.dashboard.sign_in") as log:
         answer = await browser.come_back(code="", error=error)
@@ -185,7 +181,7 @@ async def test_provider_that_may_ask_and_does_not_ends_the_sign_in_with_a_word(b
     assert log.count("a sign-in failed") == 1
 
 
-async def test_answer_that_comes_too_late_signs_nobody_in(browser: Browser) -> None:
+async def test_late_callback_is_rejected(browser: Browser) -> None:
     await browser.start()
     browser.clock.now += timedelta(minutes=10)
     browser.give()
@@ -208,23 +204,21 @@ async def test_answer_that_comes_too_late_signs_nobody_in(browser: Browser) -> N
         {"iat": timedelta(hours=1), "exp": timedelta(hours=2)},
     ],
 )
-async def test_id_token_of_another_sign_in_client_or_person_signs_nobody_in(
-    browser: Browser, claims: dict[str, Any]
-) -> None:
+async def test_id_token_of_another_sign_in_client_or_user_is_rejected(browser: Browser, claims: dict[str, Any]) -> None:
     now = browser.clock.now
     moments = {name: int((now + value).timestamp()) for name, value in claims.items() if isinstance(value, timedelta)}
     assert refused(await browser.sign_in(**{**claims, **moments}))
 
 
-async def test_id_token_that_nobody_signed_signs_nobody_in(browser: Browser) -> None:
+async def test_unsigned_id_token_is_rejected(browser: Browser) -> None:
     await browser.start()
     browser.give()
     tokens = msgspec.json.decode(browser.issuer.answers[TOKEN].body)
     header, payload, signature = tokens["id_token"].split(".")
     none = base64.urlsafe_b64encode(b'{"alg":"none"}').rstrip(b"=").decode()
-    stranger = signing_key("RS256", "stranger")
+    unknown = signing_key("RS256", "unknown")
     said = {**browser.times(), "sub": USER, "aud": CLIENT_ID}
-    forged = browser.issuer.mint(stranger, claims={**said, "nonce": browser.asked["nonce"]})
+    forged = browser.issuer.mint(unknown, claims={**said, "nonce": browser.asked["nonce"]})
     for id_token in (f"{none}.{payload}.", f"{header}.{payload}.{signature[:-8]}AAAAAAAA", forged, "x.y.z", 7, None):
         await browser.start()
         browser.answer({**tokens, "id_token": id_token})
@@ -250,13 +244,13 @@ async def test_id_token_that_nobody_signed_signs_nobody_in(browser: Browser) -> 
         (503, b'{"error": "temporarily_unavailable"}', 503),
     ],
 )
-async def test_token_endpoint_in_trouble_is_told(browser: Browser, status: int, body: bytes, expected: int) -> None:
+async def test_token_endpoint_error_is_shown(browser: Browser, status: int, body: bytes, expected: int) -> None:
     await browser.start()
     browser.answer(body, status)
     assert refused(await browser.come_back(), expected)
 
 
-async def test_token_endpoint_that_never_ends_its_answer_is_told(browser: Browser) -> None:
+async def test_endless_answer_of_the_token_endpoint_is_an_error(browser: Browser) -> None:
     await browser.start()
     browser.issuer.answers[TOKEN] = Answer(200, b" " * 65_536, ends=False)
     with watched("tenantry.dashboard.sign_in") as log:
@@ -266,14 +260,14 @@ async def test_token_endpoint_that_never_ends_its_answer_is_told(browser: Browse
     assert log.count("answered with more than 262144 bytes") == 1
 
 
-async def test_token_endpoint_that_does_not_answer_is_told(conninfo: str) -> None:
+async def test_silent_token_endpoint_is_an_error(conninfo: str) -> None:
     async with at_provider(conninfo, Timeouts(token_endpoint=0.1)) as browser:
         await browser.start()
         browser.issuer.open.clear()
         assert refused(await browser.come_back(), 503)
 
 
-async def test_token_endpoint_that_leads_elsewhere_is_not_followed(browser: Browser) -> None:
+async def test_redirect_of_the_token_endpoint_is_not_followed(browser: Browser) -> None:
     await browser.start()
     browser.give()
     elsewhere = browser.issuer.answers[TOKEN]
@@ -285,14 +279,14 @@ async def test_token_endpoint_that_leads_elsewhere_is_not_followed(browser: Brow
     assert browser.issuer.fetches["/elsewhere"] == 0
 
 
-async def test_token_endpoint_that_compresses_what_it_was_not_asked_to_is_told(browser: Browser) -> None:
+async def test_compressed_answer_of_the_token_endpoint_is_an_error(browser: Browser) -> None:
     await browser.start()
     bomb = gzip.compress(b" " * 10_000_000)
     browser.issuer.answers[TOKEN] = Answer(200, bomb, {"Content-Encoding": "gzip"})
     assert refused(await browser.come_back())
 
 
-async def test_failed_sign_in_is_logged_without_anything_secret(conninfo: str) -> None:
+async def test_failed_sign_in_is_logged_without_secrets(conninfo: str) -> None:
     secret = "the-secret-of-the-client"
     async with at_provider(conninfo, OIDC_CLIENT_SECRET=secret) as browser:
         await browser.start()
@@ -309,7 +303,7 @@ async def test_failed_sign_in_is_logged_without_anything_secret(conninfo: str) -
         assert hidden not in answer.text
 
 
-async def test_client_proves_itself_to_the_provider_with_the_id_and_secret_of_the_settings(conninfo: str) -> None:
+async def test_client_authenticates_with_the_configured_id_and_secret(conninfo: str) -> None:
     async with at_provider(conninfo, OIDC_CLIENT_SECRET="1+1 two words", OIDC_CLIENT_ID="a client%3A1") as browser:
         await browser.start()
         browser.give(aud="a client%3A1")
@@ -318,17 +312,17 @@ async def test_client_proves_itself_to_the_provider_with_the_id_and_secret_of_th
 
 
 @pytest.mark.parametrize("secret", ["a:b", "100%", "1+1", "two words", "sécret-密", "%3A%2B", "a&b=c;d/e~"])
-async def test_client_proves_itself_with_any_secret(shared_browser: Browser, secret: str) -> None:
+async def test_client_authenticates_with_any_secret(shared_browser: Browser, secret: str) -> None:
     assert await proof(shared_browser.issuer, CLIENT_ID, secret) == [CLIENT_ID, secret]
 
 
 @pytest.mark.parametrize("client_id", ["https://accounts.example", "a client%3A1", "ünal"])
-async def test_client_proves_itself_with_any_id(shared_browser: Browser, client_id: str) -> None:
+async def test_client_authenticates_with_any_id(shared_browser: Browser, client_id: str) -> None:
     assert await proof(shared_browser.issuer, client_id, "s" * 32) == [client_id, "s" * 32]
 
 
 async def proof(issuer: Issuer, client_id: str, secret: str) -> list[str]:
-    """Sign somebody in at this provider, without the service; return the id and secret that the client has sent."""
+    """Redeem a code at this provider; return the id and secret that the client sent."""
     describe(issuer)
     async with new_http_client() as http:
         config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=client_id)
@@ -349,13 +343,13 @@ async def proof(issuer: Issuer, client_id: str, secret: str) -> list[str]:
 
 
 def credentials_in(authorization: str | None) -> list[str]:
-    """The id and secret in a client's proof: each is encoded as in a form (RFC 6749 section 2.3.1 and appendix B)."""
+    """Decode the client id and secret, each encoded as in a form (RFC 6749 section 2.3.1 and appendix B)."""
     scheme, _, credentials = (authorization or "").partition(" ")
     assert scheme == "Basic"
     return [unquote_plus(part) for part in base64.b64decode(credentials).decode("ascii").split(":")]
 
 
-async def test_provider_that_is_away_is_told(own_browser: Browser) -> None:
+async def test_unavailable_provider_is_shown(own_browser: Browser) -> None:
     await own_browser.start()
     await own_browser.issuer.stop()
     answer = await own_browser.come_back()
@@ -363,7 +357,7 @@ async def test_provider_that_is_away_is_told(own_browser: Browser) -> None:
     assert "cannot be reached" in answer.text
 
 
-async def test_opaque_access_token_leaves_the_word_to_the_id_token(browser: Browser) -> None:
+async def test_id_token_is_used_if_the_access_token_is_opaque(browser: Browser) -> None:
     await browser.start()
     browser.give(org_id="acme", org_role="member")
     tokens = msgspec.json.decode(browser.issuer.answers[TOKEN].body)
@@ -382,34 +376,32 @@ async def test_opaque_access_token_leaves_the_word_to_the_id_token(browser: Brow
         "/" + "x" * 1000, "/" + "x" * 5000, "",
     ],
 )  # fmt: skip
-async def test_nobody_is_led_to_another_site(browser: Browser, path: str) -> None:
+async def test_return_address_cannot_leave_the_site(browser: Browser, path: str) -> None:
     answer = await browser.sign_in(path)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
 
 
-async def test_page_that_was_wanted_is_shown_after_the_sign_in(browser: Browser) -> None:
+async def test_requested_page_is_shown_after_the_sign_in(browser: Browser) -> None:
     wanted = "/orgs/acme/settings/api-keys?status=active"
     away = await browser.client.get(wanted)
     assert away.headers["location"] == f"/sign-in?return_to={quote(wanted, safe='')}"
     assert f"return_to={quote(wanted, safe='')}" in (await browser.client.get(away.headers["location"])).text
 
 
-async def test_service_that_does_not_know_its_own_name_leads_round_once_at_most(browser: Browser) -> None:
+async def test_wrong_base_url_redirects_at_most_once(browser: Browser) -> None:
     headers = {"host": "127.0.0.1:8000"}
     first = await browser.client.get("/sign-in/start", headers=headers)
     second = await browser.client.get(first.headers["location"], headers=headers)
     assert second.headers["location"].startswith(browser.issuer.url)
 
 
-async def test_name_that_cannot_be_kept_is_no_hindrance(browser: Browser) -> None:
+async def test_name_that_cannot_be_stored_does_not_prevent_the_sign_in(browser: Browser) -> None:
     answer = await browser.sign_in(name="\x00Oli\u202evia")
     assert answer.status_code == 303
     assert "Olivia" in (await browser.client.get(HOME)).text
 
 
-async def test_without_an_identity_provider_the_page_says_how_to_set_it_up_and_counts_as_no_fault(
-    conninfo: str,
-) -> None:
+async def test_missing_identity_provider_shows_the_setup(conninfo: str) -> None:
     async with running_app(conninfo, BASE_URL=BASE_URL) as client:
         answer = await client.get("/", follow_redirects=True)
     assert answer.status_code == 404
@@ -417,12 +409,12 @@ async def test_without_an_identity_provider_the_page_says_how_to_set_it_up_and_c
     assert "OIDC_ISSUER" in answer.text
 
 
-async def test_another_name_of_the_service_leads_to_the_one_that_the_provider_knows(browser: Browser) -> None:
+async def test_sign_in_on_another_host_redirects_to_the_base_url(browser: Browser) -> None:
     answer = await browser.client.get("/sign-in/start?return_to=%2Forgs%2Facme", headers={"host": "localhost:3001"})
     assert answer.headers["location"] == f"{BASE_URL}/sign-in/start?return_to=%2Forgs%2Facme&here=1"
 
 
-async def test_session_of_a_user_whom_nobody_has_made_a_member_shows_what_to_do(browser: Browser) -> None:
+async def test_user_without_an_organization_sees_what_to_do(browser: Browser) -> None:
     await browser.start()
     browser.give(access={"sub": "newcomer", "org_id": None, "org_role": None}, sub="newcomer")
     await browser.come_back()

@@ -1,4 +1,4 @@
-"""A sign-in's state is good for one answer of the provider, at every process; few codes are redeemed at once."""
+"""The state of a sign-in works once across processes; concurrent redemptions are bounded."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -14,7 +14,7 @@ from tests.support.app import BASE_URL, client_of, lifespan, make_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID
 
 
-async def test_state_that_was_used_signs_nobody_in_again(browser: Browser) -> None:
+async def test_used_state_is_rejected(browser: Browser) -> None:
     await browser.start()
     begun = dict(browser.client.cookies)
     browser.give()
@@ -25,7 +25,7 @@ async def test_state_that_was_used_signs_nobody_in_again(browser: Browser) -> No
     assert browser.issuer.fetches[TOKEN] == 1
 
 
-async def test_state_that_failed_is_used_too(browser: Browser) -> None:
+async def test_state_of_a_failed_sign_in_is_used_up(browser: Browser) -> None:
     await browser.start()
     begun = dict(browser.client.cookies)
     browser.give()
@@ -35,7 +35,7 @@ async def test_state_that_failed_is_used_too(browser: Browser) -> None:
     assert browser.issuer.fetches[TOKEN] == 0
 
 
-async def test_answers_that_come_at_once_sign_in_one_browser(browser: Browser) -> None:
+async def test_concurrent_callbacks_sign_in_one_browser(browser: Browser) -> None:
     await browser.start()
     browser.give()
     begun = dict(browser.client.cookies)
@@ -49,7 +49,7 @@ async def test_answers_that_come_at_once_sign_in_one_browser(browser: Browser) -
     assert browser.issuer.fetches[TOKEN] == 1
 
 
-async def test_state_counts_once_for_all_processes(browser: Browser) -> None:
+async def test_state_works_once_across_processes(browser: Browser) -> None:
     await browser.start()
     begun = dict(browser.client.cookies)
     browser.give()
@@ -63,7 +63,7 @@ async def test_state_counts_once_for_all_processes(browser: Browser) -> None:
     assert browser.issuer.fetches[TOKEN] == 1
 
 
-async def test_more_redemptions_than_a_process_makes_at_once_are_told_to_come_again(browser: Browser) -> None:
+async def test_too_many_concurrent_redemptions_are_asked_to_retry(browser: Browser) -> None:
     async with AsyncExitStack() as stack:
         begun = []
         for _ in range(MOST_REDEMPTIONS + 1):
@@ -81,7 +81,7 @@ async def test_more_redemptions_than_a_process_makes_at_once_are_told_to_come_ag
         browser.give()
         browser.issuer.open.set()
         await asyncio.gather(*waiting)
-        assert (await client.get(CALLBACK, params=query)).status_code == 303  # its state was not used
+        assert (await client.get(CALLBACK, params=query)).status_code == 303  # its state is still unused
     assert browser.issuer.fetches[TOKEN] == MOST_REDEMPTIONS + 1
 
 

@@ -1,4 +1,4 @@
-"""A form is carried out only for somebody who may do it once the form has arrived as a whole, on every page."""
+"""Every page authorizes a form as of the moment when its body is complete."""
 
 from typing import Final
 from urllib.parse import urlencode
@@ -11,7 +11,7 @@ NEW_PROJECT: Final = f"{AT_ACME}/projects/new"
 
 
 async def begin(dashboard: Dashboard, person: Person, path: str, **fields: str) -> SlowRequest:
-    """A form of which half was sent."""
+    """Send half of a form."""
     body = urlencode({"form_token": await person.form_token(), "once": "x" * 22, **fields}).encode()
     headers = {
         "Cookie": "; ".join(f"{name}={value}" for name, value in person.client.cookies.items()),
@@ -21,9 +21,9 @@ async def begin(dashboard: Dashboard, person: Person, path: str, **fields: str) 
     return await SlowRequest.begin(dashboard.url, "POST", path, body, headers)
 
 
-async def test_session_that_has_ended_sends_no_form_of_any_page(dashboard: Dashboard) -> None:
+async def test_ended_session_rejects_every_form(dashboard: Dashboard) -> None:
     here, elsewhere = await dashboard.sign_in(), await dashboard.sign_in()
-    addresses = sorted(form_addresses() - {"/sign-out", "/confirm-address"})  # these need no session
+    addresses = sorted(form_addresses() - {"/sign-out", "/confirm-address"})  # need no session
     assert len(addresses) > 10
     begun = [
         (address, await begin(dashboard, here, address.replace("{org_id}", ACME))) for address in addresses
@@ -35,7 +35,7 @@ async def test_session_that_has_ended_sends_no_form_of_any_page(dashboard: Dashb
     assert answers == [(address, 401) for address in addresses]
 
 
-async def test_session_that_has_ended_creates_no_project(dashboard: Dashboard) -> None:
+async def test_ended_session_creates_no_project(dashboard: Dashboard) -> None:
     here, elsewhere = await dashboard.sign_in(), await dashboard.sign_in()
     request = await begin(dashboard, here, NEW_PROJECT, name="too late")
     await elsewhere.force(f"{AT_ACME}/profile/end-others")
@@ -43,7 +43,7 @@ async def test_session_that_has_ended_creates_no_project(dashboard: Dashboard) -
     assert (await dashboard.call("GET", "/projects"))["data"] == []
 
 
-async def test_member_who_was_made_less_changes_no_tenant(dashboard: Dashboard) -> None:
+async def test_demoted_member_changes_no_tenant(dashboard: Dashboard) -> None:
     member = (await dashboard.add_member(ADAM.sub, "admin")).rpartition("/")[2]
     adam = await dashboard.sign_in(ADAM)
     request = await begin(dashboard, adam, f"{AT_ACME}/billing/portal")
@@ -51,7 +51,7 @@ async def test_member_who_was_made_less_changes_no_tenant(dashboard: Dashboard) 
     assert (await request.finish())[0] == 403
 
 
-async def test_member_who_was_removed_creates_no_project(dashboard: Dashboard) -> None:
+async def test_removed_member_creates_no_project(dashboard: Dashboard) -> None:
     member = (await dashboard.add_member(ADAM.sub, "admin")).rpartition("/")[2]
     adam = await dashboard.sign_in(ADAM)
     request = await begin(dashboard, adam, NEW_PROJECT, name="too late")
@@ -60,7 +60,7 @@ async def test_member_who_was_removed_creates_no_project(dashboard: Dashboard) -
     assert (await dashboard.call("GET", "/projects"))["data"] == []
 
 
-async def test_slow_form_of_somebody_who_may_is_carried_out(dashboard: Dashboard) -> None:
+async def test_slow_form_of_an_authorized_user_is_processed(dashboard: Dashboard) -> None:
     request = await begin(dashboard, await dashboard.sign_in(), NEW_PROJECT, name="in time")
     assert (await request.finish())[0] == 303
     assert [one["name"] for one in (await dashboard.call("GET", "/projects"))["data"]] == ["in time"]

@@ -1,8 +1,8 @@
-// What pages gain by script. Every page is complete without it.
+// Enhances pages. Every page works without it.
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-// Moments as the reader's own clock and language have them, unless in UTC; the exact one stays in the title.
+// Show times in the reader's time zone and language, except where UTC is required; the title stays exact.
 const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 const second = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
@@ -15,7 +15,7 @@ export const localize = (within) => {
 };
 localize(document);
 
-// A secret that is shown once: ask before the page is left, until it has been copied or the box is ticked.
+// A secret is shown once: ask before the user leaves the page, until it is copied or the box is checked.
 const guarded = document.querySelector("[data-guard]");
 const saved = guarded && document.getElementById(guarded.dataset.guard);
 if (guarded) {
@@ -24,11 +24,11 @@ if (guarded) {
   });
 }
 
-// Copying, where the browser lets pages copy.
+// Copy buttons, if the browser allows copying.
 if (navigator.clipboard) {
   for (const button of all("[data-copy]")) {
     button.hidden = false;
-    const word = button.firstChild; // what is copied stands behind it
+    const word = button.firstChild; // the hidden label follows it
     const label = word.data;
     button.addEventListener("click", async () => {
       const source = button.parentElement.querySelector("code");
@@ -36,8 +36,8 @@ if (navigator.clipboard) {
         await navigator.clipboard.writeText(source.textContent);
       } catch {
         getSelection().selectAllChildren(source);
-        word.data = "Not copied: selected";
-        return announce("Could not be copied. It is selected: copy it by hand.");
+        word.data = "Selected, not copied";
+        return announce("Copying failed. The text is selected: copy it with the keyboard.");
       }
       if (guarded && source.textContent.includes(guarded.querySelector("code").textContent)) saved.checked = true;
       word.data = "Copied";
@@ -47,7 +47,7 @@ if (navigator.clipboard) {
   }
 }
 
-// Asks for something without a person having done anything, and says so: some browsers do not.
+// Request without a user's action. The header tells the server so, because some browsers do not.
 const ask = (address, method = "GET") =>
   fetch(address, { method, headers: { Accept: "text/html", "X-Requested-With": "fetch" } }).catch(() => null);
 
@@ -66,7 +66,7 @@ function announce(text) {
   region.textContent = text;
 }
 
-// What stands in a part of the page gives way to what a newer page has there; the focus stays where it was.
+// Replace a part of the page by that of a newer page, and keep the focus.
 const renew = (part, newer) => {
   const is = (one) => one.getAttribute("href") ?? one.textContent;
   const focused = part.contains(document.activeElement) && is(document.activeElement);
@@ -77,7 +77,7 @@ const renew = (part, newer) => {
   (same ?? Object.assign(part, { tabIndex: -1 })).focus({ preventScroll: true });
 };
 
-// A link with data-dialog opens the dialog of that id instead of its own page.
+// A link with data-dialog opens the dialog of that id instead of the linked page.
 for (const link of all("a[data-dialog]")) {
   const dialog = document.getElementById(link.dataset.dialog);
   if (!dialog) continue;
@@ -93,7 +93,7 @@ for (const button of all("[data-close]")) {
   button.addEventListener("click", () => button.closest("dialog").close());
 }
 
-// Menus close like menus.
+// Close menus on Escape, on clicks outside and when the focus leaves.
 for (const menu of all("details.menu")) {
   menu.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !menu.open) return;
@@ -104,12 +104,12 @@ for (const menu of all("details.menu")) {
     if (!menu.contains(event.target)) menu.open = false;
   });
   menu.addEventListener("focusout", (event) => {
-    // to nothing: where a click focuses no link, it has yet to reach the one in the menu
+    // no target: in browsers where a click focuses no link, the click must still reach the link in the menu
     if (event.relatedTarget && !menu.contains(event.relatedTarget)) menu.open = false;
   });
 }
 
-// What holds until a moment is asked for again after it.
+// Reload a part of the page at the time from which it is outdated.
 for (const part of all("[data-until]")) {
   const check = async () => {
     const [page] = await load(location.href);
@@ -120,16 +120,16 @@ for (const part of all("[data-until]")) {
   setTimeout(check, new Date(part.dataset.until) - Date.now() + 1000);
 }
 
-// What the address asks for has happened: a reload does not wait for it.
-const settle = (part) => part.dataset.then && history.replaceState(null, "", part.dataset.then);
-all("[data-then]").forEach(settle);
+// The awaited change has happened: remove it from the address, so that a reload does not wait again.
+const stopAwaiting = (part) => part.dataset.then && history.replaceState(null, "", part.dataset.then);
+all("[data-then]").forEach(stopAwaiting);
 
-// Something that will change by itself soon: while it is looked at, the page is asked for again until it is done.
+// Poll for an expected change while the page is visible.
 const waiting = document.querySelector("[data-poll]:not([data-done])");
 if (waiting) {
   const hint = waiting.querySelector("[data-hint]");
   const before = hint.textContent;
-  const [FIRST, PATIENCE] = [2000, 20 * 60000];
+  const [FIRST, LONGEST_WAIT] = [2000, 20 * 60000];
   let [since, pause, timer] = [Date.now(), FIRST, 0];
   const later = () => {
     clearTimeout(timer);
@@ -144,9 +144,9 @@ if (waiting) {
     if (part && "done" in part.dataset) {
       waiting.dataset.done = "";
       renew(waiting, part);
-      settle(part);
+      stopAwaiting(part);
       for (const one of all("[data-with-it]")) renew(one, page.getElementById(one.id));
-    } else if (answer?.status === 401 || Date.now() - since > PATIENCE) hint.textContent = "No longer checking.";
+    } else if (answer?.status === 401 || Date.now() - since > LONGEST_WAIT) hint.textContent = "No longer checking.";
     else later();
   };
   document.addEventListener("visibilitychange", () => {
@@ -159,7 +159,7 @@ if (waiting) {
   later();
 }
 
-// A form is sent once, however fast its button is pressed: an answer that shows a secret must not be lost to a second.
+// Submit a form once, even on a double click: a second answer would replace the one that shows a secret.
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post") return;
@@ -168,7 +168,7 @@ document.addEventListener("submit", (event) => {
   setTimeout(() => { delete form.dataset.sent; }, 5000);
 });
 
-// What follows from the ledger, while it is looked at: told that there is news, the page asks for its part again.
+// While the page is visible, reload its part when the event stream reports news.
 const ledger = document.querySelector("[data-live]");
 if (ledger) {
   const state = document.querySelector("[data-live-state]");
@@ -178,7 +178,7 @@ if (ledger) {
   let again = 0;
   let pause = FIRST;
   let heard = 0;
-  let patience = 45000;
+  let silenceLimit = 45000;
   let asking = Promise.resolve();
   const say = (text, kind) => {
     Object.assign(state, { textContent: text, className: `tag ${kind}`, hidden: false });
@@ -194,14 +194,14 @@ if (ledger) {
     stop();
     say("Live updates stopped", "amber");
   };
-  // Ever more rarely, and not at the same moment as all other pages after a restart.
+  // Back off, with jitter: after a restart, all pages reconnect.
   const later = () => {
     again = setTimeout(retry, pause * (0.75 + Math.random() / 2));
     pause = Math.min(2 * pause, LONGEST);
   };
   const lost = () => {
     stop();
-    say("Connecting again", "amber");
+    say("Reconnecting", "amber");
     later();
   };
   const retry = async () => {
@@ -211,7 +211,7 @@ if (ledger) {
     else if (answer?.ok) start();
     else lost();
   };
-  const told = (part) => all("[data-telling]", part).map((one) => one.textContent).join();
+  const announcedText = (part) => all("[data-telling]", part).map((one) => one.textContent).join();
   const refresh = async () => {
     const [page] = await load(ledger.dataset.from);
     const part = page && page.getElementById(ledger.id);
@@ -223,7 +223,7 @@ if (ledger) {
     document.getElementById("notices").replaceChildren(...page.getElementById("notices").childNodes);
     const height = ledger.offsetHeight;
     localize(part);
-    const said = (!waiting || "done" in waiting.dataset) && told(ledger) !== told(part) && part.dataset.news;
+    const said = (!waiting || "done" in waiting.dataset) && announcedText(ledger) !== announcedText(part) && part.dataset.news;
     renew(ledger, part);
     if (said) announce(said);
     if (scrollY > ledger.offsetTop) scrollBy({ top: ledger.offsetHeight - height, behavior: "instant" });
@@ -236,7 +236,7 @@ if (ledger) {
     source.onerror = lost;
     source.addEventListener("live", (event) => {
       heard = Date.now();
-      patience = 3000 * event.data;
+      silenceLimit = 3000 * event.data;
       pause = FIRST;
       say("Live", "green");
     });
@@ -247,17 +247,17 @@ if (ledger) {
     source.addEventListener("bye", (event) => {
       stopped();
       if (event.data !== "renew") return;
-      pause = Math.max(pause, TO_RENEW); // that takes a visit of a page, in this tab or another one
+      pause = Math.max(pause, TO_RENEW); // the user must open a page first, in this tab or another one
       later();
     });
   };
   const wake = () => document.hidden || start();
-  // A browser has few connections to one host: a page that nobody sees needs none.
+  // Browsers allow few connections to one host: a hidden page closes its stream.
   document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
   addEventListener("pagehide", stop);
   addEventListener("pageshow", (event) => event.persisted && wake());
   addEventListener("online", wake);
-  // After a sleep, or a way that went dead, nothing says that nothing comes any more.
-  setInterval(() => source && Date.now() - heard > patience && start(), 5000);
+  // After a sleep or a broken connection, the browser reports no error: reconnect if nothing arrives.
+  setInterval(() => source && Date.now() - heard > silenceLimit && start(), 5000);
   wake();
 }

@@ -1,4 +1,4 @@
-"""What people with a browser are answered where there is nothing, and where their role does not reach."""
+"""Error pages: unknown addresses, and missing permissions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,14 +25,14 @@ PROGRAMS: tuple[dict[str, str], ...] = (
 
 @pytest.fixture(scope="module")
 async def client(postgres: PostgresServer) -> AsyncIterator[httpx2.AsyncClient]:
-    """The service without an identity provider, which these requests change nothing of."""
+    """The service without an identity provider; these requests change nothing."""
     with postgres.database() as conninfo:
         async with running_app(conninfo) as client:
             yield client
 
 
 def is_page(answer: httpx2.Response) -> bool:
-    """Whether this is one of our pages, with a way back and the headers of every page."""
+    """Whether this is a page of the dashboard, with a link back and the headers of every page."""
     return (
         answer.headers["content-type"].startswith("text/html")
         and answer.headers["content-security-policy"].startswith("default-src 'none'")
@@ -41,12 +41,12 @@ def is_page(answer: httpx2.Response) -> bool:
 
 
 def is_problem(answer: httpx2.Response) -> bool:
-    """Whether this is a refusal of the API."""
+    """Whether this is a problem answer of the API."""
     return answer.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/settings/api-keys", "/favicon.ico", "/assets/x/y"])
-async def test_unknown_address_is_a_page_to_a_browser_and_a_problem_to_a_program(
+async def test_unknown_address_answers_browsers_with_a_page_and_programs_with_a_problem(
     client: httpx2.AsyncClient, path: str
 ) -> None:
     page = await client.get(path, headers=BROWSER)
@@ -57,28 +57,26 @@ async def test_unknown_address_is_a_page_to_a_browser_and_a_problem_to_a_program
 
 
 @pytest.mark.parametrize("path", ["/orgs/acme/nothing", "/orgs/acme/settings", "/orgs/a/b/c/d/e"])
-async def test_unknown_address_among_the_pages_is_a_page_to_all(client: httpx2.AsyncClient, path: str) -> None:
+async def test_unknown_address_below_orgs_answers_everyone_with_a_page(client: httpx2.AsyncClient, path: str) -> None:
     answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {(answer.status_code, is_page(answer)) for answer in answers} == {(404, True)}
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/", "/api/v1/nothing", "/api/v1/projects/x/y"])
-async def test_unknown_address_of_the_api_is_a_problem_to_all(client: httpx2.AsyncClient, path: str) -> None:
+async def test_unknown_address_of_the_api_answers_everyone_with_a_problem(
+    client: httpx2.AsyncClient, path: str
+) -> None:
     answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {(answer.status_code, is_problem(answer)) for answer in answers} == {(404, True)}
 
 
 @pytest.mark.parametrize("path", ["/orgs/%00/", f"{AT_ACME}/events/%00", f"{AT_ACME}/projects/%00/edit"])
-async def test_address_that_no_database_could_hold_is_a_page_among_the_pages(
-    client: httpx2.AsyncClient, path: str
-) -> None:
+async def test_invalid_characters_below_orgs_get_a_page(client: httpx2.AsyncClient, path: str) -> None:
     answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {(answer.status_code, is_page(answer)) for answer in answers} == {(404, True)}
 
 
-async def test_address_that_no_database_could_hold_is_answered_elsewhere_as_the_client_reads(
-    client: httpx2.AsyncClient,
-) -> None:
+async def test_invalid_characters_elsewhere_get_what_the_client_accepts(client: httpx2.AsyncClient) -> None:
     page, problem = await client.get("/%00", headers=BROWSER), await client.get("/%00")
     of_the_api = await client.get("/api/v1/projects/%00", headers=BROWSER)
     assert is_page(page)
@@ -97,14 +95,14 @@ async def test_address_that_no_database_could_hold_is_answered_elsewhere_as_the_
         f"{AT_ACME}/settings/members/%ff", f"{AT_ACME}/projects/{'a/' * 2000}",
     ],
 )  # fmt: skip
-async def test_id_that_nothing_could_have_is_that_of_nothing(dashboard: Dashboard, path: str) -> None:
+async def test_impossible_id_is_not_found(dashboard: Dashboard, path: str) -> None:
     answer = await (await dashboard.sign_in()).get(path)
     assert (answer.status_code, is_page(answer)) == (404, True)
     assert "Page not found" in answer.text
     assert "xxx" not in answer.text
 
 
-async def test_query_that_no_page_makes_is_told_without_being_said_again(dashboard: Dashboard) -> None:
+async def test_invalid_query_is_rejected_without_being_repeated(dashboard: Dashboard) -> None:
     visitor = await dashboard.sign_in()
     for path in (
         f"{AT_ACME}/events?type={'x' * 5000}",
@@ -117,7 +115,7 @@ async def test_query_that_no_page_makes_is_told_without_being_said_again(dashboa
         assert "xxx" not in answer.text
 
 
-async def test_database_that_does_not_answer_is_told_with_a_page(conninfo: str, people: Path) -> None:
+async def test_unavailable_database_gets_a_page(conninfo: str, people: Path) -> None:
     async with database_link(conninfo) as link, running_dashboard(link.conninfo, people, HURRIED) as dashboard:
         visitor, token = await dashboard.sign_in(), dashboard.token(OLIVIA)
         link.block()
@@ -130,12 +128,12 @@ async def test_database_that_does_not_answer_is_told_with_a_page(conninfo: str, 
     assert page.headers["retry-after"] == problem.headers["retry-after"] == "1"
 
 
-async def test_what_is_a_page_to_some_and_a_problem_to_others_says_so_to_caches(client: httpx2.AsyncClient) -> None:
+async def test_answers_that_depend_on_accept_have_vary(client: httpx2.AsyncClient) -> None:
     answers = [await client.get("/nothing", headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {answer.headers["vary"] for answer in answers} == {"Accept"}
 
 
-async def test_method_that_an_address_does_not_answer_is_told_likewise(client: httpx2.AsyncClient) -> None:
+async def test_unsupported_method_gets_a_page(client: httpx2.AsyncClient) -> None:
     page = await client.put("/sign-in", headers=BROWSER)
     among_the_pages = await client.delete(f"{AT_ACME}/projects")
     problem = await client.put("/sign-in")
@@ -147,7 +145,7 @@ async def test_method_that_an_address_does_not_answer_is_told_likewise(client: h
         assert (answer.status_code, is_problem(answer)) == (405, True)
 
 
-async def test_object_that_the_api_does_not_find_is_a_problem_to_a_browser_too(dashboard: Dashboard) -> None:
+async def test_missing_object_of_the_api_is_a_problem_in_a_browser_too(dashboard: Dashboard) -> None:
     answer = await dashboard.api.get("/api/v1/projects/proj_0", headers=BROWSER)
     assert (answer.status_code, is_problem(answer)) == (401, True)
 
@@ -163,7 +161,7 @@ async def test_object_that_the_api_does_not_find_is_a_problem_to_a_browser_too(d
         ("/events/evt_1/payload", "manage billing"),
     ],
 )
-async def test_member_is_told_what_their_role_lacks_and_who_has_it(dashboard: Dashboard, path: str, words: str) -> None:
+async def test_member_sees_the_missing_permission_and_who_has_it(dashboard: Dashboard, path: str, words: str) -> None:
     page = await (await dashboard.sign_in(MIA)).open(AT_ACME + path)
     assert page.status == 403
     assert f"Your role, member, can't {words}. Ask an owner or admin of the organization." in page.text
@@ -175,7 +173,7 @@ async def test_member_is_told_what_their_role_lacks_and_who_has_it(dashboard: Da
     ("path", "words"), [("/settings/transfer", "transfer the organization"), ("/events/replay", "replay the ledger")]
 )
 @pytest.mark.parametrize(("user", "role"), [(MIA, "member"), (ADAM, "admin")])
-async def test_what_is_for_owners_alone_is_refused_with_the_word_that_only_an_owner_can(
+async def test_owner_only_page_names_the_owner(
     dashboard: Dashboard, path: str, words: str, user: DemoUser, role: str
 ) -> None:
     page = await (await dashboard.sign_in(user)).open(AT_ACME + path)
@@ -184,7 +182,7 @@ async def test_what_is_for_owners_alone_is_refused_with_the_word_that_only_an_ow
     assert f"{AT_ACME}/projects" in page.links
 
 
-async def test_page_of_a_suspended_tenant_offers_the_others_and_to_sign_out(dashboard: Dashboard) -> None:
+async def test_page_of_a_suspended_tenant_offers_other_tenants_and_signing_out(dashboard: Dashboard) -> None:
     await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
     await dashboard.accept_invitations()
     olivia = await dashboard.sign_in(OLIVIA)
@@ -198,7 +196,7 @@ async def test_page_of_a_suspended_tenant_offers_the_others_and_to_sign_out(dash
     assert "You are signed out" in (await olivia.send(page, "/sign-out")).text
 
 
-async def test_suspended_tenant_that_is_ones_only_one_is_left_by_signing_out(dashboard: Dashboard) -> None:
+async def test_user_of_a_single_suspended_tenant_can_sign_out(dashboard: Dashboard) -> None:
     await dashboard.operate("PUT", "/tenants/beta", {"name": "Beta", "ownerEmail": "b@x.example", "suspended": True})
     berta = await dashboard.sign_in(BERTA, refused=True)
     page = await berta.open("/")
@@ -221,9 +219,7 @@ async def test_suspended_tenant_that_is_ones_only_one_is_left_by_signing_out(das
         (f"{AT_ACME}/events/stream?after=x", 400),
     ],
 )
-async def test_who_is_signed_in_can_go_elsewhere_and_out_from_a_refusal(
-    dashboard: Dashboard, path: str, status: int
-) -> None:
+async def test_error_page_has_the_menus_of_the_signed_in_user(dashboard: Dashboard, path: str, status: int) -> None:
     mia = await dashboard.sign_in(MIA)
     mia.client.headers.update(BROWSER)
     page = await mia.open(path)
@@ -237,8 +233,8 @@ async def test_who_is_signed_in_can_go_elsewhere_and_out_from_a_refusal(
     assert f"{AT_BETA}/" not in page.links
 
 
-async def test_api_goes_on_naming_the_scope(dashboard: Dashboard) -> None:
+async def test_api_names_the_missing_scope(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     answer = await dashboard.request("GET", "/api-keys", dashboard.token(MIA))
     assert answer.json()["detail"] == "This needs the scope api-keys:read."
-    assert (await mia.get("/api/v1/api-keys")).status_code == 401  # the cookie counts nowhere below /api
+    assert (await mia.get("/api/v1/api-keys")).status_code == 401  # the cookie is ignored below /api

@@ -1,4 +1,4 @@
-"""Rotating an API key in the dashboard, without script."""
+"""Rotating an API key in the dashboard, without JavaScript."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard
 
 
 @pytest.mark.parametrize(("overlap", "status"), [("0", 401), ("3600", 200), ("86400", 200), ("604800", 200)])
-async def test_rotation_gives_a_new_secret_and_the_old_one_goes_on_as_was_chosen(
+async def test_rotation_gives_a_new_secret_and_keeps_the_overlap(
     dashboard: Dashboard, overlap: str, status: int
 ) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
@@ -22,7 +22,7 @@ async def test_rotation_gives_a_new_secret_and_the_old_one_goes_on_as_was_chosen
     assert new != old
 
 
-async def test_rotation_that_is_sent_again_makes_no_third_key(dashboard: Dashboard) -> None:
+async def test_resubmitted_rotation_creates_no_third_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
@@ -34,7 +34,7 @@ async def test_rotation_that_is_sent_again_makes_no_third_key(dashboard: Dashboa
     assert len(set(re.findall(r"/settings/api-keys/(key_\w+)", (await olivia.open(KEYS)).html))) == 2
 
 
-async def test_pages_tell_when_a_rotated_key_was_last_used(dashboard: Dashboard) -> None:
+async def test_pages_show_the_last_use_of_a_rotated_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, old = await create(olivia)
     rotated = await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate")
@@ -50,7 +50,7 @@ async def test_pages_tell_when_a_rotated_key_was_last_used(dashboard: Dashboard)
     assert not [link for link in replaced.links if link.endswith("/rotate")]
 
 
-async def test_overlap_does_not_go_beyond_the_end_of_the_old_key(dashboard: Dashboard) -> None:
+async def test_overlap_ends_at_the_expiry_of_the_old_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     today = datetime.now(UTC).date()
     key_id, _ = await create(olivia, expiry="date", until=today.isoformat())
@@ -60,7 +60,7 @@ async def test_overlap_does_not_go_beyond_the_end_of_the_old_key(dashboard: Dash
     assert f"keeps working until {midnight.day} {midnight:%b %Y}, 00:00 UTC" in rotated.text
 
 
-async def test_rotated_key_is_not_rotated_again(dashboard: Dashboard) -> None:
+async def test_rotated_key_cannot_be_rotated_again(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
@@ -70,7 +70,7 @@ async def test_rotated_key_is_not_rotated_again(dashboard: Dashboard) -> None:
     assert "This key can't be changed" in answer.text
 
 
-async def test_overlap_that_is_not_offered_is_refused(dashboard: Dashboard) -> None:
+async def test_unknown_overlap_is_rejected(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
@@ -80,7 +80,7 @@ async def test_overlap_that_is_not_offered_is_refused(dashboard: Dashboard) -> N
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
 
 
-async def test_counts_agree_while_the_old_key_goes_on(dashboard: Dashboard) -> None:
+async def test_counts_agree_during_the_overlap(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     await create(olivia, name="Other")

@@ -1,4 +1,4 @@
-"""Pages of a tenant that has more of something than a page looks at: what they say, and that nothing is lost."""
+"""Pages of a tenant with more rows than a page reads: no row is lost."""
 
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from tenantry.db.pagination import MAX_SCANNED_RECORDS, MAX_SCANNED_ROWS
 from tests.support.dashboard import ACME, AT_ACME, OLIVIA, Dashboard, Person
 from tests.support.dashboard_page import Page
 
-# Of each list, in one statement: so many rows, the newest first, of which every n-th is the one that is looked for.
+# Statements that fill each list: many rows, of which every n-th matches the filter.
 EVENTS: Final = """
 INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason)
 SELECT 'evt_' || n, %(rows)s - n, 'customer.subscription.updated', 2000000000 - n / 2, now(), %(tenant)s,
@@ -77,7 +77,7 @@ def further(page: Page) -> str | None:
 
 
 @EVERY_LIST
-async def test_a_filter_looks_through_so_many_says_so_and_leads_on(
+async def test_filter_searches_a_bounded_number_of_rows_a_page(
     owner: Person, dashboard: Dashboard, statement: str, most: int, path: str, prefix: str
 ) -> None:
     await fill(dashboard.conninfo, statement, most + 200, every=most + 150)
@@ -93,7 +93,7 @@ async def test_a_filter_looks_through_so_many_says_so_and_leads_on(
 
 
 @EVERY_LIST
-async def test_walking_through_a_filtered_list_meets_each_row_once_and_in_order(
+async def test_paging_through_a_filtered_list_shows_each_row_once_in_order(
     owner: Person, dashboard: Dashboard, statement: str, most: int, path: str, prefix: str
 ) -> None:
     rows, every = 2 * most + 300, 160
@@ -111,9 +111,7 @@ async def test_walking_through_a_filtered_list_meets_each_row_once_and_in_order(
     assert pages > 2
 
 
-async def test_a_filter_that_has_looked_through_everything_says_that_there_is_nothing(
-    owner: Person, dashboard: Dashboard
-) -> None:
+async def test_exhausted_filter_says_that_nothing_matches(owner: Person, dashboard: Dashboard) -> None:
     await fill(dashboard.conninfo, EVENTS, MAX_SCANNED_ROWS, every=MAX_SCANNED_ROWS + 1)
     page = await owner.open(f"{AT_ACME}/events?outcome=late")
     assert "No event matches." in page.text
@@ -126,7 +124,7 @@ async def test_a_user_is_found_among_all_members(owner: Person, dashboard: Dashb
     assert found(page, f"{AT_ACME}/settings/members/mem_") == [MAX_SCANNED_RECORDS + 100]
 
 
-async def test_an_entry_about_one_thing_is_found_among_all(owner: Person, dashboard: Dashboard) -> None:
+async def test_entry_about_one_target_is_found_among_all(owner: Person, dashboard: Dashboard) -> None:
     await fill(dashboard.conninfo, ENTRIES, MAX_SCANNED_ROWS + 200)
     page = await owner.open(
         f"{AT_ACME}/settings/audit?targetId=key_{MAX_SCANNED_ROWS + 100}&action=api_key.leak_reported"
@@ -134,7 +132,7 @@ async def test_an_entry_about_one_thing_is_found_among_all(owner: Person, dashbo
     assert "reported the key" in page.text
 
 
-async def test_very_many_projects_are_said_to_be_more_than_were_counted(owner: Person, dashboard: Dashboard) -> None:
+async def test_very_many_projects_are_counted_up_to_a_bound(owner: Person, dashboard: Dashboard) -> None:
     await fill(dashboard.conninfo, PROJECTS, MOST_COUNTED)
     assert f"Projects {MOST_COUNTED:,} of 3" in (await owner.open(f"{AT_ACME}/billing")).text
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo, autocommit=True) as connection:
@@ -148,9 +146,7 @@ async def test_very_many_projects_are_said_to_be_more_than_were_counted(owner: P
         assert f"Projects more than {MOST_COUNTED:,} (no limit)" in (await owner.open(AT_ACME + path)).text
 
 
-async def test_an_unpaid_invoice_is_looked_for_among_the_newest_events_alone(
-    owner: Person, dashboard: Dashboard
-) -> None:
+async def test_unpaid_invoice_is_searched_among_the_newest_events(owner: Person, dashboard: Dashboard) -> None:
     await fill(dashboard.conninfo, EVENTS, MAX_SCANNED_ROWS + 1)
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo, autocommit=True) as connection:
         await connection.execute("UPDATE tenants SET subscription_status = 'past_due' WHERE id = %s", (ACME,))

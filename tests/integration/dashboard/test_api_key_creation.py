@@ -1,4 +1,4 @@
-"""Making an API key in the dashboard, without script."""
+"""Creating an API key in the dashboard, without JavaScript."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from tests.support.dashboard import ADAM, OLIVIA, Dashboard
 from tests.support.routes import scopes_needed
 
 
-async def test_new_key_opens_the_api_with_its_scopes(dashboard: Dashboard) -> None:
+async def test_new_key_works_with_its_scopes(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     _, secret = await create(olivia, scope=["projects:read", "tenants:read"], own="reports:read, exports:*")
     answer = await dashboard.request("GET", "/auth/whoami", secret)
@@ -21,7 +21,7 @@ async def test_new_key_opens_the_api_with_its_scopes(dashboard: Dashboard) -> No
     assert answer.json()["mode"] == "live"
 
 
-async def test_secret_is_in_the_answer_of_the_form_and_nowhere_else(
+async def test_only_the_answer_to_the_form_shows_the_secret(
     dashboard: Dashboard, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -38,9 +38,7 @@ async def test_secret_is_in_the_answer_of_the_form_and_nowhere_else(
     assert shown.answer.headers["cache-control"] == "no-store"
 
 
-async def test_lines_that_are_shown_name_the_address_and_hold_the_secret_where_they_need_it(
-    dashboard: Dashboard,
-) -> None:
+async def test_sample_requests_hold_the_address_and_the_secret(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     shown = await olivia.send(await olivia.open(NEW), **CI)
     secret = secret_in(shown)
@@ -50,7 +48,7 @@ async def test_lines_that_are_shown_name_the_address_and_hold_the_secret_where_t
     assert f'with Tenantry(base_url="{dashboard.url}") as tenantry:' in shown.text
 
 
-async def test_form_that_is_sent_again_makes_no_second_key_and_shows_no_secret(dashboard: Dashboard) -> None:
+async def test_resubmitted_form_creates_no_second_key_and_shows_no_secret(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
     _, owner = await create(olivia, name="owner", scope=[], access="owner", sure="1")
@@ -64,14 +62,14 @@ async def test_form_that_is_sent_again_makes_no_second_key_and_shows_no_secret(d
     assert (await olivia.open(rotation)).status == 200
 
 
-async def test_form_that_is_changed_and_sent_again_makes_what_it_says_now(dashboard: Dashboard) -> None:
+async def test_changed_and_resubmitted_form_creates_another_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
     secrets = {secret_in(await olivia.send(page, **{**CI, "name": name})) for name in ("One", "Another")}
     assert len(secrets) == 2
 
 
-async def test_form_that_is_sent_twice_at_once_makes_one_key(dashboard: Dashboard) -> None:
+async def test_double_submission_creates_one_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
     answers = await asyncio.gather(*(olivia.send(page, **CI) for _ in range(5)))
@@ -80,7 +78,7 @@ async def test_form_that_is_sent_twice_at_once_makes_one_key(dashboard: Dashboar
     assert (await olivia.open(KEYS)).text.count("projects:read") == 1
 
 
-async def test_form_without_its_token_is_refused(dashboard: Dashboard) -> None:
+async def test_form_without_its_token_is_rejected(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     answer = await olivia.send(await olivia.open(NEW), **{**CI, "once": "1"})
     assert answer.status == 400
@@ -106,7 +104,7 @@ async def test_form_without_its_token_is_refused(dashboard: Dashboard) -> None:
         ({"expiry": ""}, "Choose when the key expires.", ""),
     ],
 )
-async def test_fault_is_told_beside_its_field_and_what_was_typed_is_kept(
+async def test_error_is_shown_beside_its_field_and_input_is_kept(
     dashboard: Dashboard, fields: dict[str, str | list[str]], message: str, focused: str
 ) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
@@ -120,7 +118,7 @@ async def test_fault_is_told_beside_its_field_and_what_was_typed_is_kept(
     assert "CI" not in (await olivia.open(KEYS)).text
 
 
-async def test_every_fault_is_told_at_once(dashboard: Dashboard) -> None:
+async def test_all_errors_are_shown_together(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     wrong = {"name": "", "own": "Reports", "expiry": "date", "until": ""}
     answer = await olivia.send(await olivia.open(NEW), **{**CI, **wrong})
@@ -129,14 +127,14 @@ async def test_every_fault_is_told_at_once(dashboard: Dashboard) -> None:
     assert "Enter a day" in answer.text
 
 
-async def test_owner_key_is_made_once_its_box_is_ticked_and_then_has_no_other_scopes(dashboard: Dashboard) -> None:
+async def test_owner_key_needs_its_box_and_has_no_other_scopes(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     _, secret = await create(olivia, access="owner", sure="1")
     answer = await dashboard.request("GET", "/auth/whoami", secret)
     assert (answer.json()["accessLevel"], answer.json()["scopes"]) == ("OWNER", ["*:*"])
 
 
-async def test_admin_is_not_offered_an_owner_key_and_gets_none_by_hand(dashboard: Dashboard) -> None:
+async def test_admin_cannot_create_an_owner_key(dashboard: Dashboard) -> None:
     adam = await dashboard.sign_in(ADAM)
     page = await adam.open(NEW)
     assert "OWNER" not in page.text
@@ -147,7 +145,7 @@ async def test_admin_is_not_offered_an_owner_key_and_gets_none_by_hand(dashboard
 
 
 @pytest.mark.parametrize(("expiry", "days"), [("30", 30), ("90", 90), ("365", 365)])
-async def test_key_ends_after_the_days_that_were_chosen(dashboard: Dashboard, expiry: str, days: int) -> None:
+async def test_key_expires_after_the_chosen_number_of_days(dashboard: Dashboard, expiry: str, days: int) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, expiry=expiry)
     found = await record(dashboard, olivia, key_id)
@@ -155,7 +153,7 @@ async def test_key_ends_after_the_days_that_were_chosen(dashboard: Dashboard, ex
     assert abs(ends - made - timedelta(days=days)) < timedelta(minutes=1)
 
 
-async def test_key_works_through_the_day_that_was_chosen(dashboard: Dashboard) -> None:
+async def test_key_works_through_the_chosen_day(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     today = datetime.now(UTC).date()
     key_id, secret = await create(olivia, expiry="date", until=(today + timedelta(days=9)).isoformat())
@@ -165,7 +163,7 @@ async def test_key_works_through_the_day_that_was_chosen(dashboard: Dashboard) -
     assert (await dashboard.request("GET", "/auth/whoami", secret)).status_code == 200
 
 
-async def test_key_without_an_end_in_test_mode(dashboard: Dashboard) -> None:
+async def test_test_key_without_expiry(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, expiry="never", mode="test")
     found = await record(dashboard, olivia, key_id)
@@ -173,7 +171,7 @@ async def test_key_without_an_end_in_test_mode(dashboard: Dashboard) -> None:
     assert secret.startswith("svc_test_")
 
 
-async def test_limit_of_the_plan_is_told_with_the_way_out_and_the_form_is_kept(dashboard: Dashboard) -> None:
+async def test_plan_limit_is_explained_and_input_is_kept(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
     while (answer := await olivia.send(page, **CI)).status == 200:
@@ -189,5 +187,5 @@ async def test_limit_of_the_plan_is_told_with_the_way_out_and_the_form_is_kept(d
     assert 'tabindex="-1" autofocus role="alert"' in answer.html
 
 
-def test_picker_offers_every_scope_that_a_route_needs_and_no_other() -> None:
+def test_form_offers_exactly_the_scopes_that_routes_need() -> None:
     assert set(KNOWN_SCOPES) == scopes_needed(Credential.CALLER)

@@ -1,4 +1,4 @@
-"""Browsers in words."""
+"""Labels of browsers."""
 
 import pytest
 

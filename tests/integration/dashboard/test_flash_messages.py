@@ -1,4 +1,4 @@
-"""What a page says was done: said once, by the form that did it, and by no address."""
+"""Flash messages: shown once, after the form that caused them, and not by an address."""
 
 from typing import Final
 
@@ -13,12 +13,12 @@ REMOVED: Final = "Member removed. Their next request is rejected."
 
 
 def says(page: Page) -> list[str]:
-    """What the page says at its top."""
+    """Return the flash messages of a page."""
     return [part.partition("<")[0] for part in page.html.split('role="status">')[1:]]
 
 
 async def removal(dashboard: Dashboard, olivia: Person) -> str:
-    """Somebody removed, and the cookie that came with the way back to the list."""
+    """Remove a member; return the cookie of the redirect."""
     path = await dashboard.add_member("mia")
     answer = await olivia.client.post(f"{path}/remove", data={"form_token": await olivia.form_token()})
     assert (answer.status_code, answer.headers["location"]) == (303, MEMBERS)
@@ -29,18 +29,18 @@ async def removal(dashboard: Dashboard, olivia: Person) -> str:
     return proved
 
 
-async def test_what_a_form_did_is_said_on_the_next_page_and_not_again(dashboard: Dashboard) -> None:
+async def test_message_is_shown_once_on_the_next_page(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     await removal(dashboard, olivia)
     assert says(await olivia.open(MEMBERS)) == [REMOVED]
     assert says(await olivia.open(MEMBERS)) == []
 
 
-async def test_it_is_said_on_the_page_that_it_is_meant_for(dashboard: Dashboard) -> None:
+async def test_message_is_shown_only_on_its_page(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     await removal(dashboard, olivia)
     assert says(await olivia.open(f"{AT_ACME}/projects")) == []
-    await olivia.get(MEMBERS, **{"sec-fetch-mode": "cors"})  # a script of another tab looks for news
+    await olivia.get(MEMBERS, **{"sec-fetch-mode": "cors"})  # a script in another tab polls
     assert says(await olivia.open(MEMBERS)) == [REMOVED]
 
 
@@ -58,14 +58,14 @@ async def test_it_is_said_on_the_page_that_it_is_meant_for(dashboard: Dashboard)
         f"{AT_ACME}/events?type=All+keys+are+revoked",
     ],
 )
-async def test_no_address_makes_a_page_say_that_something_was_done(dashboard: Dashboard, address: str) -> None:
+async def test_no_address_can_make_a_page_show_a_message(dashboard: Dashboard, address: str) -> None:
     page = await (await dashboard.sign_in(OLIVIA)).open(address)
     assert page.status == 200
     assert [said for said in says(page) if said] == []
     assert "revoked" not in page.text
 
 
-async def test_cookie_that_was_not_made_for_this_session_and_page_says_nothing(dashboard: Dashboard) -> None:
+async def test_message_signed_for_another_session_or_page_is_ignored(dashboard: Dashboard) -> None:
     olivia, elsewhere = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(OLIVIA)
     proved = await removal(dashboard, olivia)
     name, _, proof = proved.partition(".")

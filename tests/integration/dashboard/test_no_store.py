@@ -1,4 +1,4 @@
-"""Answers of the dashboard are in no cache: what one person was shown, the next one at the same computer is not."""
+"""Answers of the dashboard are not cached, so the next user of a computer cannot see them."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ _ELSEWHERE = ("/", "/sign-in", "/sign-in/start", "/sign-in/callback", "/signed-o
 
 
 def addresses() -> Iterator[tuple[str, str]]:
-    """Each method and address, with made-up ids."""
+    """Return each method and address, with invented ids."""
     for each in sorted(dashboard_addresses()):
         method, _, path = each.partition(" ")
         yield method, AT_ACME + "/".join("x" if part.startswith("{") else part for part in path.split("/"))
@@ -28,7 +28,7 @@ def addresses() -> Iterator[tuple[str, str]]:
 
 
 async def kept(client: httpx2.AsyncClient) -> list[tuple[str, str, int]]:
-    """What is answered without one of the headers that keep pages to themselves."""
+    """Return the addresses whose answers lack a header that prevents caching or embedding."""
     found = []
     for method, path in addresses():
         async with client.stream(method, path, headers={"accept": "text/html"}) as answer:
@@ -37,7 +37,7 @@ async def kept(client: httpx2.AsyncClient) -> list[tuple[str, str, int]]:
     return found
 
 
-async def test_no_answer_of_the_dashboard_is_to_be_kept_whoever_asks(dashboard: Dashboard) -> None:
+async def test_no_answer_of_the_dashboard_may_be_cached(dashboard: Dashboard) -> None:
     people = [await dashboard.sign_in(), await dashboard.sign_in(MIA)]
     clients = [dashboard.api, *(person.client for person in people)]
     assert [await kept(client) for client in clients] == [[], [], []]

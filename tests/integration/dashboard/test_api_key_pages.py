@@ -1,4 +1,4 @@
-"""The list of API keys in the dashboard, a key's own page, and changing and revoking it, without script."""
+"""The list of API keys, a key's page, and changing and revoking keys, without JavaScript."""
 
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
@@ -13,14 +13,14 @@ from tests.support.dashboard_page import Page
 HOSTILE = "<script>alert(1)</script>\"'&amp;"
 
 
-async def test_empty_list_says_what_a_key_is_for(dashboard: Dashboard) -> None:
+async def test_empty_list_explains_keys(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(KEYS)
     assert "Create your first API key" in page.text
     assert NEW in page.links
 
 
-async def test_list_shows_what_tells_keys_apart(dashboard: Dashboard) -> None:
+async def test_list_distinguishes_keys(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     _, secret = await create(olivia, name="Nightly export", mode="test", own="reports:read")
     page = await olivia.open(KEYS)
@@ -30,7 +30,7 @@ async def test_list_shows_what_tells_keys_apart(dashboard: Dashboard) -> None:
     assert "never" in page.text
 
 
-async def test_ended_key_stays_in_the_list_and_the_filter_finds_it(dashboard: Dashboard) -> None:
+async def test_revoked_key_stays_in_the_list_and_the_filter_finds_it(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, name="Old one")
     await create(olivia, name="New one")
@@ -62,7 +62,7 @@ async def test_keys_are_found_by_a_part_of_their_name_and_by_mode(dashboard: Das
     assert "No key matches" in (await olivia.open(f"{KEYS}?search=Sho_")).text
 
 
-async def test_keys_are_found_by_what_logs_show_of_them(dashboard: Dashboard) -> None:
+async def test_keys_are_found_by_the_parts_that_logs_show(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, name="Wanted")
     await create(olivia, name="Another")
@@ -89,7 +89,7 @@ async def test_keys_are_found_by_what_logs_show_of_them(dashboard: Dashboard) ->
     assert (await dashboard.request("GET", "/api-keys?search=a%00b", owner)).status_code == 422
 
 
-async def test_longer_list_goes_on_on_another_page(dashboard: Dashboard) -> None:
+async def test_long_list_has_several_pages(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     for number in range(27):
         wishes = {"orgId": ACME, "name": f"Key number {number}.", "scopes": ["projects:read"]}
@@ -113,7 +113,7 @@ async def test_hostile_name_is_text_everywhere(dashboard: Dashboard) -> None:
         assert (HOSTILE in page.text) or (HOSTILE in page.form().fields["name"])
 
 
-async def test_page_of_a_key_tells_all_about_it(dashboard: Dashboard) -> None:
+async def test_key_page_shows_all_details(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, scope=["billing:read"], own="reports:* *:read")
     page = await olivia.open(f"{KEYS}/{key_id}")
@@ -124,7 +124,7 @@ async def test_page_of_a_key_tells_all_about_it(dashboard: Dashboard) -> None:
     assert "reports:*" in page.text
 
 
-async def test_key_of_another_tenant_is_not_there(dashboard: Dashboard) -> None:
+async def test_key_of_another_tenant_is_not_found(dashboard: Dashboard) -> None:
     olivia, berta = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(BERTA)
     key_id, secret = await create(olivia)
     before = await record(dashboard, olivia, key_id)
@@ -144,15 +144,13 @@ async def test_key_of_another_tenant_is_not_there(dashboard: Dashboard) -> None:
 @pytest.mark.parametrize(
     ("path", "status"), [("/%FF", 404), ("?cursor=x", 400), ("?status=x", 200), ("?status=%00", 200)]
 )
-async def test_address_that_nobody_was_given_is_answered_by_a_page(
-    dashboard: Dashboard, path: str, status: int
-) -> None:
+async def test_unknown_key_id_gets_a_page(dashboard: Dashboard, path: str, status: int) -> None:
     page = await (await dashboard.sign_in(OLIVIA)).open(KEYS + path)
     assert page.status == status
     assert page.html.startswith("<!doctype html>")
 
 
-async def test_rotated_key_may_end_earlier_and_not_later(dashboard: Dashboard) -> None:
+async def test_rotated_key_may_expire_earlier_but_not_later(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="604800")
@@ -164,7 +162,7 @@ async def test_rotated_key_may_end_earlier_and_not_later(dashboard: Dashboard) -
     assert (await olivia.send(page, expiry="date", until=tomorrow.isoformat())).status == 200
 
 
-async def test_change_counts_and_what_was_not_changed_stays(dashboard: Dashboard) -> None:
+async def test_edit_changes_only_the_edited_fields(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, own="reports:read")
     before = await record(dashboard, olivia, key_id)
@@ -178,7 +176,7 @@ async def test_change_counts_and_what_was_not_changed_stays(dashboard: Dashboard
     assert (after["name"], after["expiresAt"]) == ("CI of the shop", before["expiresAt"])
 
 
-async def test_form_that_was_open_for_long_gives_back_no_scope_that_was_taken_away(dashboard: Dashboard) -> None:
+async def test_outdated_form_does_not_restore_removed_scopes(dashboard: Dashboard) -> None:
     olivia, adam = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
     key_id, _ = await create(olivia, scope=["projects:read", "billing:read"])
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
@@ -188,7 +186,7 @@ async def test_form_that_was_open_for_long_gives_back_no_scope_that_was_taken_aw
     assert (found["name"], found["scopes"]) == ("CI of the shop", ["projects:read"])
 
 
-async def test_scopes_that_two_people_changed_at_once_are_asked_about(dashboard: Dashboard) -> None:
+async def test_concurrent_scope_changes_need_confirmation(dashboard: Dashboard) -> None:
     olivia, adam = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
     key_id, _ = await create(olivia, scope=["projects:read", "billing:read"])
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
@@ -202,7 +200,7 @@ async def test_scopes_that_two_people_changed_at_once_are_asked_about(dashboard:
     assert (found["name"], len(found["scopes"])) == ("Adam's", 3)
 
 
-async def test_new_name_takes_no_scope_away_that_the_visitor_does_not_hold(browser: Browser) -> None:
+async def test_rename_keeps_scopes_that_the_user_does_not_hold(browser: Browser) -> None:
     token = browser.issuer.mint(claims={"sub": USER, "org_id": "acme", "org_role": "owner", **browser.times()})
     answer = await browser.client.post(
         "/api/v1/api-keys",
@@ -221,7 +219,7 @@ async def test_new_name_takes_no_scope_away_that_the_visitor_does_not_hold(brows
     assert "billing:read" in shown
 
 
-async def test_list_tells_the_last_day_of_a_key_as_it_was_chosen(dashboard: Dashboard) -> None:
+async def test_list_shows_the_last_day_as_chosen(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     day = datetime.now(UTC).date() + timedelta(days=30)
     await create(olivia, expiry="date", until=day.isoformat())
@@ -229,7 +227,7 @@ async def test_list_tells_the_last_day_of_a_key_as_it_was_chosen(dashboard: Dash
     assert f"{end.day} {end:%b %Y}, 00:00 UTC" in (await olivia.open(KEYS)).text
 
 
-async def test_expiry_can_be_taken_away_and_set(dashboard: Dashboard) -> None:
+async def test_expiry_can_be_removed_and_set(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
@@ -240,7 +238,7 @@ async def test_expiry_can_be_taken_away_and_set(dashboard: Dashboard) -> None:
     assert abs(ends - datetime.now(UTC) - timedelta(days=30)) < timedelta(hours=1)
 
 
-async def test_faulty_change_changes_nothing(dashboard: Dashboard) -> None:
+async def test_invalid_edit_changes_nothing(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
@@ -251,7 +249,7 @@ async def test_faulty_change_changes_nothing(dashboard: Dashboard) -> None:
     assert (await record(dashboard, olivia, key_id))["name"] == "CI"
 
 
-async def test_key_becomes_an_owner_key_only_with_the_box_ticked(dashboard: Dashboard) -> None:
+async def test_key_becomes_an_owner_key_only_with_the_box_checked(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
@@ -260,7 +258,7 @@ async def test_key_becomes_an_owner_key_only_with_the_box_ticked(dashboard: Dash
     assert (await record(dashboard, olivia, key_id))["accessLevel"] == "OWNER"
 
 
-async def test_owner_key_is_renamed_without_being_asked_again(dashboard: Dashboard) -> None:
+async def test_owner_key_is_renamed_without_the_box(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, access="owner", sure="1")
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
@@ -269,7 +267,7 @@ async def test_owner_key_is_renamed_without_being_asked_again(dashboard: Dashboa
     assert (found["name"], found["accessLevel"]) == ("Another", "OWNER")
 
 
-async def test_key_is_revoked_by_its_name_and_refused_at_the_next_request(dashboard: Dashboard) -> None:
+async def test_revoked_key_is_rejected_on_the_next_request(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, name="Nightly  export")
     page = await olivia.open(f"{KEYS}/{key_id}/revoke")
@@ -285,7 +283,7 @@ async def test_key_is_revoked_by_its_name_and_refused_at_the_next_request(dashbo
     assert (refused.status_code, refused.json()["code"]) == (401, "api_key_revoked")
 
 
-async def test_revoked_key_offers_and_takes_no_change(dashboard: Dashboard) -> None:
+async def test_revoked_key_cannot_be_changed(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     forms = {page: await olivia.open(f"{KEYS}/{key_id}/{page}") for page in ("edit", "rotate")}
@@ -301,7 +299,7 @@ async def test_revoked_key_offers_and_takes_no_change(dashboard: Dashboard) -> N
         assert "This key can't be changed The key is revoked." in answer.text
 
 
-async def test_key_whose_name_shows_nothing_is_revoked_by_its_last_characters(dashboard: Dashboard) -> None:
+async def test_key_with_an_invisible_name_is_confirmed_by_its_last_characters(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, name="\u200b\u2060")
     page = await olivia.open(f"{KEYS}/{key_id}/revoke")
@@ -311,7 +309,7 @@ async def test_key_whose_name_shows_nothing_is_revoked_by_its_last_characters(da
     assert (await olivia.send(page, f"{KEYS}/{key_id}/revoke", word=secret[-4:])).path == f"{KEYS}/{key_id}"
 
 
-async def test_last_owner_key_is_revoked_only_when_that_is_said_once_more(dashboard: Dashboard) -> None:
+async def test_last_owner_key_needs_a_second_confirmation(dashboard: Dashboard) -> None:
     await dashboard.forget_members()
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, access="owner", sure="1")
@@ -336,7 +334,7 @@ async def test_last_owner_key_is_revoked_only_when_that_is_said_once_more(dashbo
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 401
 
 
-async def test_last_owner_key_is_not_made_less(dashboard: Dashboard) -> None:
+async def test_last_owner_key_cannot_be_downgraded(dashboard: Dashboard) -> None:
     await dashboard.forget_members()
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, access="owner", sure="1")
@@ -346,7 +344,7 @@ async def test_last_owner_key_is_not_made_less(dashboard: Dashboard) -> None:
     assert "Create another OWNER key" in answer.text
 
 
-async def test_page_of_first_use_tells_when_the_key_works(dashboard: Dashboard) -> None:
+async def test_first_use_page_shows_that_the_key_works(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia)
     before = await olivia.open(f"{KEYS}/{key_id}/first-use")
@@ -359,7 +357,7 @@ async def test_page_of_first_use_tells_when_the_key_works(dashboard: Dashboard) 
     assert "data-done" in after.html
 
 
-async def test_member_sees_and_does_none_of_it(dashboard: Dashboard) -> None:
+async def test_member_has_no_access_to_keys(dashboard: Dashboard) -> None:
     olivia, mia = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(MIA)
     key_id, secret = await create(olivia)
     home = await mia.open(AT_ACME)
@@ -381,7 +379,7 @@ async def test_member_sees_and_does_none_of_it(dashboard: Dashboard) -> None:
     assert (await record(dashboard, olivia, key_id))["name"] == "CI"
 
 
-async def test_admin_reads_an_owner_key_and_changes_nothing_of_it(dashboard: Dashboard) -> None:
+async def test_admin_can_read_but_not_change_an_owner_key(dashboard: Dashboard) -> None:
     olivia, adam = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
     key_id, secret = await create(olivia, access="owner", sure="1")
     one = f"{KEYS}/{key_id}"
@@ -405,7 +403,7 @@ async def test_admin_reads_an_owner_key_and_changes_nothing_of_it(dashboard: Das
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
 
 
-async def test_admin_makes_and_revokes_a_key(dashboard: Dashboard) -> None:
+async def test_admin_creates_and_revokes_a_key(dashboard: Dashboard) -> None:
     adam = await dashboard.sign_in(ADAM)
     key_id, secret = await create(adam)
     await adam.send(await adam.open(f"{KEYS}/{key_id}/revoke"), f"{KEYS}/{key_id}/revoke", word="CI")
@@ -413,5 +411,5 @@ async def test_admin_makes_and_revokes_a_key(dashboard: Dashboard) -> None:
 
 
 async def revoke(dashboard: Dashboard, key_id: str) -> None:
-    """Let another user than the one whom the test is about revoke a key."""
+    """Revoke a key as another user."""
     await dashboard.call("DELETE", f"/api-keys/{key_id}", user=ADAM)

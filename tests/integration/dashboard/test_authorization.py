@@ -1,4 +1,4 @@
-"""Who gets in where: every address of the dashboard, tried by hand by those whom it is not for."""
+"""Authorization of every address of the dashboard, tried by users without the role."""
 
 from typing import Final
 
@@ -55,17 +55,17 @@ LOWEST: Final = {
     "POST /settings/transfer": "owner",
     "POST /settings/owner-address/send-confirmation": "admin",
 }
-"""The lowest role that an address of a tenant is for."""
+"""The lowest role for each address of a tenant."""
 FORM: Final = {
     "name": "By hand", "scope": "projects:read", "expiry": "90", "mode": "live", "word": "CI", "overlap": "0",
-    "userId": "somebody", "role": "owner", "ownerEmail": "somebody@acme.example", "plan": "pro",
+    "userId": "other-user", "role": "owner", "ownerEmail": "other@acme.example", "plan": "pro",
 }  # fmt: skip
-"""What all forms take, so that nothing but who sends it is wrong."""
+"""Valid values for all forms, so that only the sender is wrong."""
 
 
 @pytest.fixture
 async def ids(dashboard: Dashboard) -> dict[str, str]:
-    """One of everything that acme has, by what stands for it in an address."""
+    """The id of one object of each kind in acme, by path parameter."""
     await dashboard.deliver(updated(event_id="evt_1"))
     project = await dashboard.call("POST", "/projects", {"name": "By hand"})
     key = await dashboard.call(
@@ -75,24 +75,24 @@ async def ids(dashboard: Dashboard) -> dict[str, str]:
     return {"event_id": "evt_1", "project_id": project["id"], "key_id": key["id"], "member_id": member["id"]}
 
 
-def test_every_address_of_a_tenant_says_here_whom_it_is_for() -> None:
+def test_every_address_of_a_tenant_is_listed_here() -> None:
     assert dashboard_addresses() == set(LOWEST)
 
 
-async def test_what_a_member_may_not_is_refused_by_hand_too(dashboard: Dashboard, ids: dict[str, str]) -> None:
+async def test_member_cannot_reach_admin_addresses(dashboard: Dashboard, ids: dict[str, str]) -> None:
     await refused(dashboard, await dashboard.sign_in(MIA), ids, {"admin", "owner"}, 403)
 
 
-async def test_what_an_admin_may_not_is_refused_by_hand_too(dashboard: Dashboard, ids: dict[str, str]) -> None:
+async def test_admin_cannot_reach_owner_addresses(dashboard: Dashboard, ids: dict[str, str]) -> None:
     await refused(dashboard, await dashboard.sign_in(ADAM), ids, {"owner"}, 403)
 
 
-async def test_another_tenant_is_nowhere_to_its_neighbours_owner(dashboard: Dashboard, ids: dict[str, str]) -> None:
+async def test_owner_of_another_tenant_gets_404_everywhere(dashboard: Dashboard, ids: dict[str, str]) -> None:
     await refused(dashboard, await dashboard.sign_in(BERTA), ids, {"member", "admin", "owner"}, 404)
 
 
 async def refused(dashboard: Dashboard, person: Person, ids: dict[str, str], roles: set[str], status: int) -> None:
-    """Every address that is for these roles answers so to a person, by whom nothing is changed."""
+    """Check that every address for these roles answers a person with this status and changes nothing."""
     before = await state(dashboard)
     answers = {}
     for address, lowest in LOWEST.items():
@@ -105,7 +105,7 @@ async def refused(dashboard: Dashboard, person: Person, ids: dict[str, str], rol
     assert await state(dashboard) == before
 
 
-async def test_nothing_is_shown_or_done_without_a_session(dashboard: Dashboard, ids: dict[str, str]) -> None:
+async def test_no_address_works_without_a_session(dashboard: Dashboard, ids: dict[str, str]) -> None:
     before = await state(dashboard)
     answers = {}
     for address in LOWEST:
@@ -114,14 +114,14 @@ async def test_nothing_is_shown_or_done_without_a_session(dashboard: Dashboard, 
             method, AT_ACME + path.format_map(ids), data=FORM if method == "POST" else None
         )
         answers[address] = answer.status_code
-    # the stream is for script, which could not be led to the sign-in
+    # the script that opens the stream could not follow a redirect to the sign-in
     assert answers == {
         each: 303 if each.startswith("GET") and each != "GET /events/stream" else 401 for each in answers
     }
     assert await state(dashboard) == before
 
 
-async def test_no_form_is_taken_without_its_token(dashboard: Dashboard, ids: dict[str, str]) -> None:
+async def test_no_form_is_accepted_without_its_token(dashboard: Dashboard, ids: dict[str, str]) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     before = await state(dashboard)
     answers = {}
@@ -134,7 +134,7 @@ async def test_no_form_is_taken_without_its_token(dashboard: Dashboard, ids: dic
 
 
 async def state(dashboard: Dashboard) -> list[object]:
-    """All that somebody could have changed by a form."""
+    """Return everything that a form could change."""
     trail = await dashboard.call("GET", "/audit-events")
     projects = await dashboard.call("GET", "/projects")
     return [trail["data"], projects["data"], await dashboard.call("GET", f"/tenants/{ACME}")]
