@@ -178,7 +178,7 @@ async def test_owner_key_and_date_ask_for_more_only_once_they_are_chosen(
     context, page = await signed_in(browser, dashboard)
     await page.goto(f"{KEYS}/new")
     sure, scopes, until = (
-        page.get_by_label("I understand this"),
+        page.get_by_label("I understand"),
         page.get_by_label("projects:read"),
         page.get_by_label("Last day"),
     )
