@@ -361,13 +361,13 @@ def get_ahead(event, arguments):
 sys.addaudithook(get_ahead)
 print(Metrics(several_processes=True).render().decode())
 """
-NOA: Final = 2**30
+NOBODY: Final = 2**30
 """A number above those of all processes."""
 
 
 def test_process_starts_while_another_drops_metrics_of_dead_workers(tmp_path: Path) -> None:
     for number in range(2):
-        (tmp_path / f"gauge_livesum_{NOA + number}.db").touch()
+        (tmp_path / f"gauge_livesum_{NOBODY + number}.db").touch()
     done = subprocess.run(
         [sys.executable, "-c", OVERTAKEN],
         env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}, check=False, capture_output=True, text=True,
