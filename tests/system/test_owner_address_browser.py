@@ -71,7 +71,7 @@ async def test_address_is_confirmed_with_one_click(dashboard: Dashboard, browser
     await fits(page, f"confirmed-{width}")
     assert not watched.complaints
     await page.goto(dashboard.start_of(OLIVIA, "/").partition("/sign-in")[0] + link)
-    await expect(page.locator("h1")).to_have_text("This link is not valid")
+    await expect(page.locator("h1")).to_have_text("This link is invalid")
     await fits(page, f"invalid-{width}")
     await page.goto(dashboard.start_of(OLIVIA, f"{AT_ACME}/"))
     await expect(page.get_by_text("is not verified")).to_have_count(0)
