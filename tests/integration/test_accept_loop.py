@@ -19,7 +19,7 @@ CLIENTS = 2 * MAX_ACCEPTS_PER_TURN
 
 
 class Arrivals:
-    """Counts the connections that are taken in, and the turns of the event loop until as many as were wanted are."""
+    """Counts the accepted connections, and the event loop's turns until the expected number is reached."""
 
     def __init__(self, wanted: int = 1) -> None:
         self.number = 0

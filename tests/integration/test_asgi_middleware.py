@@ -1,4 +1,4 @@
-"""The middleware in an application's own process, where it does more than to answer as the service does."""
+"""The in-process middleware: its behavior beyond the service's own responses."""
 
 import json
 import logging
@@ -60,7 +60,7 @@ async def show_scope(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def need_everything(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application that asks for a scope in its own code; below ``/late`` after it has begun to answer."""
+    """An application that requires a scope in its own code; below ``/late`` after its response has started."""
     principal = principal_of(scope)
     if scope["path"] == "/late":
         await answer(send, b"{}")
@@ -285,7 +285,7 @@ async def test_use_of_a_key_is_recorded_with_its_address(service: Service) -> No
 
 
 async def chat(_scope: Scope, receive: Receive, send: Send) -> None:
-    """A websocket that asks for more than a reader has once a message has come."""
+    """A websocket that requires more scopes after its first message."""
     principal: Principal = principal_of(_scope)
     await receive()
     await send({"type": "websocket.accept", "headers": [(b"x-own", b"1")]})

@@ -78,7 +78,7 @@ def logged_in(postgres: PostgresServer, role: str) -> Iterator[str]:
 
 @pytest.fixture
 def plain(postgres: PostgresServer) -> Iterator[str]:
-    """A database whose tables belong to the login of the service, a role that cannot assume another one."""
+    """A database whose tables the service's login owns; it cannot take another role."""
     with (
         made_role(postgres.conninfo, "tenantry_plain") as role,
         postgres.database(migrated=False) as conninfo,
@@ -224,7 +224,8 @@ async def test_no_role_can_gain_privileges(postgres: PostgresServer, logged_in: 
 
 
 async def carried_out(conninfo: str, taken: str, statements: Sequence[str]) -> list[str]:
-    """Those of the statements that are not refused for lack of a privilege, each in a transaction that is undone."""
+    """Return the statements that are not rejected for a missing privilege; each runs in a transaction that is rolled
+    back."""
     done = []
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         for statement in statements:
@@ -280,7 +281,7 @@ async def test_role_that_owns_everything_runs_the_service_as_itself(plain: str) 
 
 
 async def found_of_roles(conninfo: str) -> Finding:
-    """What the check-up says of who is logged in."""
+    """Return doctor's finding about the login."""
     findings = await check_database(conninfo, billing_terms(), system_clock(), sends_mail=True, peppers=())
     [finding] = [one for one in findings if one.subject == "database roles"]
     return finding
@@ -431,7 +432,7 @@ def upgrade_to(revision: str, conninfo: str) -> None:
 
 
 async def take(connection: psycopg.AsyncConnection, role: str, tenant_id: str) -> None:
-    """Take a role, and name a tenant, for the rest of the session."""
+    """Take a role, and set the tenant, for the rest of the session."""
     await connection.execute(sql.SQL("SET ROLE {}").format(sql.SQL(role)))
     await connection.execute("SELECT set_config('tenantry.tenant_id', %s, false)", (tenant_id,))
 
@@ -450,6 +451,6 @@ async def entries_of(postgres: PostgresServer, service: Service, tenant_id: str)
 
 
 async def ended(postgres: PostgresServer, service: Service, tenant_id: str, since: timedelta) -> None:
-    """As if the tenant had ended so long ago."""
+    """Pretend that the tenant ended this long ago."""
     async with await as_owner(postgres, service) as connection:
         await connection.execute("UPDATE tenants SET deleted_at = now() - %s WHERE id = %s", (since, tenant_id))

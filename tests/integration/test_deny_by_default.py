@@ -16,7 +16,7 @@ PUBLIC: Final = {"/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/do
 SIGN_IN: Final = {"/sign-in", "/sign-in/start", "/sign-in/callback", "/signed-out", "/assets/x/x"}
 CONFIRMATION: Final = "/confirm-address"
 """Asks for the token of a link."""
-"""What people see before they are signed in to the dashboard, or after."""
+"""The dashboard's pages, with and without a session."""
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 LEAK_REPORT: Final = "/api/v1/api-keys/report-leak"
 STREAM: Final = "/orgs/x/events/stream"

@@ -20,7 +20,7 @@ AWAY = (503, "database_unavailable")
 
 
 async def served(call: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
-    """The first answer to a request, sent again and again, that is not a 503; each 503 says when to come again."""
+    """Return the first response that is not a 503 to a repeated request; each 503 has ``Retry-After``."""
     async with asyncio.timeout(30):
         while (answer := await call()).status_code == 503:
             assert "retry-after" in answer.headers

@@ -99,7 +99,7 @@ async def test_made_up_methods_and_paths_make_no_new_series(conninfo: str) -> No
 
 @pytest.fixture(scope="module")
 async def billing_service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
-    """A service whose key is of test mode."""
+    """A service with a test-mode key."""
     async with running_service(shared_database.conninfo, PROVIDER_SECRET_KEY=TEST_KEY) as service:
         yield service
 

@@ -1,4 +1,4 @@
-"""Tokens that must be refused, through the verifier: each for the one reason that it was forged for."""
+"""Tokens that the verifier must reject, each for the one reason that it was forged for."""
 
 import logging
 from collections.abc import AsyncIterator

@@ -27,7 +27,7 @@ OF_EACH_REASON: Final = 2
 
 
 class Target(NamedTuple):
-    """The service under attack, its identity provider, and one who would like to be that provider."""
+    """The service under attack, its identity provider, and an attacker who imitates the provider."""
 
     client: httpx2.AsyncClient
     issuer: Issuer

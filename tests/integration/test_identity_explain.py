@@ -41,7 +41,7 @@ class Desk(NamedTuple):
         return await explain_token(self.verifier, token, organization, database, lambda: self.now)
 
     def text(self, explanation: AccessExplanation) -> str:
-        """What the command prints, with an address of the provider that is always the same."""
+        """The output of the command, with a constant address of the provider."""
         printed = "".join(f"{line.plain}\n" for line in lines(explanation, self.config))
         return printed.replace(self.issuer.url, "https://login.example.com")
 
@@ -274,7 +274,7 @@ async def test_unusable_database_leaves_the_last_check_unreached(desk: Desk, con
 
 
 def quoted(command: str) -> str:
-    """What the docs say that the command prints."""
+    """The output of the command in the docs."""
     _, _, after = DOCS.read_text().partition(f"```text\n$ {command}\n")
     return after.partition("```\n")[0]
 

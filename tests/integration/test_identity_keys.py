@@ -23,7 +23,7 @@ NEW = signing_key("ES256", "ec-1")
 
 
 class Seconds:
-    """A monotonic clock that stands still until it is moved."""
+    """A monotonic clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -69,7 +69,7 @@ async def kids(keys: KeySet, kid: str | None, alg: str) -> list[str | None]:
 
 
 async def at_once(answer: Awaitable[Answered]) -> Answered:
-    """What is answered without waiting for anything: the first wait would be the end of it."""
+    """Return the result of a coroutine that must not wait."""
     async with asyncio.timeout(0):
         return await answer
 
@@ -256,7 +256,7 @@ async def test_a_thousand_unknown_ids_cause_one_attempt_while_the_provider_fails
 
 
 async def test_the_background_refresh_waits_for_the_cool_down_too(issuer: Issuer) -> None:
-    """Of two that wake up equally often, the one for whose clock no time passes does not ask again."""
+    """Of two refreshers at the same interval, the one whose clock does not advance does not fetch again."""
     async with (
         running_issuer() as ticking,
         key_set(issuer.url, Seconds(), refresh_seconds=0.001) as still,

@@ -1,4 +1,4 @@
-"""A token that the service has proved before says who is asking, and no more: what they may do is asked every time."""
+"""A cached token only identifies its user: the service checks the user's permissions for every request."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The identity provider is away: what those see who send tokens, and what the provider sees."""
+"""An outage of the identity provider: its effect on clients and on the provider."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ NEW = signing_key("ES256", "new")
 
 
 class Seconds:
-    """The monotonic clock of the service, which stands still until it is moved."""
+    """The service's monotonic clock, which only the test advances."""
 
     now = 0.0
 
@@ -37,7 +37,7 @@ class Outage(NamedTuple):
     seconds: Seconds
 
     def user(self, kid: str = "rsa-1", sub: str = "user_1") -> Caller:
-        """A user with a token whose header names this key; the known key signed it."""
+        """A user's token whose header names this key; a published key signed it."""
         return Caller(self.client, self.issuer.mint(header={"kid": kid}, claims={"sub": sub, "org_id": "acme"}))
 
     async def failed_once(self) -> None:

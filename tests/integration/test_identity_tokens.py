@@ -1,4 +1,4 @@
-"""Which bearer tokens are accepted, and what is read from them."""
+"""Accepted bearer tokens, and their claims."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping

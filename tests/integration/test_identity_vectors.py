@@ -1,7 +1,7 @@
 """The signed examples of the JOSE standards, through the verifier.
 
-None of them is an access token for us, so all are refused in the end. What counts is where: those of our algorithms
-only once their signature was found good, the others at the name of their algorithm.
+None of them is an access token of this service, so all are rejected: those of supported algorithms only after their
+signature was verified, the others by the name of their algorithm.
 """
 
 import json
@@ -25,7 +25,7 @@ OTHERS = [vector for vector in VECTORS if vector.alg not in ALGORITHMS]
 
 @pytest.fixture(scope="module")
 async def verifier() -> AsyncIterator[TokenVerifier]:
-    """A verifier whose provider publishes the key of every example, the symmetric ones too."""
+    """A verifier whose provider publishes the keys of all examples, also symmetric ones."""
     async with running_issuer() as issuer, httpx2.AsyncClient() as client:
         keys = [vector.key for vector in VECTORS if vector.key]
         issuer.answers[JWKS] = Answer(200, json.dumps({"keys": keys}).encode())
@@ -54,7 +54,7 @@ def flipped(token: str, number: int) -> str:
 
 @pytest.mark.parametrize("vector", [vector for vector in OTHERS if vector.key], ids=lambda vector: vector.source)
 def test_example_is_the_standard_s(vector: Vector) -> None:
-    """The library, which knows these algorithms, verifies it; so what is refused below is not refused for a typo."""
+    """The library verifies these algorithms, so a rejection below has no other cause."""
     key = JWKRegistry.import_key(dict(vector.key or {}))
     assert jws.deserialize_compact(vector.compact, key, [vector.alg]).payload
     with pytest.raises(BadSignatureError):

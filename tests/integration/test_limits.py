@@ -1,4 +1,4 @@
-"""What a server bears of its clients: how slow, how large, how malformed, how many. The clock is set by hand."""
+"""The limits on clients: slow, large, malformed and numerous requests. The test advances the clock."""
 
 import asyncio
 import json
@@ -37,10 +37,10 @@ BOTH_WAYS: Final = pytest.mark.parametrize("path", WAYS)
 
 
 class Application:
-    """A dispatcher that answers with the body, on a hot route and elsewhere; below ``/held`` once it is let go."""
+    """A dispatcher that answers with the body, on a hot route and elsewhere; below ``/held`` after its release."""
 
     def __init__(self) -> None:
-        self.let_go = asyncio.Event()
+        self.release = asyncio.Event()
         self.seen: list[tuple[str, bytes, list[bytes]]] = []
         self.seconds = 0.0
         self.metrics = Metrics(several_processes=False)
@@ -48,7 +48,7 @@ class Application:
         hot.add_prefix("/hot/", "/hot/{anything}", self.answer)
         self.dispatcher = Dispatcher(hot, self, self.metrics)
         self.monitor = ConnectionMonitor(
-            LIMITS, lambda limit: self.metrics.cut_short.labels(limit).inc(), now=lambda: self.seconds
+            LIMITS, lambda limit: self.metrics.closed_by_limit.labels(limit).inc(), now=lambda: self.seconds
         )  # fmt: skip
         self.dispatcher.state[CONNECTION_MONITOR] = self.monitor
 
@@ -80,7 +80,7 @@ class Application:
         if scope["path"] == "/large":
             body = LARGE
         if scope["path"].startswith("/held"):
-            await self.let_go.wait()
+            await self.release.wait()
         self.seen.append((scope["path"], body, [name for name, _ in scope["headers"]]))
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body})
@@ -95,7 +95,7 @@ def application() -> Application:
 async def address(application: Application) -> AsyncIterator[str]:
     async with served(application.dispatcher, http=HttpProtocol, keep_alive=IDLE) as address:
         yield address
-        application.let_go.set()
+        application.release.set()
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def line(address: str) -> AsyncIterator[Line]:
 
 
 async def is_refused(line: Line, status: int, code: str) -> dict[str, str]:
-    """The next answer is a problem document with a request id, and the last one."""
+    """Check that the next response is a problem document with a request id, and the last one."""
     found, headers, body = await line.answer()
     problem = json.loads(body)
     assert (found, headers["content-type"], headers["connection"]) == (status, "application/problem+json", "close")
@@ -187,7 +187,7 @@ async def test_body_in_time_is_accepted(line: Line, application: Application, pa
 async def test_timeout_of_a_pipelined_body_starts_at_its_turn(line: Line, application: Application) -> None:
     await line.send(b"GET /held HTTP/1.1\r\n" + END + POST + b"Content-Length: 4\r\n" + END + b"bo")
     application.pass_time(LIMITS.body)
-    application.let_go.set()
+    application.release.set()
     assert (await line.answer())[0] == 200
     application.pass_time(LIMITS.body - 1)
     await line.send(b"dy")
@@ -210,7 +210,7 @@ async def test_connection_without_a_request_is_closed(line: Line, application: A
 async def test_pending_response_is_completed(line: Line, application: Application) -> None:
     await line.send(b"GET /held HTTP/1.1\r\n" + END, GET)
     application.pass_time(LIMITS.body + LIMITS.head)
-    application.let_go.set()
+    application.release.set()
     status, headers, _ = await line.answer()
     assert (status, headers["connection"]) == (200, "close")
     assert await line.is_closed()
@@ -434,7 +434,7 @@ async def test_earlier_requests_are_answered_before_a_rejection(
     line: Line, application: Application, rest: bytes
 ) -> None:
     await line.send(b"GET /held HTTP/1.1\r\n" + END + rest)
-    application.let_go.set()
+    application.release.set()
     status, headers, _ = await line.answer()
     assert (status, headers["connection"]) == (200, "close")
     assert await line.is_closed()
@@ -443,7 +443,7 @@ async def test_earlier_requests_are_answered_before_a_rejection(
 
 async def test_malformed_pipelined_body_is_rejected_in_order(line: Line, application: Application) -> None:
     await line.send(b"GET /held HTTP/1.1\r\n" + END + POST + b"Transfer-Encoding: chunked\r\n" + END + b"zz\r\n")
-    application.let_go.set()
+    application.release.set()
     assert (await line.answer())[0] == 200
     await is_refused(line, 400, "invalid_request")
     assert len(application.seen) == 1
@@ -454,7 +454,7 @@ async def test_malformed_pipelined_body_is_rejected_in_order(line: Line, applica
 
 async def test_pipelined_requests_have_a_limit(line: Line, application: Application) -> None:
     await line.send((b"GET /held HTTP/1.1\r\n" + END) * (MAX_PIPELINED + 50))
-    application.let_go.set()
+    application.release.set()
     answers = [await line.answer() for _ in range(MAX_PIPELINED + 1)]
     assert {status for status, _, _ in answers} == {200}
     assert ["connection" in headers for _, headers, _ in answers] == [False] * MAX_PIPELINED + [True]
@@ -481,7 +481,7 @@ async def test_connections_without_a_request_are_evicted_before_idle_ones(
     for one in (another, lines[1], newest):
         assert await ask(one) == 200
         one.close()
-    application.let_go.set()
+    application.release.set()
     assert (await busy.answer())[0] == 200
     busy.close()
 
@@ -492,7 +492,7 @@ async def test_new_connection_is_rejected_while_all_others_are_busy(address: str
         await one.send(b"GET /held HTTP/1.1\r\n" + END)
     newcomer = await Line.to(address)
     await is_refused(newcomer, 503, "overloaded")
-    application.let_go.set()
+    application.release.set()
     for one in busy:
         assert (await one.answer())[0] == 200
         one.close()

@@ -1,4 +1,4 @@
-"""What `/metrics` says, and that it is written down."""
+"""The contents of `/metrics` and its documentation."""
 
 import asyncio
 import re
@@ -56,7 +56,7 @@ async def shown(service: Service) -> Shown:
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The path of a catalog with a plan that lets no request through."""
+    """Write a catalog with a plan that permits no requests; return its path."""
     path = tmp_path_factory.mktemp("catalog") / "plans.toml"
     path.write_text(PLANS)
     return str(path)
@@ -76,7 +76,7 @@ async def new_service(conninfo: str, plans: str) -> AsyncIterator[Service]:
 
 
 async def counted_everything(service: Service) -> list[str]:
-    """Let something of each kind happen; the names of those concerned."""
+    """Cause an event of each kind; return the names involved."""
     provider = Provider(service)
     subscriber = await provider.subscriber()
     assert subscriber.organization is not None
@@ -144,7 +144,7 @@ async def test_a_batch_is_counted_by_its_lane_with_its_size_and_its_wait(service
 
 
 async def refused(service: Service, kind: str, reason: str) -> float:
-    """How many credentials of a kind have been refused for a reason."""
+    """Return how many credentials of a kind were rejected for a reason."""
     return (await shown(service)).value("tenantry_credentials_refused_total", kind=kind, reason=reason)
 
 
@@ -172,7 +172,7 @@ async def test_rejected_operator_token_is_counted(service: Service) -> None:
 
 
 async def ended_keys(service: Service) -> Counter[str]:
-    """How many keys have ended, by the reason."""
+    """Return how many keys were revoked for a reason."""
     found = await shown(service)
     reasons = ("revoked", "rotated", "leaked", "tenant_ended")
     return Counter({reason: int(found.value("tenantry_api_keys_revoked_total", reason=reason)) for reason in reasons})

@@ -43,13 +43,13 @@ def ask(conninfo: str, query: str) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def altered(postgres: PostgresServer) -> Iterator[str]:
-    """A migrated database that the statements of several tests change; none changes what another one needs."""
+    """A migrated database that several tests change independently."""
     with postgres.database() as conninfo:
         yield conninfo
 
 
 def execute(conninfo: str, statement: str) -> None:
-    """Do what a migration with this text does."""
+    """Run a migration with this text."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(statement.encode())
 

@@ -1,4 +1,4 @@
-"""The two ways of a request through the server: a client sees no difference. And how long a connection stays."""
+"""The two paths of a request through the server, which clients cannot distinguish; and idle connections."""
 
 import asyncio
 import gc
@@ -22,13 +22,13 @@ _FORGED: Final = {b"/hot/split": b"a\r\nx-forged: b", b"/hot/feed": b"a\nb", b"/
 
 
 class Application:
-    """A front, whose hot routes answer with the path; below ``/hot/held/`` once they are let go.
+    """A dispatcher with hot routes that respond with the path; below ``/hot/held/`` after their release.
 
-    What is not hot has the same answer from an ASGI application.
+    An ASGI application gives the same response on other routes.
     """
 
     def __init__(self) -> None:
-        self.let_go = asyncio.Event()
+        self.release = asyncio.Event()
         self.paths: list[str] = []
         self.clients: list[str] = []
         self.metrics = Metrics(several_processes=False)
@@ -43,7 +43,7 @@ class Application:
         headers = [(b"x-way", way), (b"x-query", request.scope["query_string"])]
         body = request.path.encode()
         if body.startswith(b"/hot/held"):
-            await self.let_go.wait()
+            await self.release.wait()
         if body == b"/hot/cancelled":
             raise asyncio.CancelledError
         if body in _FORGED:
@@ -77,7 +77,7 @@ def application() -> Application:
 async def address(application: Application) -> AsyncIterator[str]:
     async with served(application.front, http=HttpProtocol, keep_alive=1) as address:
         yield address
-        application.let_go.set()
+        application.release.set()
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ async def test_requests_sent_at_once_are_answered_in_their_order(line: Line, app
     paths = [b"/hot/held/1", b"/hot/2", b"/other/3", b"/hot/4", b"/other/5"]
     await line.send(b"".join(b"GET " + path + b" HTTP/1.1\r\n" + HOST for path in paths))
     assert application.paths == ["/hot/held/1"]
-    application.let_go.set()
+    application.release.set()
     assert [(await line.answer())[2] for _ in paths] == paths
 
 
@@ -206,7 +206,7 @@ async def test_idle_connection_is_closed_and_one_in_use_is_not(
     await line.send(b"GET /hot/held/b HTTP/1.1\r\n" + HOST)
     for path in (b"/hot/a", b"/other/a"):
         await is_closed_as_idle(address, path)
-    application.let_go.set()
+    application.release.set()
     assert (await line.answer())[2] == b"/hot/held/b"
     assert await line.is_closed()
 
@@ -232,7 +232,7 @@ async def test_body_of_a_request_to_upgrade_is_not_the_next_request(line: Line, 
     body = b"GET /hot/b HTTP/1.1\r\n" + HOST
     head = b"POST /hot/held/a HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n" % len(body)
     await line.send(head + HOST, body)
-    application.let_go.set()
+    application.release.set()
     assert (await line.answer())[2] == b"/hot/held/a"
     assert await line.is_closed()
     assert application.paths == ["/hot/held/a"]
@@ -248,7 +248,7 @@ async def test_request_after_a_late_body_is_answered(address: str, line: Line, a
     assert (await line.answer())[2] == b"/other/a"
     await line.send(b"body" + b"GET /hot/held/b HTTP/1.1\r\n" + HOST)
     await is_closed_as_idle(address)
-    application.let_go.set()
+    application.release.set()
     assert (await line.answer())[2] == b"/hot/held/b"
 
 
@@ -279,7 +279,7 @@ async def test_disconnect_is_no_error(address: str, application: Application) ->
         gone = await Line.to(address)
         await gone.send(sent, b"bo")  # of the body, or of another request
         gone.close()
-    application.let_go.set()
+    application.release.set()
     line = await Line.to(address)
     await line.send(b"GET /hot/c HTTP/1.1\r\n" + HOST)
     assert (await line.answer())[0] == 200
@@ -298,7 +298,7 @@ async def go_on_once_it_ends(idle: Line, half: Line, application: Application) -
     """A server that ends closes idle connections first."""
     assert await idle.is_closed()
     await half.send(b"dy")
-    application.let_go.set()
+    application.release.set()
 
 
 async def test_pending_requests_are_answered_during_shutdown(application: Application) -> None:

@@ -19,7 +19,7 @@ ID: Final = {"X-Request-Id": "asked-by-the-test"}
 
 
 class Lines(logging.Handler):
-    """What is logged of requests, as machines read it."""
+    """The log of requests as JSON."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Lines(logging.Handler):
         self.written.append(json.loads(self.format(record)))
 
     def only(self) -> dict[str, Any]:
-        """What the one line says, but for its time and how long the request took."""
+        """Return the one line, without its time and the request's duration."""
         [line] = self.written
         assert line.pop("time")
         assert line.pop("duration_ms") >= 0

@@ -1,4 +1,4 @@
-"""What each of the database's roles may, and that nothing is left out."""
+"""The privileges of each database role, completely."""
 
 import hashlib
 from collections.abc import Iterator

@@ -55,7 +55,7 @@ def name_tenant(connection: psycopg.Connection, tenant_id: str) -> None:
 
 
 def owners_in(connection: psycopg.Connection, table: str) -> set[str]:
-    """The tenants whose rows a statement without a tenant condition sees."""
+    """Return the tenants whose rows a statement without a tenant condition sees."""
     statement = sql.SQL("SELECT {} FROM {}").format(sql.SQL(OWNER_OF[table]), sql.Identifier(table))
     return {row[0] for row in connection.execute(statement).fetchall()}
 

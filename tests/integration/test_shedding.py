@@ -1,4 +1,4 @@
-"""What a client sees of a process that has more to do than it can: real connections, an application that waits."""
+"""Load shedding as clients see it: real connections, and an application that waits."""
 
 import asyncio
 import json
@@ -21,15 +21,15 @@ END: Final = b"\r\n"
 
 
 class Application:
-    """Answers each request with its body, once it is let go; has room for one at a time."""
+    """Answers each request with its body after its release; accepts one at a time."""
 
     def __init__(self) -> None:
         self.detector = OverloadDetector(Metrics(several_processes=False), minimum=1, initial=1)
         self.paths: list[str] = []
-        self.let_go = asyncio.Event()
+        self.release = asyncio.Event()
         self._has_begun = asyncio.Event()
         self.gone: Callable[[], None] = lambda: None
-        """Called as a request ends whose client has gone."""
+        """Called when a request ends whose client has disconnected."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -41,7 +41,7 @@ class Application:
         self.paths.append(scope["path"])
         message = await receive()
         self._has_begun.set()
-        await self.let_go.wait()
+        await self.release.wait()
         body = message["body"]
         while message["more_body"]:
             message = await receive()
@@ -54,7 +54,7 @@ class Application:
         await send({"type": "http.response.body", "body": body})
 
     async def begun(self) -> None:
-        """Return once a request is under way."""
+        """Return once a request is in progress."""
         await self._has_begun.wait()
 
 
@@ -67,7 +67,7 @@ def application() -> Application:
 async def address(application: Application) -> AsyncIterator[str]:
     async with served(application, http=LoadSheddingProtocol) as address:
         yield address
-        application.let_go.set()
+        application.release.set()
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def first(address: str, application: Application) -> AsyncIterator[Line]:
 
 @pytest.fixture
 async def line(address: str, first: Line) -> AsyncIterator[Line]:
-    """Another connection, whose requests are too many."""
+    """Another connection, whose requests are shed."""
     line = await Line.to(address)
     yield line
     line.close()
@@ -108,7 +108,7 @@ async def test_connection_is_good_for_the_next_request(line: Line, first: Line, 
     for _ in range(3):
         await line.send(EVENT + b"Content-Length: 4\r\n\r\nbody")
         assert (await line.answer())[0] == 503
-    application.let_go.set()
+    application.release.set()
     assert (await first.answer())[0] == 200
     await line.send(EVENT + b"Content-Length: 4\r\n\r\nbody")
     assert (await line.answer())[0] == 200
@@ -119,7 +119,7 @@ async def test_late_body_of_a_shed_request_is_not_parsed_as_a_request(
 ) -> None:
     await line.send(EVENT + b"Content-Length: 62\r\n\r\n", API, b"Secret: in the body\r\n\r\n")
     assert (await line.answer())[0] == 503
-    application.let_go.set()
+    application.release.set()
     assert (await first.answer())[0] == 200
     await line.send(API + END)
     assert (await line.answer())[0] == 200
@@ -131,7 +131,7 @@ async def test_request_that_waits_behind_another_does_not_count_as_arriving(
 ) -> None:
     await first.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
     assert application.detector.arriving == 0  # the one before it is under way
-    application.let_go.set()
+    application.release.set()
     assert (await first.answer())[0] == 200
     await first.send(b"d")
     assert application.detector.arriving == 1
@@ -144,7 +144,7 @@ async def test_incomplete_requests_do_not_cause_overload(address: str, applicati
     halves = [await Line.to(address) for _ in range(3)]
     for half in halves:
         await half.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
-    application.let_go.set()
+    application.release.set()
     lines = [await Line.to(address) for _ in range(2)]
     for line in lines:
         await line.send(API + END)
@@ -164,7 +164,7 @@ async def test_disconnected_clients_do_not_cause_overload(address: str, applicat
         half.close()
         await line.send(b"")
     await line.send(API + END)
-    application.let_go.set()
+    application.release.set()
     assert (await line.answer())[0] == 200
     line.close()
     assert application.detector.arriving == 0
@@ -175,9 +175,9 @@ def test_request_is_accepted_after_a_disconnected_one_ends() -> None:
 
 
 async def ask_as_another_ends() -> None:
-    """On the loop that serves, which reads what came between a task's end and what is done after it."""
+    """Run on the serving loop, which reads input between a task's end and its callbacks."""
     application = Application()
-    application.let_go.set()
+    application.release.set()
     async with served(application, http=LoadSheddingProtocol) as address:
         half, line = await Line.to(address), await Line.to(address)
         await half.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
@@ -194,7 +194,7 @@ async def test_only_whole_names_of_headers_count(line: Line, first: Line, applic
     await line.send(EVENT + alike + b"Content-Length: 4\r\n\r\nbody")
     status, headers, _ = await line.answer()
     assert (status, headers["x-request-id"] == "theirs", "connection" in headers) == (503, False, False)
-    application.let_go.set()
+    application.release.set()
     assert (await first.answer())[0] == 200
     await line.send(API + END)
     assert (await line.answer())[0] == 200
@@ -214,8 +214,8 @@ async def test_only_whole_names_of_headers_count(line: Line, first: Line, applic
     ids=["health", "head in two parts", "chunked", "two lengths", "odd length", "two at once", "bare line feed"],
 )
 async def test_unusual_requests_go_to_the_parser(line: Line, application: Application, sent: tuple[bytes, ...]) -> None:
-    """The parser may pass it on or refuse it, but no part of it is taken for a request."""
-    application.let_go.set()
+    """The parser may accept or reject it, but must not take any part of it for a request."""
+    application.release.set()
     await line.send(*sent)
     assert (await line.answer())[0] in (200, 400)
 

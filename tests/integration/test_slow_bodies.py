@@ -27,7 +27,7 @@ from tests.support.slow_request import SlowRequest
 PORTAL: Final = "/api/v1/billing/portal-sessions"
 SAFE: Final = ("get", "head")
 PUBLIC: Final = (WEBHOOK, LEAK_REPORT)
-"""Routes that need no credential. The gateway check takes any method, and changes nothing."""
+"""Routes without a credential. The gateway check accepts any method and changes nothing."""
 
 
 class Site(NamedTuple):
@@ -58,7 +58,7 @@ async def site(shared_database: SharedDatabase) -> AsyncIterator[Site]:
 
 
 def changing(scheme: str) -> list[tuple[str, str]]:
-    """Method and path of each operation that changes something, and takes this kind of credential."""
+    """Return method and path of each operation that changes data and accepts this kind of credential."""
     return [
         (method.upper(), path)
         for path, method, operation in operations()
@@ -203,7 +203,7 @@ async def test_caller_without_the_scope_is_rejected_before_the_body_is_sent(site
 
 
 async def checks_of(method: str, *parts: bytes) -> int:
-    """How often a guard checks a request whose parts arrive one after the other."""
+    """Return how often a guard checks a request whose parts arrive one after another."""
     checked = []
 
     async def check(connection: Connection, _handler: BaseRouteHandler) -> None:

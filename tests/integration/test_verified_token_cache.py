@@ -1,4 +1,4 @@
-"""A token that was proved before: what is not done again, and what is done every time."""
+"""The cache of verified tokens: which checks it saves, and which are made every time."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ ISSUED = int(NOW.timestamp())
 
 @dataclasses.dataclass
 class Bench:
-    """A verifier with its provider, its keys, what it has proved, and both of its clocks."""
+    """A verifier with its provider, keys, cache and clocks."""
 
     issuer: Issuer
     keys: KeySet
@@ -31,13 +31,13 @@ class Bench:
     seconds: float = 0.0
 
     async def accepted(self, token: str) -> None:
-        """The token must be good, and its signature checked."""
+        """Check that the token is valid, and its signature was verified."""
         hits = self.cache.hits
         await self.verifier.verify(token)
         assert self.cache.hits == hits, "it was proved before"
 
     async def known(self, token: str) -> None:
-        """The token must be good, and its signature not checked again."""
+        """Check that the token is valid, and its signature was not verified again."""
         hits = self.cache.hits
         await self.verifier.verify(token)
         assert self.cache.hits == hits + 1, "it was not proved before"
@@ -71,7 +71,7 @@ async def test_token_is_verified_once_with_the_same_claims_afterwards(bench: Ben
 
 
 async def test_a_token_with_another_signature_is_another_token(bench: Bench) -> None:
-    """Signatures of ES256 differ each time; the second is good too, but has to be proved."""
+    """ES256 signatures differ each time; the second is valid too, but must be verified."""
     first, second = bench.issuer.mint(EC), bench.issuer.mint(EC)
     assert first.rpartition(".")[0] == second.rpartition(".")[0]
     await bench.accepted(first)
@@ -127,7 +127,7 @@ async def test_cached_token_of_a_withdrawn_key_is_rejected(bench: Bench) -> None
 
 
 async def test_cached_token_is_verified_again_when_its_key_id_has_another_key(bench: Bench) -> None:
-    """An id may be given to another key; what the first has signed is then worth nothing."""
+    """A key id may get another key; signatures of the former key are then invalid."""
     token = bench.issuer.mint(RSA)
     await bench.accepted(token)
     bench.issuer.keys = [SigningKey("RS256", RSA.kid, signing_key("RS256", "rsa-2").private)]

@@ -1,4 +1,4 @@
-"""A primary that dies, a standby that takes its place, and addresses that name both."""
+"""A primary that fails, a promoted standby, and connection strings with both."""
 
 import asyncio
 import signal
@@ -46,7 +46,7 @@ def pair() -> Iterator[Pair]:
 
 
 async def served(call: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
-    """The first answer to a request, sent again and again, that is not a 503; each 503 says when to come again."""
+    """Return the first response that is not a 503 to a repeated request; each 503 has ``Retry-After``."""
     async with asyncio.timeout(30):
         while (answer := await call()).status_code == 503:
             assert "retry-after" in answer.headers
@@ -156,7 +156,7 @@ async def test_returning_primary_is_not_used_beside_the_new_one(pair: Pair) -> N
 
 
 async def place(transaction: AbstractAsyncContextManager[Connection]) -> str:
-    """Whom a way to the database leads to."""
+    """Return the server that a connection string leads to."""
     async with transaction as connection:
         [(folder,)] = await (await connection.execute("SHOW data_directory")).fetchall()
         await connection.rollback()

@@ -1,4 +1,4 @@
-"""What an application beside the service must be told, and what it brings into its process."""
+"""The settings of in-process authentication, and its imports."""
 
 import subprocess
 import sys

@@ -12,7 +12,7 @@ Answers = Sequence[int | Exception]
 
 
 class Doubler:
-    """Doubles numbers, a batch at a time; each batch waits until it is let go."""
+    """Doubles numbers in batches; each batch waits for its release."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -32,7 +32,7 @@ class Doubler:
 
 
 async def held(batcher: Batcher[int, int], doubler: Doubler, first: int) -> asyncio.Task[int]:
-    """A submitted item whose batch is in flight."""
+    """Return a submitted item whose batch is in progress."""
     task = asyncio.create_task(batcher.submit(first))
     await doubler.begun.wait()
     return task
@@ -59,12 +59,12 @@ async def test_second_batch_starts_when_many_items_wait() -> None:
     few = await submitted(batcher, *range(1, CONCURRENT_ITEMS))
     assert doubler.batches == [[0]]
     doubler.begun.clear()
-    crowd = await submitted(batcher, CONCURRENT_ITEMS)
+    many = await submitted(batcher, CONCURRENT_ITEMS)
     await doubler.begun.wait()
     assert doubler.batches == [[0], [*range(1, CONCURRENT_ITEMS + 1)]]
     third = await submitted(batcher, *range(100, 100 + CONCURRENT_ITEMS))
     doubler.gate.set()
-    answers = await asyncio.gather(first, *few, *crowd, *third)
+    answers = await asyncio.gather(first, *few, *many, *third)
     assert answers == [2 * item for item in (*range(CONCURRENT_ITEMS + 1), *range(100, 100 + CONCURRENT_ITEMS))]
     assert doubler.most_at_once == 2
 
@@ -161,13 +161,13 @@ async def test_batches_continue_after_a_hanging_one() -> None:
 
 
 async def test_items_are_refused_while_a_batch_hangs() -> None:
-    let_go = asyncio.Event()
+    release = asyncio.Event()
 
     async def run(_items: Sequence[int]) -> Answers:
         try:
             await asyncio.Event().wait()
         finally:
-            await let_go.wait()
+            await release.wait()
         return []
 
     batcher: Batcher[int, int] = Batcher(run, deadline=0.01)
@@ -175,7 +175,7 @@ async def test_items_are_refused_while_a_batch_hangs() -> None:
         await batcher.submit(1)
     with pytest.raises(DatabaseUnavailableError):
         await batcher.submit(2)
-    let_go.set()
+    release.set()
     await batcher.close()
 
 

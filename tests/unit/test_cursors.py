@@ -1,4 +1,4 @@
-"""Cursors: opaque, and refused unless we made them."""
+"""Opaque cursors, and the rejection of others."""
 
 import base64
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The front of the service, before applications and routes of a few lines."""
+"""The dispatcher of the service, before applications and routes of a few lines."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ from tests.support.app import client_of
 from tests.support.logs import watched
 
 HOT = "/hot"
-PATIENCE = 0.25
+DEADLINE = 0.25
 TURNS = 100
 """Turns of the event loop: more than an answer needs without waiting."""
 
@@ -53,7 +53,7 @@ async def fail(request: HotRequest) -> HotResponse:
     raise RuntimeError(f"on the way to {request.path}")
 
 
-def front_of(app: AsgiApp = hello, handler: HotHandler = fail, deadline: float = 0.01) -> Dispatcher:
+def dispatcher_of(app: AsgiApp = hello, handler: HotHandler = fail, deadline: float = 0.01) -> Dispatcher:
     hot = HotRoutes()
     hot.add("GET", HOT, handler)
     hot.add_prefix(f"{HOT}/", "/hot/{anything}", handler)
@@ -65,25 +65,25 @@ def routes_of(*routes: HTTPRouteHandler) -> AsgiApp:
     return cast("AsgiApp", build_api(routes, []))
 
 
-def counted(front: Dispatcher) -> str:
-    return front._metrics.render().decode()
+def counted(dispatcher: Dispatcher) -> str:
+    return dispatcher._metrics.render().decode()
 
 
-async def get_from(front: Dispatcher, path: str) -> httpx2.Response:
-    async with client_of(front) as client:
+async def get_from(dispatcher: Dispatcher, path: str) -> httpx2.Response:
+    async with client_of(dispatcher) as client:
         return await client.get(path)
 
 
 @pytest.mark.parametrize("path", [HOT, f"{HOT}/below"])
 async def test_exception_in_a_hot_route_is_500_and_logged_with_the_request_id(path: str) -> None:
-    front = front_of()
+    dispatcher = dispatcher_of()
     with watched("tenantry.server.dispatch") as log:
-        answer = await get_from(front, path)
+        answer = await get_from(dispatcher, path)
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert answer.json()["requestId"] == answer.headers["x-request-id"]
     assert "on the way" not in answer.text
     assert log.count(answer.headers["x-request-id"]) == 1
-    assert 'status="500"} 1.0' in counted(front)
+    assert 'status="500"} 1.0' in counted(dispatcher)
 
 
 async def test_exception_in_a_litestar_route_is_500_and_logged_with_the_request_id() -> None:
@@ -92,7 +92,7 @@ async def test_exception_in_a_litestar_route_is_500_and_logged_with_the_request_
         raise RuntimeError("on the way")
 
     with watched("tenantry.api.app") as log:
-        answer = await get_from(front_of(routes_of(broken), deadline=5), "/broken")
+        answer = await get_from(dispatcher_of(routes_of(broken), deadline=5), "/broken")
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert "on the way" not in answer.text
     assert log.count(answer.headers["x-request-id"]) == 1
@@ -103,7 +103,7 @@ async def test_route_without_a_guard_is_401() -> None:
     async def forgotten(principal: NamedDependency[Principal]) -> str:
         return principal.org_id
 
-    answer = await get_from(front_of(routes_of(forgotten), deadline=5), "/forgotten")
+    answer = await get_from(dispatcher_of(routes_of(forgotten), deadline=5), "/forgotten")
     assert (answer.status_code, answer.json()["code"]) == (401, "missing_credential")
 
 
@@ -111,29 +111,29 @@ async def test_refusal_of_a_hot_route_is_a_problem() -> None:
     async def refuse(_: HotRequest) -> HotResponse:
         raise NotFoundError("thing")
 
-    answer = await get_from(front_of(handler=refuse), HOT)
+    answer = await get_from(dispatcher_of(handler=refuse), HOT)
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
 async def test_timeout_of_the_application_is_503() -> None:
-    front = front_of(nothing)
-    answer = await get_from(front, "/anything")
+    dispatcher = dispatcher_of(nothing)
+    answer = await get_from(dispatcher, "/anything")
     assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
     assert answer.headers["retry-after"] == "1"
-    assert 'status="503"} 1.0' in counted(front)
+    assert 'status="503"} 1.0' in counted(dispatcher)
 
 
-async def posted_slowly(front: Dispatcher) -> httpx2.Response:
-    """The answer to a client who sends its body once the time for an answer has passed."""
+async def posted_slowly(dispatcher: Dispatcher) -> httpx2.Response:
+    """Return the response to a client that sends its body after the deadline."""
 
     async def slowly() -> AsyncIterator[bytes]:
         late = asyncio.Event()
-        asyncio.get_running_loop().call_later(2 * PATIENCE, late.set)
+        asyncio.get_running_loop().call_later(2 * DEADLINE, late.set)
         yield b"bo"
         await late.wait()
         yield b"dy"
 
-    async with client_of(front) as client:
+    async with client_of(dispatcher) as client:
         return await client.post("/anything", content=slowly())
 
 
@@ -146,7 +146,7 @@ async def test_waits_for_the_client_do_not_count_against_the_deadline() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
-    answer = await posted_slowly(front_of(echo, deadline=PATIENCE))
+    answer = await posted_slowly(dispatcher_of(echo, deadline=DEADLINE))
     assert (answer.status_code, answer.content) == (200, b"body")
 
 
@@ -156,7 +156,7 @@ async def test_deadline_applies_after_a_slow_client_is_done() -> None:
             pass
         await asyncio.Event().wait()
 
-    answer = await posted_slowly(front_of(read_only, deadline=PATIENCE))
+    answer = await posted_slowly(dispatcher_of(read_only, deadline=DEADLINE))
     assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
 
 
@@ -164,11 +164,11 @@ async def test_error_page_replaces_the_problem_document() -> None:
     def page_of(scope: Scope, status: int, request_id: str) -> HotResponse | None:
         return HotResponse(status, [(b"x-page-of", request_id.encode())], b"page") if scope["path"] == "/page" else None
 
-    front = Dispatcher(HotRoutes(), nothing, Metrics(several_processes=False), error_page=page_of, deadline=0.01)
-    page = await get_from(front, "/page")
+    dispatcher = Dispatcher(HotRoutes(), nothing, Metrics(several_processes=False), error_page=page_of, deadline=0.01)
+    page = await get_from(dispatcher, "/page")
     assert (page.status_code, page.text) == (503, "page")
     assert page.headers["x-page-of"] == page.headers["x-request-id"]
-    assert (await get_from(front, "/other")).json()["code"] == "database_unavailable"
+    assert (await get_from(dispatcher, "/other")).json()["code"] == "database_unavailable"
 
 
 async def test_head_is_answered_as_get_without_its_body() -> None:
@@ -180,13 +180,13 @@ async def test_head_is_answered_as_get_without_its_body() -> None:
         await send({"type": "http.response.body", "body": b"hello ", "more_body": True})
         await send({"type": "http.response.body", "body": b"and more"})
 
-    front = front_of(look)
-    async with client_of(front) as client:
+    dispatcher = dispatcher_of(look)
+    async with client_of(dispatcher) as client:
         answer = await client.head("/anything")
         assert (answer.status_code, answer.content) == (200, b"")
         assert (await client.get("/anything")).text == "hello and more"
     assert seen == [("GET", True), ("GET", False)]
-    assert 'method="HEAD"' in counted(front)
+    assert 'method="HEAD"' in counted(dispatcher)
 
 
 async def test_late_response_is_not_sent_after_the_timeout() -> None:
@@ -196,7 +196,7 @@ async def test_late_response_is_not_sent_after_the_timeout() -> None:
         finally:
             await hello(scope, receive, send)
 
-    answer = await get_from(front_of(late), "/anything")
+    answer = await get_from(dispatcher_of(late), "/anything")
     assert answer.status_code == 503
     assert json.loads(answer.content)["code"] == "database_unavailable"
 
@@ -210,7 +210,7 @@ async def test_response_that_started_in_time_is_completed() -> None:
         await send({"type": "http.response.body", "body": b"whole"})
 
     asyncio.get_running_loop().call_later(0.05, overdue.set)
-    answer = await get_from(front_of(slow_body), "/anything")
+    answer = await get_from(dispatcher_of(slow_body), "/anything")
     assert (answer.status_code, answer.text) == (200, "whole")
 
 
@@ -222,7 +222,7 @@ async def test_path_without_a_deadline_may_take_longer() -> None:
         await hello(scope, receive, send)
 
     asyncio.get_running_loop().call_later(0.05, overdue.set)
-    assert (await get_from(front_of(slow), "/slow")).text == "hello"
+    assert (await get_from(dispatcher_of(slow), "/slow")).text == "hello"
 
 
 async def test_disconnect_cancels_the_application() -> None:
@@ -235,7 +235,7 @@ async def test_disconnect_cancels_the_application() -> None:
         finally:
             ended.set()
 
-    request = asyncio.create_task(get_from(front_of(working, deadline=60), "/anything"))
+    request = asyncio.create_task(get_from(dispatcher_of(working, deadline=60), "/anything"))
     await begun.wait()
     request.cancel()
     await ended.wait()
@@ -248,7 +248,7 @@ async def test_application_gets_the_request_id() -> None:
         seen.append(scope[REQUEST_ID])
         await hello(scope, receive, send)
 
-    answer = await get_from(front_of(look), "/anything")
+    answer = await get_from(dispatcher_of(look), "/anything")
     assert seen == [answer.headers["x-request-id"]]
 
 
@@ -264,7 +264,7 @@ async def test_lifespan_and_websocket_are_passed_on() -> None:
     async def send(_: Any) -> None: ...
 
     for kind in ("lifespan", "websocket"):
-        await front_of(look)({"type": kind, "path": HOT}, receive, send)
+        await dispatcher_of(look)({"type": kind, "path": HOT}, receive, send)
     assert seen == ["lifespan", "websocket"]
 
 
@@ -282,16 +282,16 @@ async def test_only_anonymous_refusals_are_throttled(path: str, mark: dict[str, 
         request.scope.update(mark)
         return HotResponse(404, [])
 
-    front = front_of(refuse, refuse_at_once, deadline=5)
-    crowd = [asyncio.create_task(front._throttle.wait()) for _ in range(BURST + PER_SECOND)]
+    dispatcher = dispatcher_of(refuse, refuse_at_once, deadline=5)
+    waiting = [asyncio.create_task(dispatcher._throttle.wait()) for _ in range(BURST + PER_SECOND)]
     await asyncio.sleep(0)
-    asked = asyncio.create_task(get_from(front, path))
+    asked = asyncio.create_task(get_from(dispatcher, path))
     for _ in range(TURNS):
         await asyncio.sleep(0)
     assert asked.done() is (mark != {OUTCOME: "not_found"})
-    for task in (asked, *crowd):
+    for task in (asked, *waiting):
         task.cancel()
-    await asyncio.wait((asked, *crowd))
+    await asyncio.wait((asked, *waiting))
 
 
 async def test_throttling_does_not_count_against_the_deadline() -> None:
@@ -299,8 +299,10 @@ async def test_throttling_does_not_count_against_the_deadline() -> None:
         await send({"type": "http.response.start", "status": 404, "headers": []})
         await send({"type": "http.response.body"})
 
-    front = front_of(refuse, deadline=PATIENCE)
-    crowd = [asyncio.create_task(front._throttle.wait()) for _ in range(BURST + round(2 * PATIENCE * PER_SECOND))]
+    dispatcher = dispatcher_of(refuse, deadline=DEADLINE)
+    waiting = [
+        asyncio.create_task(dispatcher._throttle.wait()) for _ in range(BURST + round(2 * DEADLINE * PER_SECOND))
+    ]
     await asyncio.sleep(0)
-    assert (await get_from(front, "/nowhere")).status_code == 404
-    await asyncio.wait(crowd)
+    assert (await get_from(dispatcher, "/nowhere")).status_code == 404
+    await asyncio.wait(waiting)

@@ -12,7 +12,7 @@ GONE = {"type": "http.disconnect"}
 
 
 def request(messages: Iterable[dict[str, Any]] = (), *headers: tuple[bytes, bytes]) -> HotRequest:
-    """A request that comes in these messages; asking for more than there are is an error."""
+    """A request with these messages; receiving more is an error."""
     queue = iter(messages)
 
     async def receive() -> dict[str, Any]:
@@ -22,7 +22,7 @@ def request(messages: Iterable[dict[str, Any]] = (), *headers: tuple[bytes, byte
 
 
 def parts(*bodies: bytes, end: bool = True) -> list[dict[str, Any]]:
-    """The messages of a body in parts; without ``end`` there is more to come."""
+    """The messages of a body in parts; without ``end`` the body is incomplete."""
     last = len(bodies) if end else 0
     return [
         {"type": "http.request", "body": body, "more_body": number != last}

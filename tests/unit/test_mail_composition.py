@@ -1,4 +1,4 @@
-"""What the mails to a tenant's owner say."""
+"""The contents of the mails to a tenant's owner."""
 
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
@@ -34,7 +34,7 @@ MAIL = PendingMail(
 
 
 def mail(**changes: Any) -> PendingMail:
-    """The mail with these changes, of itself or of what it is about."""
+    """The mail with these changes."""
     about = {name: changes.pop(name) for name in PaymentFailure.__struct_fields__ if name in changes}
     changed = msgspec.structs.replace(MAIL, **changes)
     return msgspec.structs.replace(changed, about=msgspec.structs.replace(changed.about, **about)) if about else changed

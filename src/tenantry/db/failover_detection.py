@@ -69,7 +69,7 @@ class FailoverDetector:
 
 async def _epoch(connection: Connection) -> PrimaryEpoch | None:
     try:
-        rows = await (await connection.execute(_EPOCH)).fetchall()
+        rows = await connection.fetch(_EPOCH)
         await connection.rollback()
     except psycopg.OperationalError:
         raise

@@ -60,8 +60,7 @@ async def once(
 async def lock(connection: Connection, claim: Claim) -> bool:
     """Hold the claim until the transaction ends; return False if another request holds it."""
     name = f"idempotency\x1f{claim.principal}\x1f{claim.route}\x1f{claim.key}"
-    row = await (await connection.execute(_LOCK, (name,))).fetchone()
-    return bool(row and row[0])
+    return bool(await connection.fetch_value(_LOCK, (name,)))
 
 
 async def find(connection: Connection, claim: Claim, now: datetime) -> tuple[bytes, bytes] | None:

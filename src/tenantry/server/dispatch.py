@@ -114,12 +114,12 @@ class Dispatcher:
         self._throttle = anonymous_throttle()
         self._without_deadline = 0
         for limit in LIMIT_NAMES:
-            metrics.cut_short.labels(limit)  # so that it is reported as 0
+            metrics.closed_by_limit.labels(limit)  # so that it is reported as 0
         self.state: Final = {
             OVERLOAD_DETECTOR: OverloadDetector(
                 metrics, lambda: self._without_deadline + self._throttle.waiting + throttled()
             ),
-            CONNECTION_MONITOR: ConnectionMonitor(limits, lambda limit: metrics.cut_short.labels(limit).inc()),
+            CONNECTION_MONITOR: ConnectionMonitor(limits, lambda limit: metrics.closed_by_limit.labels(limit).inc()),
             HOT_DISPATCHER: self,
             SHUTDOWN: shutdown or Shutdown(),
         }

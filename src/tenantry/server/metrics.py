@@ -58,7 +58,9 @@ class Metrics:
         self.refusals = counter("tenantry_webhook_refusals", "Rejected webhook requests.", "reason")
         self.anomalies = counter("tenantry_webhook_anomalies", "Unexpected contents of events.", "kind")
         self.shed = counter("tenantry_requests_shed", "Requests rejected because of overload.")
-        self.cut_short = counter("tenantry_clients_cut_short", "Requests and connections closed by a limit.", "limit")
+        self.closed_by_limit = counter(
+            "tenantry_clients_cut_short", "Requests and connections closed by a limit.", "limit"
+        )
         self.rate_limited = counter("tenantry_rate_limited", "Requests over a rate limit.", "policy")
         self.refused = counter("tenantry_credentials_refused", "Rejected credentials.", "kind", "reason")
         self.revoked = counter("tenantry_api_keys_revoked", "Revoked API keys.", "reason")
