@@ -329,7 +329,7 @@ async def test_second_run_keeps_changes_made_since_the_first(loss: Loss) -> None
     assert (first.out.count("  redone\n"), again.out.count("  already done")) == (2, 2)
 
 
-async def test_a_dry_run_writes_nothing(loss: Loss) -> None:
+async def test_dry_run_writes_nothing(loss: Loss) -> None:
     org = await loss.service.organization()
     revoked = await loss.service.key(org.owner, org.id, READS)
     await loss.back_up()
@@ -371,7 +371,7 @@ async def test_mails_queued_at_the_backup_can_be_held_back(loss: Loss) -> None:
         assert (status, why) == ("failed", "held back by the operator after a restore")
 
 
-async def test_sessions_of_the_dashboard_are_ended(loss: Loss) -> None:
+async def test_dashboard_sessions_are_ended(loss: Loss) -> None:
     session = (
         "INSERT INTO dashboard_sessions (digest, issuer, subject, claims, proved_at, started_at, used_at) "
         "VALUES (sha256('a'), 'https://id.example', 'ada', '{}', now(), now(), now())"

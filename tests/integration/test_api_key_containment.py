@@ -75,7 +75,7 @@ async def test_key_rotates_no_key_that_holds_more(service: Service) -> None:
 
 
 @pytest.mark.parametrize("later", [None, "2026-01-03T00:00:00Z"])
-async def test_key_makes_none_that_outlives_it(service: Service, later: str | None) -> None:
+async def test_key_creates_no_key_that_outlives_it(service: Service, later: str | None) -> None:
     org = await service.organization()
     writer = await writer_of(service, org, expiresAt="2026-01-02T00:00:00Z")
     assert refusal(await writer.caller.post(KEYS, body_of(org, "projects:read", expiresAt=later))) == ESCALATION
@@ -101,7 +101,7 @@ async def test_key_gives_its_scopes_to_none_that_outlives_it(service: Service) -
     assert (await writer.caller.patch(lasting.path, shortened)).status_code == 200
 
 
-async def test_user_makes_a_key_that_outlives_the_token(service: Service) -> None:
+async def test_user_creates_a_key_that_outlives_the_token(service: Service) -> None:
     org = await service.organization()
     made = await service.key(service.user(org=org.id, role="admin"), org.id, "projects:read")
     assert made.record["expiresAt"] is None

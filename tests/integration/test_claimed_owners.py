@@ -23,7 +23,7 @@ async def level(caller: Caller) -> str:
 
 @pytest.mark.parametrize("by", ["admin", "key"])
 @pytest.mark.parametrize("role", ["member", "admin"])
-async def test_claimed_owner_is_not_lowered_by_who_is_no_owner(service: Service, by: str, role: str) -> None:
+async def test_only_an_owner_lowers_a_claimed_owner(service: Service, by: str, role: str) -> None:
     org = await service.organization()
     owner = service.user("claimed-owner", org=org.id, role="owner")
     member = await add_member((await writers(service, org))[by], "claimed-owner", role)
@@ -34,7 +34,7 @@ async def test_claimed_owner_is_not_lowered_by_who_is_no_owner(service: Service,
 
 
 @pytest.mark.parametrize("by", ["admin", "key"])
-async def test_claimed_owner_is_not_refused_by_who_is_no_owner(service: Service, by: str) -> None:
+async def test_only_an_owner_removes_a_claimed_owner(service: Service, by: str) -> None:
     org = await service.organization()
     owner = service.user("thrown-out", org=org.id, role="owner")
     caller = (await writers(service, org))[by]
@@ -45,7 +45,7 @@ async def test_claimed_owner_is_not_refused_by_who_is_no_owner(service: Service,
     assert made.status_code == 201, made.text
 
 
-async def test_narrowed_token_of_a_claimed_owner_writes_as_it_reads(service: Service) -> None:
+async def test_narrowed_token_of_a_claimed_owner_writes_with_its_scopes(service: Service) -> None:
     org = await service.organization()
     await add_member((await writers(service, org))["admin"], "narrowed")
     owner = service.user(
@@ -54,7 +54,7 @@ async def test_narrowed_token_of_a_claimed_owner_writes_as_it_reads(service: Ser
     await add_member(owner, "another_user")
 
 
-async def test_claimed_owner_who_leaves_is_refused(service: Service) -> None:
+async def test_claimed_owner_who_leaves_is_rejected(service: Service) -> None:
     org = await service.organization()
     member = await add_member((await writers(service, org))["admin"], "leaving")
     owner = service.user("leaving", org=org.id, role="owner")
@@ -65,7 +65,7 @@ async def test_claimed_owner_who_leaves_is_refused(service: Service) -> None:
 
 
 @pytest.mark.parametrize("then", ["confirmed", "removed again"])
-async def test_what_an_owner_confirms_is_on_record_once(service: Service, then: str) -> None:
+async def test_confirmation_by_an_owner_is_audited_once(service: Service, then: str) -> None:
     org = await service.organization()
     admin = (await writers(service, org))["admin"]
     member = await add_member(admin, "confirmed", "member")
@@ -82,7 +82,7 @@ async def test_what_an_owner_confirms_is_on_record_once(service: Service, then: 
 
 
 @pytest.mark.parametrize("then", ["lowered", "removed", "confirmed", "removed again"])
-async def test_owner_lowers_and_refuses_a_claimed_owner(service: Service, then: str) -> None:
+async def test_owner_lowers_and_removes_a_claimed_owner(service: Service, then: str) -> None:
     org = await service.organization()
     admin = (await writers(service, org))["admin"]
     owner = service.user("overruled", org=org.id, role="owner")
@@ -101,7 +101,7 @@ async def test_owner_lowers_and_refuses_a_claimed_owner(service: Service, then: 
         assert await level(owner) == "SCOPED"
 
 
-async def test_admin_does_not_undo_what_an_owner_decided_of_a_claimed_owner(service: Service) -> None:
+async def test_admin_does_not_undo_an_owners_restriction_of_a_claimed_owner(service: Service) -> None:
     org = await service.organization()
     admin = (await writers(service, org))["admin"]
     owner = service.user("decided", org=org.id, role="owner")
@@ -115,7 +115,7 @@ async def test_admin_does_not_undo_what_an_owner_decided_of_a_claimed_owner(serv
     assert await level(owner) == "SCOPED"
 
 
-async def test_leaving_and_joining_again_undo_nothing_either(service: Service) -> None:
+async def test_leaving_and_joining_again_keeps_the_restriction(service: Service) -> None:
     org = await service.organization()
     member = await join(service, org, "in-and-out", "member")
     owner = service.user("in-and-out", org=org.id, role="owner")
@@ -150,7 +150,7 @@ async def test_operator_lowers_a_claimed_owner(service: Service) -> None:
     assert await level(service.user("handed-over", org=org.id, role="owner")) == "SCOPED"
 
 
-async def test_change_by_the_release_before_binds_a_claimed_owner(service: Service) -> None:
+async def test_membership_of_an_earlier_release_binds_a_claimed_owner(service: Service) -> None:
     org = await service.organization()
     member = await add_member((await writers(service, org))["admin"], "removed-by-old-release")
     owner = service.user("removed-by-old-release", org=org.id, role="owner")

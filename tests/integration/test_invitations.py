@@ -20,7 +20,7 @@ async def audited(org: Organization, member_id: str) -> list[tuple[str, str]]:
     return [(entry["action"], entry["actorId"]) for entry in entries]
 
 
-async def test_invitation_leaves_the_tenant_of_a_token_without_organization_alone(service: Service) -> None:
+async def test_invitation_does_not_change_the_tenant_of_a_token_without_organization(service: Service) -> None:
     home, _ = await owned(service, "victim-at-home")
     attacker = await service.organization()
     await add_member(attacker.owner, "victim-at-home", "owner")
@@ -28,7 +28,7 @@ async def test_invitation_leaves_the_tenant_of_a_token_without_organization_alon
     assert (who.status_code, who.json().get("orgId")) == (200, home.id)
 
 
-async def test_owner_of_the_tenant_stays_its_owner_while_invited(service: Service) -> None:
+async def test_invited_owner_of_the_tenant_keeps_the_role_owner(service: Service) -> None:
     org, member = await owned(service, "owner-invited-again")
     other = await add_member(org.owner, "other-owner", "owner")
     assert (await service.user("other-owner").post(accept_path(other))).status_code == 200
@@ -57,7 +57,7 @@ async def test_user_who_is_only_invited_has_no_organization(service: Service) ->
 
 
 @pytest.mark.parametrize("by", ["owner key", "scoped key", "user"])
-async def test_whoever_else_creates_it_a_membership_is_an_invitation(service: Service, by: str) -> None:
+async def test_membership_created_by_another_caller_is_an_invitation(service: Service, by: str) -> None:
     org = await service.organization()
     caller: Caller = org.owner
     if by == "scoped key":
@@ -92,7 +92,7 @@ async def test_invitation_is_accepted_by_a_user_without_any_organization(service
     assert await audited(org, member["id"]) == [("member.invited", org.key.id), ("member.accepted", "accepting")]
 
 
-async def test_acceptance_is_sent_again_with_an_idempotency_key(service: Service) -> None:
+async def test_acceptance_is_repeated_with_an_idempotency_key(service: Service) -> None:
     org = await service.organization()
     member = await add_member(org.owner, "accepting-once")
     user = service.user("accepting-once")
@@ -130,7 +130,7 @@ async def test_header_does_not_accept_in_a_suspended_tenant(service: Service) ->
     assert (await user.delete(own_path(member))).status_code == 204
 
 
-async def test_claim_of_the_identity_provider_counts_at_once(service: Service) -> None:
+async def test_claim_of_the_identity_provider_needs_no_acceptance(service: Service) -> None:
     org = await service.organization()
     await add_member(org.owner, "claimed", "member")
     who = (await service.user("claimed", org=org.id, role="admin").get(WHOAMI)).json()
@@ -138,7 +138,7 @@ async def test_claim_of_the_identity_provider_counts_at_once(service: Service) -
     assert refusal(await service.user("claimed").get(WHOAMI)) == NO_ORGANIZATION
 
 
-async def test_memberships_of_the_operator_and_of_the_creator_count_at_once(service: Service) -> None:
+async def test_memberships_by_the_operator_and_the_creator_need_no_acceptance(service: Service) -> None:
     _, member = await owned(service, "named-by-operator")
     assert member["status"] == "active"
     creator = service.user("creating")
@@ -234,7 +234,7 @@ async def test_keys_have_no_memberships(service: Service) -> None:
     assert (await service.anonymous.get(OWN)).status_code == 401
 
 
-async def test_invitation_that_was_withdrawn_is_not_accepted(service: Service) -> None:
+async def test_withdrawn_invitation_cannot_be_accepted(service: Service) -> None:
     org = await service.organization()
     member = await add_member(org.owner, "too-late")
     await remove_member(org.owner, member)
@@ -245,7 +245,7 @@ async def test_invitation_that_was_withdrawn_is_not_accepted(service: Service) -
 
 
 @pytest.mark.parametrize("by_header", [False, True])
-async def test_acceptance_that_waits_for_a_withdrawal_is_refused(service: Service, by_header: bool) -> None:
+async def test_acceptance_during_a_withdrawal_is_rejected(service: Service, by_header: bool) -> None:
     org = await service.organization()
     member = await add_member(org.owner, "racing")
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
@@ -303,7 +303,7 @@ async def test_members_list_has_invitations(service: Service) -> None:
     )
 
 
-async def test_rows_of_before_stay_as_they_are(service: Service) -> None:
+async def test_memberships_of_earlier_releases_stay_active(service: Service) -> None:
     org = await service.organization()
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute(

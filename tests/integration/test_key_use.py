@@ -26,7 +26,7 @@ def key_uses(database: Database) -> WriteBehind[KeyUse]:
     return WriteBehind(database, "uses of keys", record_uses)
 
 
-async def test_use_of_a_key_is_shown_once_it_is_written(service: Service) -> None:
+async def test_last_use_is_shown_after_the_write(service: Service) -> None:
     organization = await service.organization()
     key = await service.key(organization.owner, organization.id, "projects:read")
     unused = (await organization.owner.get(key.path)).json()
@@ -41,7 +41,7 @@ async def test_use_of_a_key_is_shown_once_it_is_written(service: Service) -> Non
     assert (used["lastUsedAt"], used["lastUsedAddress"]) == ("2026-03-01T12:00:00Z", "192.0.2.7")
 
 
-async def test_uses_of_the_service_are_written_when_it_stops(service: Service) -> None:
+async def test_shutdown_writes_the_last_uses(service: Service) -> None:
     organization = await service.organization()
     paths = (PROJECTS, WHOAMI, f"{VERIFY}projects:read")
     keys = {path: await service.key(organization.owner, organization.id, "projects:read") for path in paths}
@@ -54,7 +54,7 @@ async def test_uses_of_the_service_are_written_when_it_stops(service: Service) -
         assert shown["lastUsedAddress"] == "127.0.0.1", path
 
 
-async def test_refused_key_does_not_count_as_used(service: Service) -> None:
+async def test_rejected_key_has_no_last_use(service: Service) -> None:
     organization = await service.organization()
     key = await service.key(organization.owner, organization.id, "projects:read")
     await organization.owner.delete(key.path)
@@ -99,7 +99,7 @@ async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awai
     await database.close()
 
 
-async def test_key_that_is_in_use_is_written_once_a_minute(service: Service) -> None:
+async def test_last_use_is_written_once_a_minute(service: Service) -> None:
     async with recording(service) as let_in:
         key = (await service.organization()).key
         first = await let_in(key, "192.0.2.1")
@@ -119,7 +119,7 @@ async def test_use_from_another_address_is_written_at_once(service: Service) -> 
     assert shown[0]["lastUsedAt"] < shown[1]["lastUsedAt"]
 
 
-async def test_use_of_the_old_key_is_shown_on_the_one_that_took_its_place(service: Service) -> None:
+async def test_successor_shows_the_last_use_of_the_rotated_key(service: Service) -> None:
     organization = await service.organization()
     old = await service.key(organization.owner, organization.id, "projects:read")
     new = (await organization.owner.post(f"{old.path}/rotate", {"overlapSeconds": 3600})).json()
@@ -132,7 +132,7 @@ async def test_use_of_the_old_key_is_shown_on_the_one_that_took_its_place(servic
     assert new_shown["lastUsedAt"] is None
 
 
-async def test_uses_of_very_many_keys_are_all_written(conninfo: str) -> None:
+async def test_uses_of_many_keys_are_written_in_batches(conninfo: str) -> None:
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction(of_tenant("t")) as connection:
@@ -153,7 +153,7 @@ async def test_uses_of_very_many_keys_are_all_written(conninfo: str) -> None:
     await database.close()
 
 
-async def test_uses_that_the_database_does_not_let_us_write_are_written_once_it_does(conninfo: str) -> None:
+async def test_failed_write_is_repeated(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         organization = await service.organization()
         key = await service.key(organization.owner, organization.id, "projects:read")

@@ -166,14 +166,14 @@ async def test_key_of_a_suspended_tenant_is_revoked_too(service: Service) -> Non
     assert len(await notices_of(service, org)) == 1
 
 
-async def test_key_of_an_ended_tenant_has_ended(service: Service) -> None:
+async def test_key_of_an_ended_tenant_is_revoked_already(service: Service) -> None:
     org = await service.organization()
     assert (await service.operator.delete(org.path)).status_code == 204
     assert (await reported(service, org.key))["status"] == "revoked"
     assert await notices_of(service, org) == []
 
 
-async def test_key_under_any_pepper_is_known(conninfo: str) -> None:
+async def test_key_under_any_pepper_is_found(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         org = await service.organization()
         key = await service.key(org.owner, org.id, "projects:read")
@@ -223,13 +223,13 @@ async def test_malformed_key_is_rejected_without_the_database_or_an_echo(cut_off
     assert not secret or secret not in answer.text
 
 
-async def test_without_the_database_a_key_is_503(cut_off: Service) -> None:
+async def test_report_without_the_database_is_503(cut_off: Service) -> None:
     answer = await report(cut_off, UNKNOWN)
     assert refusal(answer) == (503, "database_unavailable")
     assert "retry-after" in answer.headers
 
 
-async def test_key_in_a_wrong_place_of_the_body_is_not_repeated(service: Service) -> None:
+async def test_key_in_another_field_is_not_echoed(service: Service) -> None:
     answers = [
         await service.anonymous.post(REPORT, {UNKNOWN: "x"}),
         await service.anonymous.post(REPORT, UNKNOWN),
@@ -240,7 +240,7 @@ async def test_key_in_a_wrong_place_of_the_body_is_not_repeated(service: Service
     assert all(UNKNOWN not in answer.text for answer in answers)
 
 
-async def test_nothing_of_the_key_is_logged(service: Service) -> None:
+async def test_log_contains_no_part_of_the_key(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     with watched(level=logging.DEBUG) as watch:

@@ -20,11 +20,11 @@ def may_make(maker: Principal, *scopes: str, level: AccessLevel = SCOPED, mode: 
     check_may_create(maker, scopes, level, mode, expires_at)
 
 
-def test_caller_may_make_what_it_holds() -> None:
+def test_caller_creates_keys_with_its_own_scopes() -> None:
     may_make(make_principal("projects:*"), "projects:read", "projects:*")
 
 
-def test_more_scopes_than_held_are_refused_by_name() -> None:
+def test_missing_scopes_are_named() -> None:
     with pytest.raises(ScopeEscalationError, match="billing:read") as refusal:
         may_make(make_principal("projects:read"), "projects:read", "billing:read")
     assert "projects:read" not in refusal.value.detail
@@ -35,57 +35,57 @@ def test_all_scopes_are_not_the_owner_level() -> None:
         may_make(make_principal("*:*"), "*:*", level=OWNER)
 
 
-def test_owner_may_make_an_owner() -> None:
+def test_owner_creates_an_owner_key() -> None:
     may_make(make_principal(owner=True), "*:*", level=OWNER)
 
 
-def test_test_mode_makes_no_live_mode() -> None:
+def test_test_mode_creates_no_live_keys() -> None:
     with pytest.raises(ModeMismatchError):
         may_make(make_principal(owner=True, mode=TEST), "a:b", mode=LIVE)
 
 
-def test_live_mode_makes_test_mode() -> None:
+def test_live_mode_creates_test_keys() -> None:
     may_make(make_principal(owner=True), "a:b", mode=TEST)
 
 
 @pytest.mark.parametrize("expires_at", [None, LATER])
-def test_key_makes_none_that_outlives_it(expires_at: datetime | None) -> None:
+def test_key_creates_no_key_that_outlives_it(expires_at: datetime | None) -> None:
     with pytest.raises(ScopeEscalationError, match="outlives"):
         may_make(make_principal("a:b", expires_at=SOON), "a:b", expires_at=expires_at)
 
 
-def test_key_makes_one_that_ends_with_it() -> None:
+def test_key_creates_a_key_with_the_same_expiry() -> None:
     may_make(make_principal("a:b", expires_at=SOON), "a:b", expires_at=SOON)
 
 
-def test_user_makes_a_key_that_outlives_the_token() -> None:
+def test_user_creates_a_key_that_outlives_the_token() -> None:
     may_make(make_principal("a:b", kind=PrincipalKind.USER, expires_at=SOON), "a:b")
 
 
-def test_nobody_below_owner_changes_an_owner_key() -> None:
+def test_only_an_owner_changes_an_owner_key() -> None:
     key = make_key(owner=True)
     with pytest.raises(ScopeEscalationError):
         check_may_change(make_principal("*:*"), key, msgspec.structs.replace(key, name="mine"))
 
 
-def test_name_and_shorter_life_of_a_key_with_more_scopes_may_be_changed() -> None:
+def test_caller_with_fewer_scopes_renames_and_shortens_a_key() -> None:
     key = make_key("projects:*", expires_at=LATER)
     check_may_change(make_principal("api-keys:write"), key, msgspec.structs.replace(key, name="mine", expires_at=SOON))
 
 
-def test_life_of_a_key_with_more_scopes_may_not_be_prolonged() -> None:
+def test_caller_with_fewer_scopes_cannot_prolong_a_key() -> None:
     key = make_key("projects:*", expires_at=SOON)
     with pytest.raises(ScopeEscalationError):
         check_may_change(make_principal("api-keys:write"), key, msgspec.structs.replace(key, expires_at=LATER))
 
 
-def test_key_that_outlives_the_caller_is_not_given_more_scopes() -> None:
+def test_caller_adds_no_scopes_to_a_key_that_outlives_it() -> None:
     key = make_key("a:b")
     with pytest.raises(ScopeEscalationError, match="outlives"):
         check_may_change(make_principal("*:*", expires_at=SOON), key, msgspec.structs.replace(key, scopes=("c:d",)))
 
 
-def test_scoped_key_is_made_owner_by_an_owner_only() -> None:
+def test_only_an_owner_raises_a_key_to_owner() -> None:
     key = make_key("*:*")
     raised = msgspec.structs.replace(key, access_level=OWNER)
     check_may_change(make_principal(owner=True), key, raised)
@@ -118,7 +118,7 @@ def test_owner_has_several_spellings(scopes: tuple[str, ...], level: AccessLevel
 @pytest.mark.parametrize(
     ("scopes", "level"), [((), None), ((), SCOPED), (("OWNER",), SCOPED), (("OWNER", "a:b"), None), (("a:b",), OWNER)]
 )
-def test_contradictions_and_nothing_are_refused(scopes: tuple[str, ...], level: AccessLevel | None) -> None:
+def test_contradictory_and_empty_scopes_are_rejected(scopes: tuple[str, ...], level: AccessLevel | None) -> None:
     with pytest.raises(ValidationError) as refusal:
         normalize(scopes, level)
     assert [where for where, _ in refusal.value.faults] == ["scopes"]

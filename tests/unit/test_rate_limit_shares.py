@@ -20,7 +20,7 @@ def wanted_by(share: Share, second: int, demand: int = 1) -> int:
     return taking.wanted
 
 
-def test_first_taking_is_of_one() -> None:
+def test_first_request_is_for_one() -> None:
     assert share_of(6000).ask(NOW, 1) == ShareRequest("tenant acme", 6000, 1, -SLOTS, 0, 1)
 
 
@@ -32,53 +32,53 @@ def test_share_doubles_while_it_is_used_up_to_a_hundredth_of_the_limit(limit: in
     assert [wanted_by(share, NOW) for _ in wanted] == wanted
 
 
-def test_requests_that_wait_are_asked_for_all_together() -> None:
+def test_waiting_requests_are_combined() -> None:
     assert wanted_by(share_of(600), NOW, demand=64) == 64
 
 
 @pytest.mark.parametrize(("left", "wanted"), [(0, 18), (3, 15), (14, 1)])
-def test_share_is_a_quarter_more_than_what_the_second_before_let_through(left: int, wanted: int) -> None:
+def test_share_is_a_quarter_larger_than_the_former_use(left: int, wanted: int) -> None:
     share = share_of(10_000)
     assert [wanted_by(share, NOW) for _ in range(4)] == [1, 2, 4, 8]
     share.left = left
     assert wanted_by(share, NOW + 1) == wanted
 
 
-def test_share_begins_with_one_again_after_an_idle_second() -> None:
+def test_share_restarts_with_one_after_an_idle_second() -> None:
     share = share_of(10_000)
     assert [wanted_by(share, NOW) for _ in range(4)] == [1, 2, 4, 8]
     assert wanted_by(share, NOW + 2) == 1
 
 
-def test_share_that_was_used_is_foreseen_in_the_next_second() -> None:
+def test_used_share_is_prefetched_in_the_next_second() -> None:
     share = share_of(10_000)
     wanted_by(share, NOW, demand=8)
     assert [share.should_prefetch(second) for second in (NOW, NOW + 1, NOW + 2)] == [False, True, False]
     assert share.ask(NOW + 1, 0) == ShareRequest("tenant acme", 10_000, 10, NOW, 0)
 
 
-def test_share_that_nobody_used_is_not_foreseen() -> None:
+def test_unused_share_is_not_prefetched() -> None:
     share = share_of(10_000)
     share.ask(NOW, 0)
     share.receive(NOW, ShareGrant(8, 8, NOW))
     assert not share.should_prefetch(NOW + 1)
 
 
-def test_share_that_others_cannot_spare_is_not_foreseen() -> None:
+def test_share_of_a_small_limit_is_not_prefetched() -> None:
     share = share_of(199)
     wanted_by(share, NOW)
     assert not share.should_prefetch(NOW + 1)
     assert share.ask(NOW + 1, 0) is None
 
 
-def test_share_is_good_in_its_second_only() -> None:
+def test_share_is_valid_in_its_second_only() -> None:
     share = share_of(600)
     share.ask(NOW, 1)
     share.receive(NOW, ShareGrant(2, 2, NOW))
     assert [share.is_available(second) for second in (NOW - 1, NOW, NOW + 1)] == [False, True, False]
 
 
-def test_what_was_not_used_goes_back_with_the_next_taking() -> None:
+def test_unused_requests_return_with_the_next_request() -> None:
     share = share_of(600)
     share.ask(NOW, 5)
     share.receive(NOW, ShareGrant(5, 5, NOW))
@@ -87,21 +87,21 @@ def test_what_was_not_used_goes_back_with_the_next_taking() -> None:
     assert share.unused == 0
 
 
-def test_share_at_hand_makes_no_taking() -> None:
+def test_sufficient_share_needs_no_request() -> None:
     share = share_of(600)
     share.ask(NOW, 2)
     share.receive(NOW, ShareGrant(2, 2, NOW))
     assert share.ask(NOW, 2) is None
 
 
-def test_only_what_is_missing_is_asked_for() -> None:
+def test_only_missing_requests_are_requested() -> None:
     share = share_of(100)
     share.ask(NOW, 2)
     share.receive(NOW, ShareGrant(2, 2, NOW))
     assert share.ask(NOW, 5) == ShareRequest("tenant acme", 100, 3, NOW, 0, 3)
 
 
-def test_share_is_shut_for_the_second_in_which_nothing_was_left() -> None:
+def test_share_is_exhausted_in_the_second_of_an_empty_grant() -> None:
     share = share_of(600)
     share.ask(NOW, 3)
     share.receive(NOW, ShareGrant(0, 600, NOW - 10))
@@ -109,7 +109,7 @@ def test_share_is_shut_for_the_second_in_which_nothing_was_left() -> None:
     assert not share.is_exhausted(NOW + 1)
 
 
-def test_share_with_the_last_of_the_limit_is_not_shut_before_it_is_used() -> None:
+def test_share_with_the_last_request_is_not_exhausted() -> None:
     share = share_of(600)
     share.ask(NOW, 1)
     share.receive(NOW, ShareGrant(1, 600, NOW - 10))
@@ -118,19 +118,19 @@ def test_share_with_the_last_of_the_limit_is_not_shut_before_it_is_used() -> Non
     assert share.is_exhausted(NOW)
 
 
-def test_limit_of_none_is_always_shut() -> None:
+def test_limit_of_zero_is_always_exhausted() -> None:
     assert share_of(0).is_exhausted(NOW)
     assert share_of(0).quota(NOW) == Quota(Policy.TENANT, 0, 0, WINDOW)
 
 
-def test_quota_counts_what_is_at_hand_and_what_nobody_has() -> None:
+def test_quota_adds_the_share_and_the_free_part() -> None:
     share = share_of(600)
     share.ask(NOW, 3)
     share.receive(NOW, ShareGrant(3, 100, NOW - 20))
     assert share.quota(NOW) == Quota(Policy.TENANT, 600, 503, 41)
 
 
-def test_more_comes_back_when_the_oldest_second_is_past_the_window() -> None:
+def test_reset_is_the_end_of_the_oldest_second_in_the_window() -> None:
     share = share_of(600)
     share.ask(NOW, 1)
     share.receive(NOW, ShareGrant(0, 600, NOW))
@@ -139,7 +139,7 @@ def test_more_comes_back_when_the_oldest_second_is_past_the_window() -> None:
     assert share.quota(NOW).reset == 1
 
 
-def test_raised_limit_opens_the_share_at_once() -> None:
+def test_raised_limit_ends_exhaustion_at_once() -> None:
     share = share_of(5)
     share.ask(NOW, 1)
     share.receive(NOW, ShareGrant(0, 5, NOW))
@@ -147,7 +147,7 @@ def test_raised_limit_opens_the_share_at_once() -> None:
     assert not share.is_exhausted(NOW)
 
 
-def test_lowered_limit_lets_nothing_through_that_was_taken_before() -> None:
+def test_lowered_limit_invalidates_the_share() -> None:
     share = share_of(600)
     share.ask(NOW, 6)
     share.receive(NOW, ShareGrant(6, 6, NOW))
@@ -158,7 +158,7 @@ def test_lowered_limit_lets_nothing_through_that_was_taken_before() -> None:
     assert share.ask(NOW + 1, 1) == ShareRequest("tenant acme", 300, 1, NOW, 8, 1)
 
 
-def test_put_back_within_its_second_is_good_again() -> None:
+def test_refund_within_its_second_is_valid() -> None:
     share = share_of(600)
     share.ask(NOW, 1)
     share.receive(NOW, ShareGrant(1, 1, NOW))
@@ -167,7 +167,7 @@ def test_put_back_within_its_second_is_good_again() -> None:
     assert share.is_available(NOW)
 
 
-def test_put_back_after_a_later_taking_stays_counted() -> None:
+def test_refund_after_a_later_grant_stays_counted() -> None:
     share = share_of(600)
     share.ask(NOW + 1, 1)
     share.receive(NOW + 1, ShareGrant(1, 1, NOW))
@@ -175,17 +175,17 @@ def test_put_back_after_a_later_taking_stays_counted() -> None:
     assert share.left == 1
 
 
-def test_share_that_was_used_up_is_so_until_something_comes_back() -> None:
+def test_share_seems_exhausted_until_the_window_moves() -> None:
     share = share_of(2)
     wanted_by(share, NOW, demand=2)
     assert [share.seems_exhausted(NOW + seconds) for seconds in (0, 60, 61)] == [True, True, False]
 
 
-def test_share_that_nobody_has_looked_at_is_not_known_to_be_used_up() -> None:
+def test_new_share_does_not_seem_exhausted() -> None:
     assert not share_of(2).seems_exhausted(NOW)
 
 
-def test_share_that_was_given_back_is_not_used_up() -> None:
+def test_released_share_does_not_seem_exhausted() -> None:
     share = share_of(2)
     share.ask(NOW, 2)
     share.receive(NOW, ShareGrant(2, 2, NOW))
@@ -196,14 +196,14 @@ def test_share_that_was_given_back_is_not_used_up() -> None:
     assert share.quota(NOW + 1).remaining == 1
 
 
-def test_raised_limit_is_not_used_up() -> None:
+def test_raised_limit_does_not_seem_exhausted() -> None:
     share = share_of(2)
     wanted_by(share, NOW, demand=2)
     share.set_limit(3)
     assert not share.seems_exhausted(NOW)
 
 
-def test_share_is_new_until_something_is_taken_and_again_after_the_window() -> None:
+def test_share_has_expired_before_a_grant_and_after_the_window() -> None:
     share = share_of(2)
     states = [share.has_expired]
     wanted_by(share, NOW)
@@ -212,7 +212,7 @@ def test_share_is_new_until_something_is_taken_and_again_after_the_window() -> N
     assert [*states, share.has_expired] == [True, False, True]
 
 
-def test_surrender_leaves_nothing() -> None:
+def test_release_leaves_nothing() -> None:
     share = share_of(600)
     share.ask(NOW, 2)
     share.receive(NOW, ShareGrant(2, 2, NOW))
