@@ -348,7 +348,7 @@ async def test_an_event_without_created_counts_as_created_on_arrival(provider: P
     assert (await provider.ledger(subscriber))[event["id"]]["created"] == "2026-01-01T12:00:00Z"
 
 
-async def test_nobody_is_told_of_a_tenant_that_has_ended(provider: Provider) -> None:
+async def test_an_ended_tenant_gets_no_mail(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     assert (await provider.service.operator.delete(f"/api/v1/tenants/{subscriber.id}")).status_code == 204
     await provider.send(events.failed(customer=subscriber.customer))

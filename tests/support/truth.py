@@ -241,7 +241,7 @@ async def reconciling(
             await database.close()
 
 
-async def questions(conninfo: str) -> list[dict[str, Any]]:
+async def fetches(conninfo: str) -> list[dict[str, Any]]:
     """The jobs that are to ask the provider: ``args``, ``attempts``, ``status``."""
     return await rows(
         conninfo,
@@ -249,10 +249,10 @@ async def questions(conninfo: str) -> list[dict[str, Any]]:
     )
 
 
-async def until_questions(conninfo: str, holds: Callable[[list[dict[str, Any]]], bool]) -> None:
+async def until_fetches(conninfo: str, holds: Callable[[list[dict[str, Any]]], bool]) -> None:
     """Return as soon as this holds of the jobs that are to ask the provider."""
     async with asyncio.timeout(_PATIENCE):
-        while not holds(await questions(conninfo)):
+        while not holds(await fetches(conninfo)):
             pass
 
 

@@ -90,14 +90,14 @@ def state(result: BatchApplication) -> BillingState:
         completed(checkout_mode=None),
     ],
 )
-def test_an_event_that_can_concern_nobody_is_ignored(event: BillingEvent) -> None:
+def test_an_event_that_can_have_no_tenant_is_ignored(event: BillingEvent) -> None:
     result = received(standing(account(), cus_1="acme"), event)
     assert outcomes(result.entries) == [("ignored", None)]
     assert result.changed_accounts() == []
     assert result.links == []
 
 
-def test_an_object_of_no_use_is_invalid() -> None:
+def test_a_malformed_object_is_invalid() -> None:
     event = updated(problem="status is missing")
     assert rejection(event, ANY) == (Outcome.INVALID, "status is missing")
 
@@ -173,13 +173,13 @@ def test_a_link_counts_at_once() -> None:
     assert told(result) == ["evt_f"]
 
 
-def test_a_link_heals_what_waited_for_the_customer() -> None:
+def test_a_link_applies_the_events_parked_for_the_customer() -> None:
     result = received(standing(account()), completed(900), cus_1=[failed(800)])
     assert outcomes(result.unparked) == [("applied", "acme")]
     assert state(result).subscription_status == "past_due"
 
 
-def test_a_link_heals_what_came_before_it_in_the_same_batch() -> None:
+def test_a_link_applies_earlier_events_of_the_same_batch() -> None:
     result = received(standing(account()), failed(800), completed(900))
     assert outcomes(result.entries) == [("parked", None), ("applied", "acme")]
     assert outcomes(result.unparked) == [("applied", "acme")]
@@ -209,22 +209,22 @@ def test_parked_events_take_their_place_before_newer_ones() -> None:
     assert state(result).subscription_status == "trialing"
 
 
-def test_a_healed_checkout_links_and_heals_what_waited_for_it() -> None:
+def test_a_parked_checkout_links_and_applies_the_events_parked_for_its_customer() -> None:
     result = unparked(completed(100), known=standing(account()), cus_1=[failed(200)])
     assert outcomes(result.unparked) == [("applied", "acme"), ("applied", "acme")]
     assert result.links == [CustomerLink("cus_1", "acme", "evt_c")]
 
 
-def test_a_parked_failure_is_told_while_the_tenant_is_past_due() -> None:
+def test_a_parked_failure_is_mailed_while_the_tenant_is_past_due() -> None:
     assert told(unparked(failed(900))) == ["evt_f"]
 
 
 @pytest.mark.parametrize("later", [updated(950), succeeded(950), deleted(950)])
-def test_a_parked_failure_is_not_told_once_the_tenant_is_not_past_due(later: BillingEvent) -> None:
+def test_a_parked_failure_is_not_mailed_once_the_tenant_is_not_past_due(later: BillingEvent) -> None:
     assert told(unparked(failed(900), later)) == []
 
 
-def test_a_parked_failure_is_not_told_once_its_invoice_is_paid() -> None:
+def test_a_parked_failure_is_not_mailed_once_its_invoice_is_paid() -> None:
     other = failed(960, "evt_2", invoice_id="in_2")
     assert told(unparked(failed(900), succeeded(950), other)) == ["evt_2"]
 
@@ -236,20 +236,20 @@ def test_a_parked_failure_sends_a_mail_only_while_recent(age: int, expected: lis
     assert told(unparked(failed(900), policy=policy, now=now)) == expected
 
 
-def test_an_old_failure_that_was_not_parked_is_told() -> None:
+def test_an_old_failure_that_was_not_parked_is_mailed() -> None:
     now = datetime.fromtimestamp(10**9, UTC)
     result = settlement(standing(account(), cus_1="acme"), now=now)
     result.receive(arrivals(failed(1))[0])
     assert told(result) == ["evt_f"]
 
 
-def test_nobody_is_told_of_a_tenant_that_has_ended() -> None:
+def test_an_ended_tenant_gets_no_mail() -> None:
     gone = standing(account(deleted=True), cus_1="acme")
     assert told(received(gone, failed())) == []
     assert told(unparked(failed(900), known=gone)) == []
 
 
-def test_the_owner_is_told_with_the_invoice() -> None:
+def test_the_notification_names_owner_and_invoice() -> None:
     [failure] = received(standing(account(), cus_1="acme"), failed()).failed_payments()
     assert (failure.tenant_id, failure.owner_id, failure.event_id) == ("acme", "usr_acme", "evt_f")
     assert failure.invoice_url == "https://pay.example/in_1"
@@ -280,7 +280,7 @@ def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
         (updated(price_id="price_other", livemode=False), ("unknown_price", "wrong_livemode")),
     ],
 )
-def test_what_is_unexpected_has_a_name(event: BillingEvent, kinds: tuple[str, ...]) -> None:
+def test_anomalies(event: BillingEvent, kinds: tuple[str, ...]) -> None:
     assert anomalies(ReceivedEvent(event, NOW), msgspec.structs.replace(ANY, livemode=True)) == kinds
 
 
@@ -331,7 +331,7 @@ def test_a_thin_event_is_ignored_whatever_its_type() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "found"), [(HOUR, ()), (HOUR + 1, ("future_dated",))])
-def test_an_event_dated_more_than_an_hour_ahead_is_unexpected(ahead: int, found: tuple[str, ...]) -> None:
+def test_an_event_dated_more_than_an_hour_ahead_is_an_anomaly(ahead: int, found: tuple[str, ...]) -> None:
     result = received(standing(account()), updated(1000 + ahead))
     assert result.entries[0].anomalies == found
     assert outcomes(result.entries) == [("applied", "acme")]
@@ -349,26 +349,26 @@ def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
     assert replay_needs(known, events) == {}
 
 
-def test_the_farthest_need_counts() -> None:
+def test_the_greatest_depth_counts() -> None:
     known = standing(account(tip_created=100))
     assert replay_needs(known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))]) == {
         "acme": ReplayNeed(ReplayDepth.BEGINNING, 99)
     }
 
 
-def test_of_several_late_events_the_oldest_says_where_the_history_begins() -> None:
+def test_of_several_late_events_the_oldest_decides_where_the_history_begins() -> None:
     known = standing(account(tip_created=100))
     assert replay_needs(known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))]) == {
         "acme": ReplayNeed(ReplayDepth.BEGINNING, 50)
     }
 
 
-def test_an_answer_of_the_provider_needs_the_newest_second_to_take_the_place_of_another() -> None:
+def test_a_snapshot_needs_the_newest_second_to_replace_another() -> None:
     known = standing(account(tip_created=100))
     assert replay_needs(known, [("acme", observed(200))]) == {"acme": ReplayNeed(ReplayDepth.TIP_SECOND, 100)}
 
 
-def test_gaps_are_unknown_tenants_unknown_customers_and_possible_links() -> None:
+def test_missing_names_are_unknown_tenants_unknown_customers_and_possible_links() -> None:
     known = standing(account(), account("linked", customer_id="cus_2"), cus_2="linked")
     events = [
         updated(org_id="missing", customer_id="cus_9"),
@@ -386,7 +386,7 @@ def test_gaps_are_unknown_tenants_unknown_customers_and_possible_links() -> None
     )
 
 
-def test_there_are_no_gaps_on_the_ordinary_path() -> None:
+def test_ordinary_events_have_no_missing_names() -> None:
     known = standing(account(customer_id="cus_1"), cus_1="acme")
     assert (
         missing_names([updated(customer_id="cus_1"), failed(), succeeded(), completed(), deleted()], known)

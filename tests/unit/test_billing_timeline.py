@@ -41,12 +41,12 @@ def test_an_event_that_says_what_is_known_changes_nothing() -> None:
     assert (placement.outcome, placement.before) == (Outcome.NO_CHANGE, placement.after)
 
 
-def test_a_late_update_brings_nothing_back() -> None:
+def test_a_late_update_does_not_revive_an_ended_subscription() -> None:
     placement = placed(deleted(200), updated(100))
     assert (placement.outcome, status(placement)) == (Outcome.LATE, "canceled")
 
 
-def test_a_late_event_can_change_what_newer_ones_left_open() -> None:
+def test_a_late_event_can_change_fields_that_newer_events_did_not_set() -> None:
     placement = placed(updated(100), succeeded(300), failed(200))
     assert (placement.outcome, status(placement)) == (Outcome.LATE, "active")
     placement = placed(failed(300), updated(100, cancel_at_period_end=True, price_id="price_business"))
@@ -58,48 +58,48 @@ def test_a_late_success_does_not_clear_a_newer_failure() -> None:
     assert status(placed(updated(100), failed(300, invoice_id="in_2"), succeeded(200))) == "past_due"
 
 
-def test_a_late_event_changes_what_a_later_payment_restores() -> None:
+def test_a_late_event_changes_the_status_that_a_later_payment_restores() -> None:
     placement = placed(failed(200), succeeded(300), updated(100, status="trialing"))
     assert status(placement) == "trialing"
 
 
-def test_a_tie_is_placed_by_what_it_proves() -> None:
+def test_an_event_of_the_same_second_is_placed_by_its_proof() -> None:
     second = updated(100, "2", status="past_due", previous={"status": "active"})
     first = updated(100, "1", status="active", previous={"status": "incomplete"})
     placement = placed(second, first)
     assert (placement.outcome, status(placement)) == (Outcome.LATE, "past_due")
 
 
-def test_a_tie_without_proof_counts_as_newer() -> None:
+def test_an_event_of_the_same_second_without_proof_counts_as_newer() -> None:
     assert status(placed(updated(100), deleted(100))) == "canceled"
 
 
-def test_a_failure_is_told() -> None:
+def test_a_failure_is_mailed() -> None:
     assert placed(failed(100)).notify
 
 
-def test_a_late_failure_is_told() -> None:
+def test_a_late_failure_is_mailed() -> None:
     assert placed(updated(300), failed(100)).notify
 
 
-def test_a_failure_whose_invoice_has_been_paid_is_not_told() -> None:
+def test_a_failure_whose_invoice_has_been_paid_is_not_mailed() -> None:
     assert not placed(succeeded(200), failed(100)).notify
 
 
-def test_a_failure_is_told_although_another_invoice_has_been_paid() -> None:
+def test_a_failure_is_mailed_although_another_invoice_has_been_paid() -> None:
     assert placed(succeeded(200, invoice_id="in_2"), failed(100)).notify
 
 
-def test_a_failure_without_an_invoice_id_is_told() -> None:
+def test_a_failure_without_an_invoice_id_is_mailed() -> None:
     assert placed(succeeded(200, invoice_id=None), failed(100, invoice_id=None)).notify
 
 
-def test_a_failure_after_an_older_success_of_its_invoice_is_told() -> None:
+def test_a_failure_after_an_older_success_of_its_invoice_is_mailed() -> None:
     assert placed(succeeded(100), failed(200)).notify
 
 
 @pytest.mark.parametrize("event", [updated(), deleted(), succeeded()])
-def test_nothing_else_is_told(event: BillingEvent) -> None:
+def test_no_other_event_is_mailed(event: BillingEvent) -> None:
     assert not placed(event).notify
 
 
@@ -112,7 +112,7 @@ def test_nothing_else_is_told(event: BillingEvent) -> None:
         (99, 100, ReplayDepth.BEGINNING),
     ],
 )
-def test_how_far_back_to_look(created: int, newest: int | None, far: ReplayDepth) -> None:
+def test_the_replay_depth(created: int, newest: int | None, far: ReplayDepth) -> None:
     assert replay_depth(created, newest) is far
 
 
@@ -142,7 +142,7 @@ def after_history() -> tuple[BillingAccount, Timeline]:
         (deleted(120, "e", arrival=5), ReplayDepth.BEGINNING, HISTORY),
     ],
 )
-def test_a_shorter_look_back_comes_to_the_same(
+def test_a_smaller_replay_depth_leads_to_the_same_state(
     event: BillingEvent, far: ReplayDepth, known: list[BillingEvent]
 ) -> None:
     stored, whole = after_history()
@@ -155,7 +155,7 @@ def test_a_tenant_begins_with_its_own_plan() -> None:
     assert account(base_plan="business").checkpoint(ReplayDepth.BEGINNING).plan == "business"
 
 
-def test_a_failure_is_not_told_where_a_success_of_its_invoice_in_the_same_second_came_in_before() -> None:
+def test_a_failure_after_a_success_of_its_invoice_in_the_same_second_is_not_mailed() -> None:
     placement = placed(updated(100), succeeded(200), failed(200))
     assert (placement.notify, placement.is_ambiguous, status(placement)) == (False, False, "active")
 

@@ -34,7 +34,6 @@ from tenantry.domain.billing.ledger import BatchContext, BillingAccount, Custome
 from tenantry.domain.billing.state import BillingState, KnownSubscription
 from tenantry.domain.billing.timeline import ReplayDepth
 
-ARRIVALS_PER_BATCH: Final = 1024
 ACCOUNT_COLUMNS: Final = (
     "id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan, plan, subscription_status, "
     "current_period_end, cancel_at_period_end, provider_status, subscription_id, subscription_created, "

@@ -52,7 +52,7 @@ async def subscriber(provider: Provider, *, period_end: int | None = LONG_AGO, *
 
 
 @pytest.mark.parametrize("status", ["active", "trialing", "past_due", "unpaid", "paused", "incomplete"])
-async def test_a_tenant_whose_period_ended_without_news_counts(
+async def test_a_tenant_whose_period_ended_without_a_newer_event_is_stale(
     provider: Provider, count_stale: CountStale, status: str
 ) -> None:
     await subscriber(provider, status=status)
@@ -60,7 +60,7 @@ async def test_a_tenant_whose_period_ended_without_news_counts(
 
 
 @pytest.mark.parametrize("period_end", [NOW + MONTH, NOW - 23 * HOUR, None])
-async def test_a_tenant_whose_period_goes_on_or_has_just_ended_does_not_count(
+async def test_a_tenant_in_its_period_or_just_after_it_is_not_stale(
     provider: Provider, count_stale: CountStale, period_end: int | None
 ) -> None:
     await subscriber(provider, period_end=period_end)
@@ -68,36 +68,38 @@ async def test_a_tenant_whose_period_goes_on_or_has_just_ended_does_not_count(
 
 
 @pytest.mark.parametrize("status", ["canceled", "incomplete_expired"])
-async def test_an_ended_subscription_does_not_count(provider: Provider, count_stale: CountStale, status: str) -> None:
+async def test_a_tenant_with_an_ended_subscription_is_not_stale(
+    provider: Provider, count_stale: CountStale, status: str
+) -> None:
     await subscriber(provider, status=status)
     assert await count_stale() == 0
 
 
-async def test_news_after_the_periods_end_is_news(provider: Provider, count_stale: CountStale) -> None:
+async def test_a_renewed_tenant_is_not_stale(provider: Provider, count_stale: CountStale) -> None:
     made = await subscriber(provider)
     await provider.send(events.updated(**made.names, created=NOW, period_end=NOW + MONTH))
     assert await count_stale() == 0
 
 
-async def test_the_end_is_news(provider: Provider, count_stale: CountStale) -> None:
+async def test_a_canceled_tenant_is_not_stale(provider: Provider, count_stale: CountStale) -> None:
     made = await subscriber(provider)
     await provider.send(events.deleted(**made.names, created=NOW))
     assert await count_stale() == 0
 
 
-async def test_a_tenant_that_has_ended_does_not_count(provider: Provider, count_stale: CountStale) -> None:
+async def test_a_deleted_tenant_is_not_stale(provider: Provider, count_stale: CountStale) -> None:
     made = await subscriber(provider)
     await provider.service.operator.delete(f"/api/v1/tenants/{made.id}")
     assert await count_stale() == 0
 
 
-async def test_a_tenant_without_a_subscription_does_not_count(provider: Provider, count_stale: CountStale) -> None:
+async def test_a_tenant_without_a_subscription_is_not_stale(provider: Provider, count_stale: CountStale) -> None:
     made = await provider.subscriber()
     await rows(provider.service.conninfo, "UPDATE tenants SET plan = 'business' WHERE id = %s", made.id)
     assert await count_stale() == 0
 
 
-async def test_what_was_found_is_kept_and_replaced_by_the_next_look(
+async def test_the_next_check_replaces_the_stored_number(
     provider: Provider, count_stale: CountStale, database: Database
 ) -> None:
     made = [await subscriber(provider) for _ in range(2)]
@@ -111,7 +113,7 @@ async def test_what_was_found_is_kept_and_replaced_by_the_next_look(
         assert await store.read_findings(connection) == {"silent_tenants": 0}
 
 
-async def test_those_who_wait_longest_are_named_in_the_log(
+async def test_the_log_names_the_stalest_tenants(
     provider: Provider, count_stale: CountStale, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = [await subscriber(provider, period_end=LONG_AGO - age * HOUR) for age in (1, 3, 2)]

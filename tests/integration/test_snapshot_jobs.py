@@ -1,4 +1,4 @@
-"""The questions that jobs ask the provider: after a checkout, and where nothing decides an order."""
+"""Jobs that fetch snapshots from the provider: after a checkout, and after an ambiguous order."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from tests.support.billing import Provider, Subscriber, rows
 from tests.support.findings import free_port
 from tests.support.provider_api import KEY, refusal, running_provider
 from tests.support.service import Service
-from tests.support.truth import OVER, Stage, World, questions, reconciling, until_questions
+from tests.support.truth import OVER, Stage, World, fetches, reconciling, until_fetches
 
 UPDATED: Final = "customer.subscription.updated"
 DELETED: Final = "customer.subscription.deleted"
@@ -27,7 +27,7 @@ TWICE: Final = """
 INSERT INTO procrastinate_jobs (queue_name, task_name, lock, args, scheduled_at)
 SELECT queue_name, task_name, lock, args, scheduled_at FROM procrastinate_jobs RETURNING id
 """
-"""A worker was killed over a question while the next one waited: both wait."""
+"""A worker was killed during a fetch while the next one waited: both wait."""
 
 WAITS: Final = "SELECT scheduled_at > now() AS waits FROM procrastinate_jobs WHERE task_name = 'ask_provider'"
 
@@ -47,10 +47,10 @@ def put_back(jobs: list[dict[str, Any]]) -> bool:
 
 
 async def answered(world: World) -> None:
-    """Let the questions be asked now, whenever they were to be."""
+    """Run the waiting fetches now."""
     await rows(world.service.conninfo, AT_ONCE)
     async with world.desk.working():
-        await until_questions(world.service.conninfo, none)
+        await until_fetches(world.service.conninfo, none)
 
 
 # After a checkout
@@ -69,22 +69,22 @@ async def checked_out(world: World, *lost: str, linked: bool = False) -> Subscri
 
 
 @pytest.mark.parametrize("linked", [False, True])
-async def test_after_a_checkout_the_subscription_is_asked_for(world: World, linked: bool) -> None:
+async def test_a_checkout_fetches_the_subscription(world: World, linked: bool) -> None:
     subscriber = await checked_out(world, UPDATED, SUCCEEDED, linked=linked)
     assert await world.provider.state(subscriber) == ("free", "none")
-    assert [job["args"] for job in await questions(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
+    assert [job["args"] for job in await fetches(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
     await answered(world)
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
-async def test_what_a_checkout_says_again_is_not_asked_for_again(world: World) -> None:
+async def test_a_duplicate_checkout_fetches_nothing(world: World) -> None:
     await checked_out(world, UPDATED)
     [completed] = world.simulator.events("checkout.session.completed")
     await world.simulator.resend(completed)
-    assert len(await questions(world.service.conninfo)) == 1
+    assert len(await fetches(world.service.conninfo)) == 1
 
 
-async def test_an_event_newer_than_the_answer_after_a_checkout_wins(world: World) -> None:
+async def test_an_event_newer_than_the_snapshot_after_a_checkout_wins(world: World) -> None:
     subscriber = await checked_out(world)
     await world.passes(minutes=1)
     world.simulator.cancel(world.subscription(subscriber))
@@ -93,18 +93,18 @@ async def test_an_event_newer_than_the_answer_after_a_checkout_wins(world: World
     assert await world.record(subscriber) == OVER
 
 
-async def test_without_a_key_nobody_is_asked(fresh_service: Service) -> None:
+async def test_without_a_key_nothing_is_fetched(fresh_service: Service) -> None:
     provider = Provider(fresh_service)
     subscriber = await provider.subscriber(linked=False)
     await provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
     assert (await provider.tenant(subscriber))["stripeCustomerId"] == subscriber.customer
-    assert await questions(fresh_service.conninfo) == []
+    assert await fetches(fresh_service.conninfo) == []
 
 
 # Where nothing decides the order
 
 
-async def test_an_ambiguous_order_is_marked_and_asked_about_a_moment_later(world: World) -> None:
+async def test_an_ambiguous_order_is_marked_and_fetches_a_snapshot_a_moment_later(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
     now = int(world.simulator.now.timestamp())
     first, last = (
@@ -115,7 +115,7 @@ async def test_an_ambiguous_order_is_marked_and_asked_about_a_moment_later(world
     ledger = await world.provider.ledger(subscriber)
     assert ledger[last["id"]]["anomalies"] == ["ambiguous_order"]
     assert first["id"] in ledger[last["id"]]["reason"]
-    assert [job["args"] for job in await questions(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
+    assert [job["args"] for job in await fetches(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
     [job] = await rows(world.service.conninfo, WAITS)
     assert job["waits"]
     await answered(world)
@@ -135,10 +135,10 @@ async def test_a_last_failed_payment_that_arrives_after_the_end_of_its_subscript
     assert failure.created == end.created
     await world.simulator.resend(failure)
     assert await world.record(subscriber) == OVER
-    assert await questions(world.service.conninfo) == []
+    assert await fetches(world.service.conninfo) == []
 
 
-async def test_the_answer_decides_whatever_the_clocks_say(world: World) -> None:
+async def test_the_snapshot_decides_whatever_the_clocks_say(world: World) -> None:
     """The provider's clock stands still, in the second of the events or long before it."""
     for ahead in (0, 1_000_000):
         subscriber = await world.subscriber("price_pro")
@@ -152,30 +152,30 @@ async def test_the_answer_decides_whatever_the_clocks_say(world: World) -> None:
         assert await world.record(subscriber) == world.truth(subscriber)
 
 
-async def test_an_order_that_is_decided_asks_nobody(world: World) -> None:
+async def test_a_decided_order_fetches_nothing(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
     for price in ("price_business", "price_pro", "price_business"):
         world.simulator.change_plan(world.subscription(subscriber), price)
     await world.simulator.deliver()
-    assert await questions(world.service.conninfo) == []
+    assert await fetches(world.service.conninfo) == []
     assert await world.provider.state(subscriber) == ("business", "active")
 
 
 # A provider that does not answer
 
 
-async def test_a_provider_that_is_away_is_asked_again(world: World, emptied: str) -> None:
+async def test_a_fetch_from_an_unavailable_provider_is_retried(world: World, emptied: str) -> None:
     subscriber = await checked_out(world, UPDATED)
     await rows(emptied, AT_ONCE)
     nowhere = f"http://127.0.0.1:{free_port()}"
     async with reconciling(emptied, nowhere, clock=world.service.clock) as desk, desk.working():
-        await until_questions(emptied, put_back)
+        await until_fetches(emptied, put_back)
     assert await world.provider.state(subscriber) == ("free", "none")
     await answered(world)
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
-async def test_a_question_that_is_put_back_does_not_collide_with_the_next_one(world: World, emptied: str) -> None:
+async def test_a_requeued_fetch_does_not_collide_with_the_next_one(world: World, emptied: str) -> None:
     """While the provider is being asked in vain, another checkout of the tenant comes in."""
     subscriber = await checked_out(world, UPDATED)
     await rows(emptied, AT_ONCE)
@@ -184,35 +184,35 @@ async def test_a_question_that_is_put_back_does_not_collide_with_the_next_one(wo
         async with reconciling(emptied, server.url, KEY, clock=world.service.clock) as desk, desk.working():
             await server.until_requested(1)
             await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
-            assert sorted(job["status"] for job in await questions(emptied)) == ["doing", "todo"]
+            assert sorted(job["status"] for job in await fetches(emptied)) == ["doing", "todo"]
             server.answers.append(refusal(500))
             server.open.set()
-            await until_questions(emptied, lambda jobs: [job["status"] for job in jobs] == ["todo", "todo"])
+            await until_fetches(emptied, lambda jobs: [job["status"] for job in jobs] == ["todo", "todo"])
     await answered(world)
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
-async def test_of_many_questions_about_a_tenant_one_waits(world: World, emptied: str) -> None:
+async def test_of_many_requests_for_a_tenant_one_waits(world: World, emptied: str) -> None:
     subscriber = await checked_out(world, UPDATED)
     for _ in range(3):
         await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
-    assert len(await questions(emptied)) == 1
+    assert len(await fetches(emptied)) == 1
 
 
-async def test_while_two_questions_about_a_tenant_wait_its_events_are_taken_in(world: World, emptied: str) -> None:
+async def test_events_of_a_tenant_are_ingested_while_two_fetches_wait(world: World, emptied: str) -> None:
     subscriber = await checked_out(world, UPDATED)
     await rows(emptied, TWICE)
     await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
-    assert len(await questions(emptied)) == 2
+    assert len(await fetches(emptied)) == 2
 
 
-async def test_a_provider_that_refuses_the_key_is_not_asked_again(world: World, emptied: str) -> None:
+async def test_a_fetch_with_a_rejected_key_is_not_retried(world: World, emptied: str) -> None:
     subscriber = await checked_out(world, UPDATED)
     async with (
         reconciling(emptied, world.simulator.url, "sk_test_wrong", clock=world.service.clock) as desk,
         desk.working(),
     ):
-        await until_questions(emptied, lambda jobs: [job["status"] for job in jobs] == ["failed"])
+        await until_fetches(emptied, lambda jobs: [job["status"] for job in jobs] == ["failed"])
     assert await world.provider.state(subscriber) == ("free", "none")
 
 
@@ -226,7 +226,7 @@ async def test_a_provider_that_refuses_the_key_is_not_asked_again(world: World, 
         (asyncio.CancelledError(), 0, True),
     ],
 )
-def test_what_is_asked_again(exception: BaseException, attempts: int, again: bool) -> None:
+def test_which_fetches_are_retried(exception: BaseException, attempts: int, again: bool) -> None:
     job = Job(
         id=1, status="doing", queue="provider", lock=None, queueing_lock=None, task_name="ask_provider",
         attempts=attempts,

@@ -1,4 +1,4 @@
-"""Laws of the provider's answers: one that only confirms replaces the one before, without any visible difference."""
+"""Laws of snapshots: one that confirms the one before replaces it, and the state is the same."""
 
 from typing import Any, Final
 
@@ -84,7 +84,7 @@ def in_order(events: list[BillingEvent]) -> list[BillingEvent]:
 
 @pytest.mark.parametrize("policy", [ANY, NEWEST], ids=["any", "newest"])
 @given(arrivals=histories())
-def test_with_and_without_the_answers_that_were_replaced_the_state_is_the_same(
+def test_the_state_is_the_same_with_and_without_superseded_snapshots(
     policy: BillingPolicy, arrivals: list[BillingEvent]
 ) -> None:
     ledger = Remembering(policy)
@@ -96,7 +96,7 @@ def test_with_and_without_the_answers_that_were_replaced_the_state_is_the_same(
 
 
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=20))
-def test_however_often_nothing_has_changed_one_answer_is_kept(pauses: list[int]) -> None:
+def test_of_snapshots_without_a_change_one_is_kept(pauses: list[int]) -> None:
     ledger = Remembering(ANY)
     ledger.take(updated(0))
     moment = 0

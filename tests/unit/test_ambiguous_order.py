@@ -32,7 +32,7 @@ PAST_DUE: dict[str, Any] = {"status": "past_due", "previous": {"status": "active
         [succeeded(event_id=f"evt_{number}", invoice_id=f"in_{number}") for number in range(100)],
     ],
 )
-def test_where_every_order_leads_to_one_state_the_order_is_decided(events: list[BillingEvent]) -> None:
+def test_an_order_is_decided_if_every_order_leads_to_one_state(events: list[BillingEvent]) -> None:
     assert is_decided(events, ACTIVE, ANY)
     assert is_decided(events[::-1], ACTIVE, ANY)
 
@@ -47,7 +47,7 @@ def test_where_every_order_leads_to_one_state_the_order_is_decided(events: list[
         [updated(event_id=f"evt_{number}", current_period_end=number) for number in range(7)],
     ],
 )
-def test_where_orders_lead_to_different_states_the_order_is_undecided(events: list[BillingEvent]) -> None:
+def test_an_order_is_ambiguous_if_orders_lead_to_different_states(events: list[BillingEvent]) -> None:
     assert not is_decided(events, ACTIVE, ANY)
     assert not is_decided(events[::-1], ACTIVE, ANY)
 
@@ -61,35 +61,35 @@ def ordered(*arrivals: BillingEvent) -> list[str]:
     return [event.id for event in in_order(numbered, ACTIVE, ANY)]
 
 
-def test_an_answer_comes_after_all_that_had_come_in_before_the_question() -> None:
+def test_a_snapshot_follows_all_events_that_had_arrived_before_the_request() -> None:
     assert ordered(FIRST, SECOND, observed(status="trialing")) == ["evt_1", "evt_2", "snapshot_1"]
     assert ordered(SECOND, FIRST, observed(status="trialing")) == ["evt_1", "evt_2", "snapshot_1"]
     assert ordered(failed(), deleted(), observed()) == ["evt_f", "evt_d", "snapshot_1"]
 
 
-def test_even_an_event_that_replaced_what_the_answer_says_came_before_it_if_it_was_known_by_then() -> None:
+def test_an_event_that_had_arrived_precedes_the_snapshot_even_if_it_replaced_the_same_values() -> None:
     assert ordered(FIRST, observed(status="active")) == ["evt_1", "snapshot_1"]
 
 
-def test_what_comes_in_after_the_question_is_placed_by_what_it_replaced() -> None:
+def test_an_event_that_arrives_after_the_request_is_placed_by_the_values_it_replaced() -> None:
     assert ordered(observed(status="past_due"), SECOND, FIRST) == ["evt_1", "snapshot_1", "evt_2"]
     assert ordered(observed(status="active"), FIRST) == ["snapshot_1", "evt_1"]
     assert ordered(observed(status="past_due"), FIRST) == ["evt_1", "snapshot_1"]
 
 
-def test_an_answer_decides_what_was_undecided_before() -> None:
+def test_a_snapshot_decides_an_ambiguous_order() -> None:
     tie = [msgspec.structs.replace(event, arrival=number) for number, event in enumerate((failed(), deleted()))]
     assert not is_decided(tie, ACTIVE, ANY)
     assert is_decided([*tie, observed(arrival=2)], ACTIVE, ANY)
 
 
-def test_an_answer_decides_whatever_is_open_of_another_subscription() -> None:
+def test_a_snapshot_decides_an_ambiguous_order_of_another_subscription() -> None:
     prices = ("price_pro", "price_business")
     open_ones = [updated(event_id=price, price_id=price, subscription_id="sub_2", arrival=1) for price in prices]
     assert is_decided([*open_ones, observed(arrival=2)], ACTIVE, ANY)
 
 
-def test_an_undecided_order_is_said_counted_and_asked_about() -> None:
+def test_an_ambiguous_order_is_explained_counted_and_requests_a_snapshot() -> None:
     ledger = Ledger(ANY)
     ledger.deliver([updated(50)])
     ledger.deliver([failed()])
@@ -104,16 +104,16 @@ def test_an_undecided_order_is_said_counted_and_asked_about() -> None:
     assert settlement.snapshot_requests == [SnapshotRequest("acme", later=True)]
 
 
-def test_of_many_undecided_events_three_are_named() -> None:
+def test_of_many_ambiguous_events_three_are_named() -> None:
     ledger = Ledger(ANY)
     ledger.deliver([updated(event_id=f"evt_{number}", status=f"s{number}") for number in range(6)])
     [entry] = ledger.applied([updated(event_id="evt_6")]).entries
     assert "order of this and evt_0, evt_1, evt_2 and 3 more, of the same second" in entry.reason
 
 
-def test_after_a_checkout_the_provider_is_asked_at_once() -> None:
+def test_a_checkout_requests_a_snapshot_at_once() -> None:
     assert Ledger(ANY).applied([completed()]).snapshot_requests == [SnapshotRequest("acme", later=False)]
 
 
-def test_ordinary_events_ask_nothing() -> None:
+def test_ordinary_events_request_no_snapshot() -> None:
     assert Ledger(ANY).applied([updated(), failed(200), succeeded(300)]).snapshot_requests == []

@@ -14,12 +14,12 @@ def news_of(conninfo: str = NOWHERE, **most: int) -> EventFeed:
     return EventFeed(Database(conninfo, pool_size=1), **most)
 
 
-async def test_a_watch_without_news_has_none() -> None:
+async def test_a_watcher_without_new_events_times_out() -> None:
     with news_of().watch("acme", b"1", 7) as watch:
         assert await watch.wait(0) is None
 
 
-async def test_several_events_are_told_as_one_and_once() -> None:
+async def test_several_events_are_one_notification() -> None:
     with news_of().watch("acme", b"1", 7) as watch:
         watch.notify(9)
         watch.notify(8)
@@ -28,13 +28,13 @@ async def test_several_events_are_told_as_one_and_once() -> None:
         assert await watch.wait(0) is None
 
 
-async def test_what_was_seen_is_no_news() -> None:
+async def test_a_seen_event_is_not_new() -> None:
     with news_of().watch("acme", b"1", 7) as watch:
         watch.notify(7)
         assert await watch.wait(0) is None
 
 
-async def test_a_process_that_stops_ends_every_watch_and_takes_no_more() -> None:
+async def test_a_stopping_process_ends_every_watcher_and_accepts_no_more() -> None:
     news = news_of()
     with news.watch("acme", b"1", 7) as watch:
         news.end()
@@ -44,7 +44,7 @@ async def test_a_process_that_stops_ends_every_watch_and_takes_no_more() -> None
         news.check_room(b"1", "acme")
 
 
-async def test_a_process_has_room_for_so_many_and_again_when_one_leaves() -> None:
+async def test_the_number_of_watchers_in_a_process_is_limited() -> None:
     news = news_of(most=2)
     with news.watch("acme", b"1", 0):
         with news.watch("acme", b"2", 0), pytest.raises(OverloadedError):
@@ -53,7 +53,7 @@ async def test_a_process_has_room_for_so_many_and_again_when_one_leaves() -> Non
     assert len(news) == 0
 
 
-async def test_one_watcher_leaves_room_for_others() -> None:
+async def test_the_number_of_watchers_of_a_client_is_limited() -> None:
     news = news_of(most_of_one=1)
     with news.watch("acme", b"1", 0):
         with pytest.raises(OverloadedError):
@@ -61,7 +61,7 @@ async def test_one_watcher_leaves_room_for_others() -> None:
         news.check_room(b"2", "acme")
 
 
-async def test_one_tenant_leaves_room_for_others() -> None:
+async def test_the_number_of_watchers_of_a_tenant_is_limited() -> None:
     news = news_of(most_of_tenant=1)
     with news.watch("acme", b"1", 0):
         with pytest.raises(OverloadedError):
@@ -69,7 +69,7 @@ async def test_one_tenant_leaves_room_for_others() -> None:
         news.check_room(b"2", "beta")
 
 
-async def test_a_database_that_is_away_ends_no_watch() -> None:
+async def test_an_unavailable_database_ends_no_watcher() -> None:
     database = Database(NOWHERE, pool_size=1)
     await database.open()
     news = EventFeed(database)
