@@ -32,9 +32,9 @@ from tenantry.api.tenants import operator_routes, tenant_routes
 from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.trail import AuditService
 from tenantry.auth.api_keys import ApiKeyService
+from tenantry.auth.components import AuthenticationParts, is_current, schema_revision, stop
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.sessions import SessionService
-from tenantry.auth_components import AuthenticationParts, is_current, schema_revision, stop
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.ingest import WebhookService

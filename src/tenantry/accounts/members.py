@@ -16,17 +16,10 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, parse_time_cursor, time_search_end, to_page, to_search_page
 from tenantry.db.tenants_store import TenantRow, find_tenant
+from tenantry.domain import errors
 from tenantry.domain import members as rules
 from tenantry.domain.access import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.audit import Action, ActorKind, Author
-from tenantry.domain.errors import (
-    IdentityProviderNotConfiguredError,
-    MemberExistsError,
-    MemberNotActiveError,
-    NotFoundError,
-    PlanLimitReachedError,
-    ValidationError,
-)
 from tenantry.domain.members import BY_LEAVER, BY_USER, Member, Membership, MemberStatus, Ownership, User, Writer
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.pages import Page, SearchPage
@@ -108,7 +101,7 @@ class MemberService:
                 before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
                 if before is not None and before.status is not MemberStatus.REMOVED:
                     state = "is a member" if before.status is MemberStatus.ACTIVE else "is invited"
-                    raise MemberExistsError(
+                    raise errors.MemberExistsError(
                         f"The user {state} already, as {before.role}: change the role with PATCH "
                         f"/api/v1/members/{before.id}."
                     )
@@ -135,7 +128,9 @@ class MemberService:
             before = await self._find(connection, caller, member_id)
             rules.check_may_change(caller, before.role, role)
             if before.status is MemberStatus.REMOVED:
-                raise MemberNotActiveError("The membership has ended: invite the user with POST /api/v1/members.")
+                raise errors.MemberNotActiveError(
+                    "The membership has ended: invite the user with POST /api/v1/members."
+                )
             if lower_role(before.role, role) is not before.role:
                 await _check_not_last_owner(connection, tenant, self._issuer, before)
             written = rules.writer(author, caller.access_level, binds=binds)
@@ -171,7 +166,7 @@ class MemberService:
         `ValidationError` and the errors of idempotency.
         """
         if tenant_id != principal.org_id:
-            raise NotFoundError("tenant")
+            raise errors.NotFoundError("tenant")
         issuer = self._require_issuer()
         self._check_user_id(user_id)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
@@ -182,7 +177,7 @@ class MemberService:
                 written = rules.writer(author, caller.access_level)
                 successor = await members.find_user(connection, tenant_id, User(issuer, user_id))
                 if successor is None or successor.status is not MemberStatus.ACTIVE:
-                    raise ValidationError(("userId", "is not an active member of the tenant"))
+                    raise errors.ValidationError(("userId", "is not an active member of the tenant"))
                 await _set_role(connection, author, written, successor, Role.OWNER, now)
                 if tenant.record.owner_id != user_id:
                     previous = await members.find_user(connection, tenant_id, User(issuer, tenant.record.owner_id))
@@ -206,13 +201,15 @@ class MemberService:
 
     def _require_issuer(self) -> str:
         if self._issuer is None:
-            raise IdentityProviderNotConfiguredError("Members are users of an identity provider: set OIDC_ISSUER.")
+            raise errors.IdentityProviderNotConfiguredError(
+                "Members are users of an identity provider: set OIDC_ISSUER."
+            )
         return self._issuer
 
     async def _find(self, connection: Connection, principal: Principal, member_id: str) -> Member:
         member = await members.find(connection, principal.org_id, self._issuer, member_id)
         if member is None:
-            raise NotFoundError("member")
+            raise errors.NotFoundError("member")
         return member
 
     def accepts_user_id(self, user_id: str) -> bool:
@@ -227,7 +224,7 @@ class MemberService:
         plan = tenant.record.plan
         most = self._catalog.limits(plan).members
         if most is not None and await members.count_current(connection, tenant.record.id, issuer, most) >= most:
-            raise PlanLimitReachedError(
+            raise errors.PlanLimitReachedError(
                 f"The plan {self._catalog.name(plan)} allows {most} members; invitations count as members."
             )
 
@@ -278,7 +275,7 @@ class MembershipService:
             await _lock_tenant(connection, org_id)
             member = await members.find_user(connection, org_id, User(claims.issuer, claims.subject))
             if member is None:
-                raise NotFoundError("membership")
+                raise errors.NotFoundError("membership")
             await _accept(connection, Author(ActorKind.USER, claims.subject, address), member, self._clock())
 
     async def end(self, user: User, author: Author, membership_id: str, *, leaves: bool = False) -> None:
@@ -320,7 +317,7 @@ async def add_owner(
 async def _lock_tenant(connection: Connection, org_id: str) -> TenantRow:
     tenant = await find_tenant(connection, org_id, lock=True)
     if tenant is None or tenant.deleted:
-        raise NotFoundError("tenant")
+        raise errors.NotFoundError("tenant")
     return tenant
 
 
@@ -394,7 +391,7 @@ async def _set_owner(
 async def _tenant_of(connection: Connection, user: User, membership_id: str) -> str:
     org_id = await members.find_tenant_id(connection, user, membership_id)
     if org_id is None:
-        raise NotFoundError("membership")
+        raise errors.NotFoundError("membership")
     return org_id
 
 
@@ -403,7 +400,7 @@ async def _lock_own(connection: Connection, user: User, org_id: str, membership_
     tenant = await _lock_tenant(connection, org_id)
     member = await members.find(connection, org_id, user.issuer, membership_id)
     if member is None:
-        raise NotFoundError("membership")
+        raise errors.NotFoundError("membership")
     return tenant, member
 
 

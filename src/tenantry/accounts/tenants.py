@@ -26,18 +26,11 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import parse_time_cursor, to_page
 from tenantry.db.tenants_store import TenantRow, find_tenant
+from tenantry.domain import errors
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import ApiKey, RevocationReason
 from tenantry.domain.audit import Action, AuditEvent, Author
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.errors import (
-    CustomerTakenError,
-    NotFoundError,
-    TenantDeletedError,
-    TenantExistsError,
-    TenantLimitReachedError,
-    ValidationError,
-)
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_mails import same_address
@@ -165,7 +158,7 @@ class TenantService:
         verified = claims.email or await find_email()
         email = owner_email or verified
         if email is None:
-            raise ValidationError(("ownerEmail", "is needed: the identity provider gives no verified address"))
+            raise errors.ValidationError(("ownerEmail", "is needed: the identity provider gives no verified address"))
         is_verified = verified is not None and same_address(email, verified)
         now = self._clock()
         tenant_id = claims.org_id or new_id("org")
@@ -177,7 +170,7 @@ class TenantService:
                 wanted = TenantInput(name=name, owner_email=email, owner_id=claims.subject, email_verified=is_verified)
                 async with connection.within(of_tenant(tenant_id)):
                     if not await self._insert(connection, author, tenant_id, wanted, now):
-                        raise TenantExistsError("The organization that the token names exists already.")
+                        raise errors.TenantExistsError("The organization that the token names exists already.")
                     await add_owner(connection, author, user, tenant_id, now, is_founder=True)
                     if owner_email is None:
                         await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
@@ -253,7 +246,7 @@ class TenantService:
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             if not await self._insert(connection, author, tenant_id, wanted, now):
-                raise TenantExistsError(f"A tenant {tenant_id} exists already.")
+                raise errors.TenantExistsError(f"A tenant {tenant_id} exists already.")
             await self._add_owner(connection, author, tenant_id, wanted, now)
             return (await _find(connection, tenant_id)).record
 
@@ -262,7 +255,7 @@ class TenantService:
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             found = await _find(connection, tenant_id)
         if found.deleted:
-            raise NotFoundError("tenant")
+            raise errors.NotFoundError("tenant")
         return found.record
 
     async def verify_owner_address(self, author: Author, tenant_id: str) -> str:
@@ -309,7 +302,7 @@ class TenantService:
         """Check the user's number of tenants, one creation after another in all processes until the commit."""
         await members.lock_creations(connection, user)
         if await members.has_created(connection, user, self._tenants_per_user):
-            raise TenantLimitReachedError(
+            raise errors.TenantLimitReachedError(
                 f"A user may create {self._tenants_per_user} organizations. Use one of yours, or ask the operator of "
                 "this service to end one or to allow more."
             )
@@ -344,7 +337,7 @@ class TenantService:
         """Update a tenant, whose customer `_insert` has claimed; return its former row."""
         found = await _find(connection, tenant_id, lock=True)
         if found.deleted:
-            raise TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
+            raise errors.TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
         address = found.owner_address.changed(wanted.owner_email, verified=wanted.email_verified)
         await tenants.update(
             connection,
@@ -395,17 +388,17 @@ def _audited(row: TenantRow) -> AuditedTenant:
 
 async def _link(connection: Connection, tenant_id: str, customer_id: str, now: datetime) -> None:
     if not await tenants.link_customer(connection, tenant_id, customer_id, "operator", now):
-        raise CustomerTakenError(f"Customer {customer_id} belongs to another tenant.")
+        raise errors.CustomerTakenError(f"Customer {customer_id} belongs to another tenant.")
 
 
 async def _find(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
     found = await find_tenant(connection, tenant_id, lock=lock)
     if found is None:
-        raise NotFoundError("tenant")
+        raise errors.NotFoundError("tenant")
     return found
 
 
 async def _own(connection: Connection, principal: Principal, tenant_id: str, *, lock: bool = False) -> TenantRow:
     if tenant_id != principal.org_id:
-        raise NotFoundError("tenant")
+        raise errors.NotFoundError("tenant")
     return await _find(connection, tenant_id, lock=lock)

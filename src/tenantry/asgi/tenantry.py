@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple, Self
 
 from tenantry.auth.authentication import Admitted
-from tenantry.auth_components import AuthenticationParts, is_current, schema_revision
+from tenantry.auth.components import AuthenticationParts, is_current, schema_revision
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.db.database import Database
 from tenantry.db.migrate import newest_revision

@@ -20,18 +20,10 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, parse_time_cursor, time_search_end, to_page, to_search_page
 from tenantry.domain import api_keys as rules
+from tenantry.domain import errors
 from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
-from tenantry.domain.errors import (
-    IdempotencyReplayError,
-    KeyLimitReachedError,
-    KeyNotActiveError,
-    LastOwnerError,
-    NotFoundError,
-    OrgMismatchError,
-    ValidationError,
-)
 from tenantry.domain.names import check_name
 from tenantry.domain.pages import Count, Page, PlanLimit, SearchPage
 from tenantry.domain.plans import FREE, Catalog
@@ -110,7 +102,7 @@ class ApiKeyService:
 
             record, replayed = await once(connection, claim, ApiKey, self._clock(), create)
         if replayed:
-            raise IdempotencyReplayError(record.id)
+            raise errors.IdempotencyReplayError(record.id)
         return NewKey(record, secret)
 
     async def list_page(
@@ -179,7 +171,7 @@ class ApiKeyService:
             rules.check_may_change(caller, key, changed)
             _check_active(key)
             if key.superseded_by is not None and rules.expires_later(key.expires_at, changed.expires_at):
-                raise KeyNotActiveError("The key has been rotated: it may end earlier, not later.")
+                raise errors.KeyNotActiveError("The key has been rotated: it may end earlier, not later.")
             if changed.access_level is not key.access_level:
                 await self._check_not_last_owner(connection, key, now)
             await _save(connection, author, Action.KEY_UPDATED, key, changed, now)
@@ -205,7 +197,9 @@ class ApiKeyService:
                 caller.require_holding((), old.access_level)
                 _check_active(old)
                 if old.superseded_by is not None:
-                    raise KeyNotActiveError("The key has been rotated before; rotate the key that took its place.")
+                    raise errors.KeyNotActiveError(
+                        "The key has been rotated before; rotate the key that took its place."
+                    )
                 rules.check_may_create(caller, old.scopes, old.access_level, old.mode, old.expires_at)
                 if overlap:
                     await self._check_limit(connection, caller, now, KeyState.REPLACED)
@@ -221,7 +215,7 @@ class ApiKeyService:
 
             record, replayed = await once(connection, claim, ApiKey, self._clock(), create)
         if replayed:
-            raise IdempotencyReplayError(record.id)
+            raise errors.IdempotencyReplayError(record.id)
         if not overlap:
             self._revoked(RevocationReason.ROTATED, 1)
         return NewKey(record, secret)
@@ -252,7 +246,7 @@ class ApiKeyService:
         now = self._clock()
         key = await api_keys.find(connection, principal.org_id, key_id, now, test_only=test_only, lock=lock)
         if key is None:
-            raise NotFoundError("API key")
+            raise errors.NotFoundError("API key")
         return key
 
     async def _insert(self, connection: Connection, author: Author, key: ApiKey, secret: str, now: datetime) -> ApiKey:
@@ -267,7 +261,7 @@ class ApiKeyService:
         leaked = await self._find(connection, caller, leaked_id, lock=True)
         caller.require_holding((), leaked.access_level)
         if leaked.leak_reported_at is None or leaked.superseded_by is not None:
-            raise KeyNotActiveError("The key was not reported as leaked, or has been replaced before.")
+            raise errors.KeyNotActiveError("The key was not reported as leaked, or has been replaced before.")
         record = await self._insert(connection, author, rules.successor(record, leaked), secret, now)
         replaced = msgspec.structs.replace(leaked, superseded_by=record.id)
         await _save(connection, author, Action.KEY_ROTATED, leaked, replaced, now)
@@ -279,12 +273,12 @@ class ApiKeyService:
         most = self._catalog.limits(principal.plan).api_keys
         if most is not None and await api_keys.count(connection, principal.org_id, now, state) >= most:
             what = "rotated API keys that still work" if state is KeyState.REPLACED else "active API keys"
-            raise KeyLimitReachedError(f"The plan {self._catalog.name(principal.plan)} allows {most} {what}.")
+            raise errors.KeyLimitReachedError(f"The plan {self._catalog.name(principal.plan)} allows {most} {what}.")
 
     async def _check_not_last_owner(self, connection: Connection, key: ApiKey, now: datetime) -> None:
         """Raise `LastOwnerError` if this key is the only way to create another OWNER key."""
         if rules.is_live_owner(key) and not await api_keys.has_other_owner(connection, key, self._issuer, now):
-            raise LastOwnerError(
+            raise errors.LastOwnerError(
                 "This is the last OWNER key of a tenant without an owner: make or rotate to another first, "
                 "or repeat with force=true."
             )
@@ -351,10 +345,10 @@ def normalize(scopes: tuple[str, ...], level: AccessLevel | None) -> tuple[tuple
     if OWNER_ALIAS in scopes or level is AccessLevel.OWNER:
         others = set(scopes) - {OWNER_ALIAS, ANYTHING}
         if others or level is AccessLevel.SCOPED:
-            raise ValidationError(("scopes", "OWNER stands alone: give no other scopes with it"))
+            raise errors.ValidationError(("scopes", "OWNER stands alone: give no other scopes with it"))
         return (ANYTHING,), AccessLevel.OWNER
     if not scopes:
-        raise ValidationError(("scopes", "give at least one scope"))
+        raise errors.ValidationError(("scopes", "give at least one scope"))
     return tuple(dict.fromkeys(scopes)), AccessLevel.SCOPED
 
 
@@ -364,24 +358,24 @@ def _in_mode(wanted: KeyFilter, principal: Principal) -> KeyFilter:
 
 def _check_org(principal: Principal, org_id: str) -> None:
     if org_id != principal.org_id:
-        raise OrgMismatchError("The credential belongs to another organization.")
+        raise errors.OrgMismatchError("The credential belongs to another organization.")
 
 
 def _check_in_future(expires_at: datetime | None, now: datetime) -> None:
     if expires_at is not None and expires_at <= now:
-        raise ValidationError(("expiresAt", "must be in the future"))
+        raise errors.ValidationError(("expiresAt", "must be in the future"))
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:
     try:
         return moment and moment.astimezone(UTC)
     except OverflowError as error:  # the last hours of the year 9999, west of Greenwich
-        raise ValidationError(("expiresAt", "is too far away")) from error
+        raise errors.ValidationError(("expiresAt", "is too far away")) from error
 
 
 def _check_active(key: ApiKey) -> None:
     if key.status is not KeyStatus.ACTIVE:
-        raise KeyNotActiveError(f"The key is {key.status.value}.")
+        raise errors.KeyNotActiveError(f"The key is {key.status.value}.")
 
 
 def _position(key: ApiKey) -> Position:

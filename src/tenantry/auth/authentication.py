@@ -25,23 +25,9 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
-from tenantry.domain import access, api_keys
+from tenantry.domain import access, api_keys, errors
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role
 from tenantry.domain.api_keys import KeyStatus, Pepper
-from tenantry.domain.errors import (
-    ApiKeyExpiredError,
-    ApiKeyRevokedError,
-    AuthUnavailableError,
-    DatabaseUnavailableError,
-    DomainError,
-    InvalidCredentialError,
-    MemberNotActiveError,
-    MissingCredentialError,
-    NoOrganizationError,
-    NotFoundError,
-    OrgMismatchError,
-    OrgSuspendedError,
-)
 from tenantry.domain.members import User
 from tenantry.domain.pages import Window
 from tenantry.domain.rate_limits import RateLimitStatus
@@ -137,8 +123,8 @@ class Authenticator:
                 return await self._by_key(credential, address, window)
             claims = await self.verify_token(credential)
             return await self._by_claims(claims, organization, address, window)
-        except DatabaseUnavailableError as error:
-            raise AuthUnavailableError(error.detail) from error
+        except errors.DatabaseUnavailableError as error:
+            raise errors.AuthUnavailableError(error.detail) from error
 
     async def as_user(self, claims: Claims, org_id: str) -> tuple[Principal, Role]:
         """Return the principal and effective role of a signed-in user in a tenant.
@@ -149,7 +135,7 @@ class Authenticator:
         rows = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id))
         row = next((row for row in rows if claims.org_id == org_id or (row.role and not row.invited)), None)
         if row is None:
-            raise NoOrganizationError("The user does not belong to this organization.")
+            raise errors.NoOrganizationError("The user does not belong to this organization.")
         self._check_owner_email(row, claims, org_id)
         claims_here = claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
         return _principal_of_user(claims_here, row), effective_role(claims_here, row)
@@ -157,9 +143,9 @@ class Authenticator:
     async def verify_token(self, credential: bytes) -> Claims:
         """Return the claims of a bearer token, whatever its tenant."""
         if credential.count(b".") != _JWT_PARTS - 1:
-            raise InvalidCredentialError("The credential is neither an API key nor a token.")
+            raise errors.InvalidCredentialError("The credential is neither an API key nor a token.")
         if self._tokens is None:
-            raise InvalidCredentialError("Bearer tokens are not accepted here: no identity provider is set up.")
+            raise errors.InvalidCredentialError("Bearer tokens are not accepted here: no identity provider is set up.")
         return await self._tokens.verify(credential.decode("ascii"))
 
     async def close(self) -> None:
@@ -169,11 +155,11 @@ class Authenticator:
 
     async def _by_key(self, secret: bytes, address: str | None, window: Window | None) -> Authenticated:
         if not api_keys.is_well_formed(secret):
-            raise InvalidCredentialError("The API key is not valid.")
+            raise errors.InvalidCredentialError("The API key is not valid.")
         digests = [pepper.digest(secret) for pepper in self._peppers]
         key = await self._keys.submit(KeyQuery(digests, window))
         if key is None:
-            raise InvalidCredentialError("The API key is not valid.")
+            raise errors.InvalidCredentialError("The API key is not valid.")
         now = self._clock()
         principal = _principal_of_key(key, now)
         if key.recent_address != (address or "") or key.digest != digests[0]:
@@ -188,7 +174,9 @@ class Authenticator:
         if claims.org_id is None:  # then only a membership gives access
             rows = [row for row in rows if row.role is not None and not row.removed]
         if len(rows) != 1:
-            raise NoOrganizationError("The user belongs to no organization, or the request does not say to which.")
+            raise errors.NoOrganizationError(
+                "The user belongs to no organization, or the request does not say to which."
+            )
         [row] = rows
         principal = _principal_of_user(claims, row)
         if row.invited and organization is not None:  # naming the tenant accepts its invitation
@@ -205,8 +193,8 @@ class Authenticator:
             return
         try:
             await self._accept(claims, org_id, address)
-        except (MemberNotActiveError, NotFoundError) as error:
-            raise NoOrganizationError("The user does not belong to this organization any more.") from error
+        except (errors.MemberNotActiveError, errors.NotFoundError) as error:
+            raise errors.NoOrganizationError("The user does not belong to this organization any more.") from error
 
     async def _find_keys(self, queries: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
         async with self._key_lane.use(autocommit=True) as connection:
@@ -220,12 +208,12 @@ class Authenticator:
 def bearer_credential(authorization: bytes | None) -> bytes:
     """Return the credential of an ``Authorization`` header (RFC 6750, section 2.1)."""
     if not authorization:
-        raise MissingCredentialError("Send a credential: Authorization: Bearer <API key or token>.")
+        raise errors.MissingCredentialError("Send a credential: Authorization: Bearer <API key or token>.")
     if authorization[: len(_SCHEME)].lower() != _SCHEME:
-        raise InvalidCredentialError("The Authorization header must be: Bearer <API key or token>.")
+        raise errors.InvalidCredentialError("The Authorization header must be: Bearer <API key or token>.")
     credential = authorization[len(_SCHEME) :].strip()
     if not credential.isascii() or not credential or len(credential) > _LONGEST_CREDENTIAL:
-        raise InvalidCredentialError("The credential is neither an API key nor a token.")
+        raise errors.InvalidCredentialError("The credential is neither an API key nor a token.")
     return credential
 
 
@@ -233,20 +221,20 @@ def requested_organization(claimed: str | None, header: bytes | None) -> str | N
     """Return the tenant that a token's claim and the ``X-Organization-Id`` header request."""
     named = None if header is None else header.decode("latin-1")
     if claimed is not None and named is not None and named != claimed:
-        raise OrgMismatchError("X-Organization-Id does not match the token's organization.")
+        raise errors.OrgMismatchError("X-Organization-Id does not match the token's organization.")
     requested = claimed if claimed is not None else named
     if requested is not None and not is_tenant_id(requested):
-        raise NoOrganizationError("There is no such organization.")
+        raise errors.NoOrganizationError("There is no such organization.")
     return requested
 
 
 def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
     if key.revoked_at is not None or key.deleted:
-        raise ApiKeyRevokedError("The API key has been revoked.")
+        raise errors.ApiKeyRevokedError("The API key has been revoked.")
     if key.expires_at is not None and key.expires_at <= now:
-        raise ApiKeyExpiredError("The API key has expired.")
+        raise errors.ApiKeyExpiredError("The API key has expired.")
     if key.suspended:
-        raise OrgSuspendedError("The organization is suspended.")
+        raise errors.OrgSuspendedError("The organization is suspended.")
     return Principal(
         kind=PrincipalKind.API_KEY,
         id=key.id,
@@ -263,11 +251,11 @@ def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
 def _principal_of_user(claims: Claims, row: UserAccessRow) -> Principal:
     role = (claimed_role(claims.role) or Role.MEMBER) if claims.org_id == row.org_id else None
     if row.deleted:
-        raise InvalidCredentialError("The organization has ended.")
+        raise errors.InvalidCredentialError("The organization has ended.")
     if row.removed and (row.binds_owner or role is not Role.OWNER):
-        raise NoOrganizationError("The user does not belong to this organization any more.")
+        raise errors.NoOrganizationError("The user does not belong to this organization any more.")
     if row.suspended:
-        raise OrgSuspendedError("The organization is suspended.")
+        raise errors.OrgSuspendedError("The organization is suspended.")
     scopes, level = access.role_grants(effective_role(claims, row), claims.scopes)
     return Principal(
         kind=PrincipalKind.USER,
@@ -321,9 +309,9 @@ async def reauthorize(connection: Connection, principal: Principal, issuer: str 
 async def _reauthorize_key(connection: Connection, principal: Principal, now: datetime) -> Principal:
     key = await api_keys_store.find(connection, principal.org_id, principal.id, now, test_only=False)
     if key is None or key.status is KeyStatus.REVOKED:
-        raise ApiKeyRevokedError("The API key has been revoked.")
+        raise errors.ApiKeyRevokedError("The API key has been revoked.")
     if key.status is KeyStatus.EXPIRED:
-        raise ApiKeyExpiredError("The API key has expired.")
+        raise errors.ApiKeyExpiredError("The API key has expired.")
     return msgspec.structs.replace(
         principal, scopes=key.scopes, access_level=key.access_level, expires_at=key.expires_at
     )
@@ -375,7 +363,7 @@ class Admission:
         began = self._monotonic()
         try:
             found = await self._authenticator.authenticate(authorization, organization, address, window)
-        except DomainError as error:
+        except errors.DomainError as error:
             await self.throttle.delay(error, credential_kind(authorization))
             raise
         known(found.principal)
@@ -409,7 +397,7 @@ async def _within(seconds: float, counting: Awaitable[RateLimitStatus]) -> RateL
         async with asyncio.timeout(seconds):
             return await counting
     except TimeoutError as error:
-        raise AuthUnavailableError("The database is too slow to count requests. Try again shortly.") from error
+        raise errors.AuthUnavailableError("The database is too slow to count requests. Try again shortly.") from error
 
 
 def credential_kind(authorization: bytes | None) -> str:
