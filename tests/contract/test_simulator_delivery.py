@@ -52,7 +52,7 @@ async def test_each_endpoint_has_its_shape() -> None:
         assert "current_period_end" in new["data"]["object"]["items"]["data"][0]
 
 
-async def test_a_refused_event_is_sent_again_later() -> None:
+async def test_rejected_event_is_retried() -> None:
     async with simulator_with_receiver() as (sim, receiver):
         sim.customer()
         receiver.statuses.extend([500, 503])
@@ -67,7 +67,7 @@ async def test_a_refused_event_is_sent_again_later() -> None:
         assert [attempt.status for attempt in delivery.attempts] == [500, 503, 200]
 
 
-async def test_after_three_days_of_refusals_an_event_is_given_up() -> None:
+async def test_event_is_given_up_after_three_days() -> None:
     async with simulator_with_receiver() as (sim, receiver):
         sim.customer()
         receiver.statuses.extend([500] * 100)
@@ -77,7 +77,7 @@ async def test_after_three_days_of_refusals_an_event_is_given_up() -> None:
         assert timedelta(seconds=delivery.attempts[-1].at - delivery.attempts[0].at) > timedelta(days=2)
 
 
-async def test_an_endpoint_that_is_away_gets_its_events_once_it_is_back() -> None:
+async def test_unreachable_endpoint_gets_its_events_later() -> None:
     receiver = Receiver()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         away = f"http://127.0.0.1:{taken.getsockname()[1]}/"
@@ -144,7 +144,7 @@ async def test_events_of_a_type_or_a_customer_are_lost() -> None:
         assert UPDATED not in receiver.types
 
 
-async def test_misbehaviour_ends() -> None:
+async def test_behave_ends_delivery_rules() -> None:
     async with simulator_with_receiver() as (sim, receiver):
         sim.misbehave(drop=1.0)
         sim.behave()
@@ -162,7 +162,7 @@ async def test_duplicates_are_copies_of_the_same_event() -> None:
         assert receiver.events[0] == receiver.events[2]
 
 
-async def test_any_order_is_the_same_for_the_same_seed() -> None:
+async def test_order_depends_on_the_seed() -> None:
     async def arrived(seed: int) -> list[str]:
         async with simulator_with_receiver(seed=seed) as (sim, receiver):
             sim.misbehave(reorder=True)
@@ -219,7 +219,7 @@ async def test_while_it_runs_what_becomes_due_is_delivered() -> None:
         running.cancel()
 
 
-async def test_two_hundred_customers_at_once() -> None:
+async def test_two_hundred_concurrent_customers() -> None:
     async with simulator_with_receiver(concurrency=32, prices=PRICES) as (sim, receiver):
         ids = subscribe(sim, 200)
         assert await sim.deliver() == 1400

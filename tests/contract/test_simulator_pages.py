@@ -47,7 +47,7 @@ async def test_a_buyer_pays_and_is_sent_back(sim: Simulator, browser: httpx2.Asy
     assert "is complete" in await page(browser, f"/c/pay/{session.id}")
 
 
-async def test_a_browser_may_go_on_to_the_page_that_the_shop_names(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_policy_allows_the_redirect_to_the_success_page(sim: Simulator, browser: httpx2.AsyncClient) -> None:
     session = sim.checkout("price_pro", success_url="https://app.example/done?x=1")
     answer = await browser.get(session.url or "")
     assert "form-action 'self' https://app.example;" in answer.headers["content-security-policy"]
@@ -68,7 +68,7 @@ async def test_a_customer_changes_the_plan_in_the_portal(sim: Simulator, browser
     assert sim.subscriptions[subscription.id].price == "price_business"
 
 
-async def test_a_customer_cancels_and_comes_back_in_the_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_customer_cancels_and_resumes_in_the_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
     subscription = sim.subscribe(sim.customer("cus_acme"), "price_pro")
     portal = sim.portal("cus_acme").url
     shown = await page(browser, portal, action="cancel_at_period_end", subscription=subscription.id)
@@ -85,7 +85,7 @@ async def test_a_customer_changes_the_card_in_the_portal(sim: Simulator, browser
     assert sim.customers["cus_acme"].card is Card.DECLINES
 
 
-async def test_a_portal_is_for_its_customers_things_alone(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_portal_changes_only_its_customers_subscriptions(sim: Simulator, browser: httpx2.AsyncClient) -> None:
     of_another = sim.subscribe(sim.customer("cus_beta"), "price_pro")
     sim.customer("cus_acme")
     form = {"action": "cancel", "subscription": of_another.id}
@@ -107,7 +107,7 @@ async def test_an_open_invoice_is_paid_on_its_page(sim: Simulator, browser: http
 
 
 @pytest.mark.parametrize("address", ["/c/pay/cs_x", "/p/session/bps_x", "/i/in_x", "/nothing"])
-async def test_pages_of_nothing(browser: httpx2.AsyncClient, address: str) -> None:
+async def test_unknown_pages(browser: httpx2.AsyncClient, address: str) -> None:
     assert (await browser.get(address)).status_code == 404
 
 
@@ -119,7 +119,7 @@ async def test_other_sites_cannot_send_forms(browser: httpx2.AsyncClient, header
     assert answer.status_code == 403
 
 
-async def test_the_overview_shows_what_there_is(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_overview_shows_all_objects(sim: Simulator, browser: httpx2.AsyncClient) -> None:
     sim.subscribe(sim.customer(email="owner@acme.example"), "price_pro")
     sim.checkout("price_pro", customer_email="buyer@beta.example")
     sim.add_endpoint("https://app.example/hook", SECRET)
@@ -135,7 +135,7 @@ async def test_the_style_sheet_is_served_and_has_the_dashboards_colours(browser:
     assert "--paper: light-dark(" in sheet.text
 
 
-async def test_bad_delivery_is_told_in_words(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_delivery_rules_are_described(sim: Simulator, browser: httpx2.AsyncClient) -> None:
     sim.misbehave(drop=0.25, duplicates=2, reorder=True, delay=timedelta(seconds=5))
     sim.misbehave(duplicates=1, delay=(timedelta(0), timedelta(minutes=1)), types=["invoice.paid"])
     shown = await page(browser, "/")
@@ -165,7 +165,7 @@ async def test_a_payment_fails_by_the_forms_of_the_overview(sim: Simulator, brow
     assert "invoice.payment_failed" in types(sim.events())
 
 
-async def test_a_form_that_cannot_be_is_refused_by_a_page(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_invalid_form_gets_an_error_page(sim: Simulator, browser: httpx2.AsyncClient) -> None:
     refused = await browser.post("/_simulator/clock/advance", data={"days": "-1"})
     assert refused.status_code == 400
     assert "Time does not go back." in refused.text
@@ -208,7 +208,7 @@ async def test_the_overview_leads_to_a_customers_portal(sim: Simulator, browser:
         ("/_simulator/unknown", {}, 404),
     ],
 )
-async def test_commands_that_cannot_be(
+async def test_invalid_commands(
     browser: httpx2.AsyncClient, address: str, body: dict[str, object], status: int
 ) -> None:
     answer = await browser.post(address, json=body)
@@ -226,7 +226,7 @@ async def test_deliveries_are_read_and_events_sent_again_by_json() -> None:
         assert receiver.ids == [delivery["event"]] * 2
 
 
-async def test_misbehaviour_is_asked_for_by_json_and_by_form() -> None:
+async def test_delivery_rules_by_json_and_by_form() -> None:
     async with simulator_with_receiver() as (sim, receiver), visiting(sim) as browser:
         body = {"duplicates": 1, "types": ["customer.created"], "delay_seconds": [0, 0]}
         assert (await browser.post("/_simulator/misbehave", json=body)).json() == {"rules": 1}
@@ -241,7 +241,7 @@ async def test_misbehaviour_is_asked_for_by_json_and_by_form() -> None:
         assert (await browser.post("/_simulator/behave")).json() == {"rules": 0}
 
 
-async def test_what_a_request_causes_is_delivered_once_it_is_answered() -> None:
+async def test_events_of_a_request_are_delivered_after_its_response() -> None:
     async with simulator_with_receiver() as (sim, receiver), visiting(sim) as browser:
         session = sim.checkout("price_pro")
         await browser.post(session.url or "", data={"card": "works"})
@@ -261,7 +261,7 @@ async def test_the_command_line_tools_resend_works() -> None:
         assert receiver.ids == [event, event]
 
 
-async def test_an_endpoint_hears_nothing_of_what_was_before_it() -> None:
+async def test_new_endpoint_gets_no_earlier_events() -> None:
     receiver = Receiver()
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(receiver)) as client:
         sim = a_simulator(client=client)

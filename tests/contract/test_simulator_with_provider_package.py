@@ -256,7 +256,7 @@ async def test_a_repeated_request_is_answered_as_the_first(client: stripe.Stripe
 
 
 @pytest.mark.parametrize("key", ["sk_test_wrong", "sk_live_wrong"])
-async def test_another_key_is_refused(sim: Simulator, key: str) -> None:
+async def test_wrong_key_is_rejected(sim: Simulator, key: str) -> None:
     async with connected(sim, key=key) as client:
         with pytest.raises(stripe.AuthenticationError) as refused:
             await client.v1.prices.list_async()
@@ -264,7 +264,7 @@ async def test_another_key_is_refused(sim: Simulator, key: str) -> None:
     assert key not in str(refused.value)
 
 
-async def test_what_is_missing_is_named(client: stripe.StripeClient, sim: Simulator) -> None:
+async def test_error_names_unknown_objects(client: stripe.StripeClient, sim: Simulator) -> None:
     with pytest.raises(stripe.InvalidRequestError) as unknown:
         await client.v1.subscriptions.retrieve_async("sub_unknown")
     assert (unknown.value.http_status, unknown.value.code) == (404, "resource_missing")
@@ -281,9 +281,7 @@ async def test_what_is_missing_is_named(client: stripe.StripeClient, sim: Simula
         await client.v1.coupons.list_async()
 
 
-async def test_a_customer_that_does_not_exist_has_no_lists_and_a_deleted_one_has(
-    client: stripe.StripeClient, sim: Simulator
-) -> None:
+async def test_lists_of_unknown_and_deleted_customers(client: stripe.StripeClient, sim: Simulator) -> None:
     for listed in (client.v1.subscriptions.list_async, client.v1.invoices.list_async):
         with pytest.raises(stripe.InvalidRequestError) as unknown:
             await listed({"customer": "cus_unknown"})
@@ -314,7 +312,7 @@ async def checkout(api: ProviderApi, price: str) -> str:
     )
 
 
-async def test_tenantrys_own_gateway_works_with_it(sim: Simulator) -> None:
+async def test_tenantrys_provider_client_works_with_it(sim: Simulator) -> None:
     sim.add_endpoint("https://app.example/hook", "whsec_x", enabled_events=["invoice.paid"])
     async with aclosing(ProviderApi(Secret(sim.secret_key), sim.url)) as api:
         assert await checkout(api, "price_pro") == await checkout(api, "price_pro")

@@ -33,7 +33,7 @@ async def listening(command: Running) -> None:
     await command.until("\n\n", "err")
 
 
-async def test_events_are_relayed_until_ctrl_c_ends_it_with_a_summary(tmp_path: Path) -> None:
+async def test_ctrl_c_ends_the_relay_with_a_summary(tmp_path: Path) -> None:
     simulator, receiver = Simulator(), Taking()
     async with simulator.serving(), serving(receiver):
         address = receiver.url.removeprefix("http://")
@@ -69,7 +69,7 @@ class Taking(Receiver):
         await send({"type": "http.response.body", "body": b"price is unknown" if status != 200 else b"OK"})
 
 
-async def test_json_lines_and_the_exit_code_tell_of_a_refusal(tmp_path: Path) -> None:
+async def test_rejection_in_json_lines_and_exit_code(tmp_path: Path) -> None:
     simulator, receiver = Simulator(), Taking()
     receiver.statuses.append(422)
     async with simulator.serving(), serving(receiver):
@@ -86,7 +86,7 @@ async def test_json_lines_and_the_exit_code_tell_of_a_refusal(tmp_path: Path) ->
     assert command.text["err"].endswith("2 events: 1 delivered, 1 refused\n")
 
 
-async def test_what_could_not_be_delivered_yet_is_counted(tmp_path: Path) -> None:
+async def test_undelivered_events_are_counted(tmp_path: Path) -> None:
     simulator = Simulator()
     async with simulator.serving():
         options = ("--forward-to", str(free_port()), "--events", "*", "--since", "1h")
@@ -124,7 +124,7 @@ async def test_exec_starts_the_service_with_the_secret_and_ends_with_it(database
     assert "signing with" not in command.text["err"]
 
 
-async def test_a_service_with_another_secret_is_told_of_once_with_what_to_do(database_url: str, tmp_path: Path) -> None:
+async def test_wrong_secret_is_reported_once_with_a_remedy(database_url: str, tmp_path: Path) -> None:
     simulator = Simulator()
     async with simulator.serving(), deployed(database_url, tmp_path, WORKERS="1") as service:
         options = ("--forward-to", service.base_url, "--since", "1h", "--events", "price.created")
@@ -140,7 +140,7 @@ async def test_a_service_with_another_secret_is_told_of_once_with_what_to_do(dat
 
 
 @pytest.mark.parametrize(("how", "code"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
-async def test_the_childs_exit_code_is_ours(tmp_path: Path, how: str, code: int) -> None:
+async def test_exit_code_is_that_of_the_child(tmp_path: Path, how: str, code: int) -> None:
     simulator = Simulator()
     async with simulator.serving():
         command = f"{sys.executable} -c '{how}'"
@@ -149,7 +149,7 @@ async def test_the_childs_exit_code_is_ours(tmp_path: Path, how: str, code: int)
     assert done.err.endswith("0 events: 0 delivered\n")
 
 
-async def test_a_child_that_cannot_be_started_and_one_that_heeds_no_signals(tmp_path: Path) -> None:
+async def test_child_that_cannot_start_and_child_that_ignores_signals(tmp_path: Path) -> None:
     simulator = Simulator()
     async with simulator.serving():
         done = await run("listen", "--exec", "no-such-program --x", folder=tmp_path, **provider(simulator))
@@ -171,7 +171,7 @@ async def test_a_child_that_cannot_be_started_and_one_that_heeds_no_signals(tmp_
     assert command.text["out"] == ""
 
 
-async def test_what_the_provider_says_at_the_start_decides_the_exit_code(tmp_path: Path) -> None:
+async def test_provider_error_at_the_start_decides_the_exit_code(tmp_path: Path) -> None:
     simulator = Simulator()
     async with simulator.serving():
         base = simulator.url
@@ -186,7 +186,7 @@ async def test_what_the_provider_says_at_the_start_decides_the_exit_code(tmp_pat
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-async def test_reader_that_goes_leaves_nothing_behind(tmp_path: Path, options: tuple[str, ...]) -> None:
+async def test_closed_stdout_ends_relay_and_child(tmp_path: Path, options: tuple[str, ...]) -> None:
     simulator, receiver = Simulator(), Taking()
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -205,7 +205,7 @@ async def test_reader_that_goes_leaves_nothing_behind(tmp_path: Path, options: t
     assert "Exception ignored" not in command.text["err"]
 
 
-async def test_what_the_child_has_started_ends_with_it(tmp_path: Path) -> None:
+async def test_processes_of_the_child_end_with_it(tmp_path: Path) -> None:
     simulator = Simulator()
     async with simulator.serving():
         command_line = "sh -c 'tail -f /dev/null & echo $!; exit 3'"
@@ -216,7 +216,7 @@ async def test_what_the_child_has_started_ends_with_it(tmp_path: Path) -> None:
     assert await still_running([psutil.Process(number)] if psutil.pid_exists(number) else []) == []
 
 
-async def test_modules_of_the_folder_are_not_taken_for_ours(tmp_path: Path) -> None:
+async def test_modules_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise SystemExit('not this one')")
     simulator = Simulator()
     async with simulator.serving():

@@ -82,7 +82,7 @@ def service(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) 
             yield Service(tmp_path_factory.mktemp("trigger"), base, portal, client)
 
 
-def test_an_event_is_sent_and_the_tenant_shown_before_and_after(service: Service) -> None:
+def test_event_changes_the_tenant(service: Service) -> None:
     service.tenant("acme", stripeCustomerId="cus_of_acme")
     done = service.trigger(UPDATED, "--tenant", "acme", "--plan", "business", "--status", "trialing")
     assert (done.code, done.err) == (0, "")
@@ -103,7 +103,7 @@ def test_an_event_is_sent_and_the_tenant_shown_before_and_after(service: Service
     assert (said["before"]["subscriptionStatus"], said["after"]["plan"]) == ("trialing", "business")
 
 
-def test_several_events_each_have_a_second_of_their_own(service: Service) -> None:
+def test_several_events_have_different_seconds(service: Service) -> None:
     service.tenant("several", stripeCustomerId="cus_several")
     done = service.trigger(FAILED, "--tenant", "several", "--times", "12", "--json")
     events = json.loads(done.out)["events"]
@@ -116,7 +116,7 @@ def test_several_events_each_have_a_second_of_their_own(service: Service) -> Non
     assert "nothing changed: plan free, status past_due" in text.out
 
 
-def test_an_event_that_finds_no_tenant_says_what_links_it(service: Service) -> None:
+def test_parked_event_is_reported_with_a_remedy(service: Service) -> None:
     service.tenant("unlinked")
     waiting = service.trigger(FAILED, "--tenant", "unlinked")
     assert waiting.code == 0
@@ -131,7 +131,7 @@ def test_an_event_that_finds_no_tenant_says_what_links_it(service: Service) -> N
     )  # fmt: skip
 
 
-def test_without_a_credential_the_event_is_sent_all_the_same(service: Service) -> None:
+def test_event_is_sent_without_a_credential(service: Service) -> None:
     service.tenant("unseen")
     done = service.trigger(UPDATED, "--tenant", "unseen", OPERATOR_TOKEN="")
     assert done.code == 0
@@ -141,7 +141,7 @@ def test_without_a_credential_the_event_is_sent_all_the_same(service: Service) -
     assert exported["tenant"]["plan"] == "pro"
 
 
-def test_refusals_have_their_exit_codes(service: Service) -> None:
+def test_exit_codes_of_errors(service: Service) -> None:
     service.tenant("codes")
     wrong = service.trigger(UPDATED, "--tenant", "codes", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789")
     assert wrong.code == 1
@@ -176,7 +176,7 @@ def test_chaos_over_five_hundred_events_converges(service: Service) -> None:
     assert said["requests"] == sum(counts.values())
 
 
-def test_chaos_is_told_in_words(service: Service) -> None:
+def test_chaos_output(service: Service) -> None:
     done = service.trigger("--chaos", "duplicate, bad-signature", "--times", "30", "--seed", "1")
     assert (done.code, done.err) == (0, "")
     assert "chaos  30 events of tenant chaos-" in done.out
@@ -188,7 +188,7 @@ def test_chaos_is_told_in_words(service: Service) -> None:
     assert "answers had a wrong status." in stopped.out
 
 
-def test_chaos_of_one_type_and_of_a_story_on_a_tenant_of_ones_own(service: Service) -> None:
+def test_chaos_of_a_type_and_of_a_story_on_a_named_tenant(service: Service) -> None:
     service.tenant("mine", stripeCustomerId="cus_mine")
     updates = service.trigger(UPDATED, "--chaos", "reorder", "--times", "20", "--tenant", "mine", "--json")
     assert (updates.code, json.loads(updates.out)["converged"]) == (0, True)
@@ -198,7 +198,7 @@ def test_chaos_of_one_type_and_of_a_story_on_a_tenant_of_ones_own(service: Servi
     assert exported["tenant"]["subscriptionStatus"] == "active"
 
 
-def test_a_story_is_told_scene_by_scene_and_its_tenant_ended(service: Service) -> None:
+def test_story_output_and_end_of_its_tenant(service: Service) -> None:
     done = service.trigger("story:cancellation", "--json")
     assert (done.code, done.err) == (0, "")
     scenes = [json.loads(line) for line in done.out.splitlines()]
@@ -215,7 +215,7 @@ def test_a_story_is_told_scene_by_scene_and_its_tenant_ended(service: Service) -
 
 
 @pytest.mark.parametrize("event_type", sorted(HANDLED_TYPES))
-def test_chaos_of_each_type_converges_on_a_tenant_of_its_own(service: Service, event_type: str) -> None:
+def test_chaos_of_each_type_converges_on_a_new_tenant(service: Service, event_type: str) -> None:
     done = service.trigger(event_type, "--chaos", "all", "--times", "20", "--seed", "3", "--json")
     assert (done.code, json.loads(done.out)["converged"]) == (0, True), done
 
@@ -227,14 +227,14 @@ def test_chaos_of_each_story_converges(service: Service, story: str) -> None:
         assert (done.code, json.loads(done.out)["converged"]) == (0, True), done
 
 
-def test_several_events_are_not_of_the_future(service: Service) -> None:
+def test_several_events_are_not_in_the_future(service: Service) -> None:
     service.tenant("punctual", stripeCustomerId="cus_punctual")
     done = service.trigger(FAILED, "--tenant", "punctual", "--times", "50", "--json")
     moments = [event["created"] for event in json.loads(done.out)["events"]]
     assert moments[-1] <= system_clock().timestamp()
 
 
-def test_credentials_are_sent_to_the_service_of_the_settings_alone(service: Service) -> None:
+def test_credentials_are_sent_only_to_the_configured_service(service: Service) -> None:
     receiver = Receiver()
     with service.portal.wrap_async_context_manager(serving(receiver)):
         away = receiver.url.replace("127.0.0.1", "[::ffff:127.0.0.1]")
@@ -247,14 +247,14 @@ def test_credentials_are_sent_to_the_service_of_the_settings_alone(service: Serv
     assert set(receiver.authorizations) == {None}
 
 
-def test_service_that_is_not_on_this_machine_is_not_meant_by_accident(service: Service) -> None:
+def test_remote_service_needs_an_option(service: Service) -> None:
     done = service.trigger(UPDATED, "--tenant", "acme", TENANTRY_BASE_URL="https://tenantry.prod.example")
     assert (done.code, done.out) == (2, "")
     assert "https://tenantry.prod.example" in done.err
     assert "--remote" in done.err
 
 
-def test_nobodys_tenant_is_changed_unless_it_is_named(service: Service) -> None:
+def test_tenant_must_be_named(service: Service) -> None:
     for arguments in (["story:trial"], ["--chaos", "all"]):
         done = service.trigger(*arguments, OPERATOR_TOKEN="", TENANTRY_API_KEY="svc_live_x")
         assert (done.code, done.out) == (2, "")
@@ -271,6 +271,6 @@ def test_nobodys_tenant_is_changed_unless_it_is_named(service: Service) -> None:
         ("--chaos", "all", "--times", "10001"),
     ],
 )
-def test_what_cannot_be_done_is_told(service: Service, arguments: tuple[str, ...]) -> None:
+def test_impossible_requests_are_usage_errors(service: Service, arguments: tuple[str, ...]) -> None:
     done = service.trigger(*arguments, "--tenant", "acme")
     assert (done.code, "Traceback" in done.err) == (2, False), done

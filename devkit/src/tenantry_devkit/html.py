@@ -6,10 +6,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from jinja2 import FileSystemLoader
+from litestar import MediaType, Response
 
 from tenantry.common.templates import page_templates
 
 HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+STYLE_SHEET: Final = "companion.css"
 _DASHBOARD_STYLES: Final = ("base.css", "dashboard.css")
 
 
@@ -48,3 +50,24 @@ def form_action_to(url: str | None) -> str:
     # a policy cannot contain an IPv6 address
     origin = f"{address.scheme}:" if "[" in address.netloc else f"{address.scheme}://{address.netloc}"
     return f"'self' {origin}"
+
+
+class CompanionPages:
+    """The pages of the identity provider and the inbox, as Litestar responses."""
+
+    def __init__(self) -> None:
+        self._pages = Pages(Path(__file__).parent / "demo" / "pages", STYLE_SHEET)
+
+    def page(
+        self, template: str, *, status_code: int = 200, form_action: str = "'none'", **context: object
+    ) -> Response[str]:
+        """Render a page; ``form_action`` is the Content-Security-Policy's source list for its forms."""
+        content, headers = self._pages.render(template, **context), page_headers(form_action, frames=True)
+        return Response(content, status_code=status_code, media_type=MediaType.HTML, headers=headers)
+
+    def message(self, title: str, message: str, status_code: int = 200) -> Response[str]:
+        return self.page("message.html", status_code=status_code, title=title, message=message)
+
+    def style_sheet(self) -> Response[str]:
+        headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'"}
+        return Response(self._pages.style_sheet(), media_type=MediaType.CSS, headers=headers)

@@ -22,9 +22,8 @@ from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
 from tenantry.common.clock import Clock, from_micros, system_clock, to_micros
-from tenantry_devkit.demo.html import CompanionPages
 from tenantry_devkit.files import OWNER_ONLY, write_private
-from tenantry_devkit.html import HEADERS
+from tenantry_devkit.html import HEADERS, CompanionPages
 
 _log = logging.getLogger(__name__)
 
@@ -218,7 +217,7 @@ class _MailHandler:
     async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
         content = envelope.content
         if not isinstance(content, bytes):
-            raise TypeError("the server was told not to decode messages")
+            raise TypeError("the SMTP server must not decode messages")
         try:
             self._inbox.store(content, sender=envelope.mail_from or "", recipients=envelope.rcpt_tos)
         except OSError as error:

@@ -11,7 +11,7 @@ WHOAMI = "/api/v1/auth/whoami"
 PROJECTS = "/api/v1/projects"
 
 
-def test_a_key_may_do_what_it_is_for_and_nothing_else(tenantry: Tenantry) -> None:
+def test_key_is_limited_to_its_scopes(tenantry: Tenantry) -> None:
     client = tenantry.client(tenantry.tenant().key("projects:read"))
     assert client.get(PROJECTS).status_code == 200
     assert refusal(client.post(PROJECTS, json={"name": "One"})) == (403, "insufficient_scope")
@@ -41,7 +41,7 @@ def test_a_rotated_key_has_a_successor(tenantry: Tenantry) -> None:
     assert tenantry.client(fresh).get(PROJECTS).status_code == 200
 
 
-def test_a_rotated_key_goes_on_for_the_overlap(tenantry: Tenantry) -> None:
+def test_rotated_key_works_for_the_overlap(tenantry: Tenantry) -> None:
     key = tenantry.tenant().key("projects:read")
     key.rotate(overlap_seconds=3600)
     assert tenantry.client(key).get(PROJECTS).status_code == 200
@@ -55,7 +55,7 @@ def test_a_key_that_has_expired(tenantry: Tenantry) -> None:
     assert refusal(client.get(PROJECTS)) == (401, "api_key_expired")
 
 
-def test_what_the_service_refuses_is_raised_with_its_answer(tenantry: Tenantry) -> None:
+def test_rejected_request_raises_with_the_response(tenantry: Tenantry) -> None:
     with pytest.raises(RefusedError, match="POST /api/v1/api-keys: 422") as refused:
         tenantry.tenant().key("no scope")
     assert refusal(refused.value.response) == (422, "validation_failed")
@@ -86,11 +86,11 @@ def test_a_token_that_has_expired(tenantry: Tenantry) -> None:
     assert refusal(tenantry.client(token).get(WHOAMI)) == (401, "token_expired")
 
 
-def test_a_token_of_somebody_without_an_organization(tenantry: Tenantry) -> None:
+def test_token_without_an_organization(tenantry: Tenantry) -> None:
     assert refusal(tenantry.client(tenantry.token("noah")).get(PROJECTS)) == (403, "no_organization")
 
 
-def test_a_token_says_more_where_asked_to(tenantry: Tenantry) -> None:
+def test_token_has_additional_claims(tenantry: Tenantry) -> None:
     token = tenantry.token("mia", tenantry.tenant(), claims={"aud": "another-api"})
     assert refusal(tenantry.client(token).get(WHOAMI)) == (401, "invalid_credential")
 
@@ -102,7 +102,7 @@ def test_a_user_with_an_address_can_make_a_tenant(tenantry: Tenantry) -> None:
     assert made.json()["ownerId"] == "nora"
 
 
-def test_the_identity_provider_knows_whoever_has_a_token(tenantry: Tenantry) -> None:
+def test_identity_provider_knows_users_of_tokens(tenantry: Tenantry) -> None:
     token = tenantry.token("uma", tenantry.tenant(), email="uma@acme.example")
     answer = tenantry.client(token).get(f"{tenantry.environment['OIDC_ISSUER']}/userinfo")
     assert (answer.json()["sub"], answer.json()["email"]) == ("uma", "uma@acme.example")
@@ -118,7 +118,7 @@ def test_a_member_on_record_gets_another_role_and_is_removed(tenantry: Tenantry)
     assert refusal(client.get(WHOAMI)) == (403, "no_organization")
 
 
-def test_secrets_are_not_in_what_reports_show(tenantry: Tenantry) -> None:
+def test_reports_mask_secrets(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant()
     key = tenant.key()
     shown = repr([
@@ -133,7 +133,7 @@ def test_secrets_are_not_in_what_reports_show(tenantry: Tenantry) -> None:
     assert "TENANTRY_API_KEY" in shown
 
 
-def test_a_credential_is_text_wherever_it_is_used(tenantry: Tenantry) -> None:
+def test_credential_is_a_string(tenantry: Tenantry) -> None:
     key = tenantry.tenant().key()
     assert isinstance(key, Key)
     assert f"{key.secret}" == "".join(key.secret)

@@ -41,7 +41,7 @@ def test_a_backend_can_be_the_operator(tenantry: Tenantry) -> None:
 
 
 @pytest.mark.parametrize("name", ["OIDC_ISSUER", "PROVIDER_API_BASE"])
-def test_what_runs_beside_the_service_answers(tenantry: Tenantry, name: str) -> None:
+def test_companion_servers_answer(tenantry: Tenantry, name: str) -> None:
     address = tenantry.environment[name]
     assert address.startswith("http://127.0.0.1:")
     assert httpx2.get(address, trust_env=False).status_code in {200, 303}

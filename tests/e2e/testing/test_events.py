@@ -21,7 +21,7 @@ def test_a_subscription_is_updated(tenantry: Tenantry) -> None:
 
 
 @pytest.mark.parametrize("api_version", [OLD_VERSION, NEW_VERSION])
-def test_a_period_ends_when_it_was_said_to_in_both_shapes(tenantry: Tenantry, api_version: str) -> None:
+def test_period_end_in_both_shapes(tenantry: Tenantry, api_version: str) -> None:
     tenant = tenantry.tenant()
     end = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
     sent = tenantry.events.subscription_updated(tenant, "pro", period_end=end, api_version=api_version)
@@ -49,14 +49,14 @@ def test_a_payment_fails_and_then_succeeds(tenantry: Tenantry) -> None:
     assert state(tenant) == ("pro", "active")
 
 
-def test_an_event_of_the_past_comes_too_late_to_change_anything(tenantry: Tenantry) -> None:
+def test_late_event_changes_nothing(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant(plan="pro")
     yesterday = tenantry.provider.now - timedelta(days=1)
     tenantry.events.subscription_updated(tenant, "business", created=yesterday)
     assert state(tenant) == ("pro", "active")
 
 
-def test_the_provider_goes_on_after_what_was_made_up(tenantry: Tenantry) -> None:
+def test_provider_events_follow_created_events(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant(plan="pro")
     tenantry.events.payment_failed(tenant)
     [subscription] = tenantry.provider.subscriptions.values()
@@ -65,7 +65,7 @@ def test_the_provider_goes_on_after_what_was_made_up(tenantry: Tenantry) -> None
     assert state(tenant) == ("business", "active")
 
 
-def test_an_event_that_is_sent_again_does_nothing_again(tenantry: Tenantry) -> None:
+def test_duplicate_event_changes_nothing(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant(plan="pro")
     failed = tenantry.events.payment_failed(tenant)
     tenantry.events.payment_succeeded(tenant)
@@ -88,7 +88,7 @@ def test_a_signature_of_any_kind_can_be_sent(tenantry: Tenantry) -> None:
         assert events.send(body, signature=signature).text == "Invalid signature"
 
 
-def test_an_event_that_the_service_does_not_take_is_raised(tenantry: Tenantry) -> None:
+def test_rejected_event_raises(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant()
     with pytest.raises(RefusedError, match="400 Invalid payload"):
         tenantry.events.payment_failed(tenant, created=-1)

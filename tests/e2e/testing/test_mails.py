@@ -17,7 +17,7 @@ def test_the_owner_of_a_tenant_gets_a_mail_when_a_payment_fails(tenantry: Tenant
     assert "Acme & Söhne" in mail.text
 
 
-def test_there_is_none_where_none_was_asked_for(tenantry: Tenantry) -> None:
+def test_no_mail_without_a_request(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant(plan="pro")
     tenantry.events.payment_succeeded(tenant)
     assert tenant.mails(within=0) == []
@@ -33,7 +33,7 @@ def test_mails_of_one_tenant_of_an_address_and_of_all(tenantry: Tenantry) -> Non
     assert tenantry.mails("missing@acme.example") == []
 
 
-async def test_a_mail_that_does_not_come_is_told_of_with_what_is_known(tenantry: Tenantry) -> None:
+async def test_missing_mail_is_reported_with_its_status(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant()
     async with await Connection.connect(tenantry.environment["DATABASE_URL"]) as connection:
         # without the job that would deliver it

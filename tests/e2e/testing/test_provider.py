@@ -18,7 +18,7 @@ ELSEWHERE = {
 }
 
 
-def test_it_offers_what_the_simulator_does() -> None:
+def test_provider_has_the_simulators_methods() -> None:
     def offered(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
@@ -38,7 +38,7 @@ def test_months_pass_a_card_declines_and_the_subscription_ends(tenantry: Tenantr
     assert tenantry.provider.now - begin == timedelta(days=85)
 
 
-def test_a_bad_delivery_changes_nothing_in_the_end(tenantry: Tenantry) -> None:
+def test_delivery_faults_do_not_change_the_result(tenantry: Tenantry) -> None:
     tenantry.provider.misbehave(duplicates=2, reorder=True)
     tenant = tenantry.tenant(plan="pro")
     tenantry.provider.advance(days=100)
@@ -75,13 +75,13 @@ def test_each_test_has_a_clock_and_customers_of_its_own(tenantry: Tenantry) -> N
     assert other.provider.now - tenantry.provider.now > timedelta(days=99)
 
 
-def test_what_the_provider_would_refuse_is_raised(tenantry: Tenantry) -> None:
+def test_rejected_provider_call_raises(tenantry: Tenantry) -> None:
     with pytest.raises(ApiError):
         tenantry.provider.subscribe("cus_nobody", "price_pro")
 
 
 @pytest.mark.parametrize("name", ["prices", "customers", "subscriptions", "invoices", "checkout_sessions"])
-def test_what_there_is_is_as_it_was_when_asked(tenantry: Tenantry, name: str) -> None:
+def test_objects_are_snapshots(tenantry: Tenantry, name: str) -> None:
     tenant = tenantry.tenant(plan="pro")
     tenantry.provider.checkout("price_pro", customer=tenant.customer)
     found: dict[str, Any] = getattr(tenantry.provider, name)

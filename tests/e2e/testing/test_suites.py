@@ -83,7 +83,7 @@ def test_own(tenantry):
 def test_wide_again(wide):
     buy(wide, wide.tenant(), "business")
 
-def test_one_that_ended_before_the_newest(tenantry_service):
+def test_object_that_ended_before_the_newest(tenantry_service):
     older, newer = Tenantry(tenantry_service), Tenantry(tenantry_service)
     with newer:
         with older:
@@ -108,7 +108,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> pytest.RunResult:
     )  # fmt: skip
 
 
-def test_settings_for_a_part_of_a_session_are_refused(together: pytest.RunResult) -> None:
+def test_settings_for_a_part_of_a_session_are_rejected(together: pytest.RunResult) -> None:
     assert outcomes(together, "test_database.py") == {"test_database": {"PASSED"}}
     assert outcomes(together, "part/test_part.py") == {"test_part": {"ERROR"}}
     together.stdout.fnmatch_lines(["*The service runs with other tenantry_settings than this test's.*"])
@@ -121,22 +121,22 @@ def test_a_fixture_that_fails_beside_it_is_reported_as_any_other(together: pytes
     together.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 
-def test_variables_for_another_database_are_not_for_that_of_the_tests(together: pytest.RunResult) -> None:
+def test_libpq_variables_do_not_affect_the_tests_database(together: pytest.RunResult) -> None:
     assert outcomes(together, "test_database.py") == {"test_database": {"PASSED"}}
 
 
-def test_another_event_loop_is_no_matter(together: pytest.RunResult) -> None:
+def test_other_event_loop_is_supported(together: pytest.RunResult) -> None:
     assert outcomes(together, "test_async.py") == {"test_async[asyncio]": {"PASSED"}, "test_async[trio]": {"PASSED"}}
 
 
-def test_one_for_a_wider_scope_goes_on_after_a_test_with_another(together: pytest.RunResult) -> None:
+def test_object_of_a_wider_scope_works_after_a_test_with_another(together: pytest.RunResult) -> None:
     assert outcomes(together, "test_wide.py") == {
         name: {"PASSED"}
-        for name in ("test_wide", "test_own", "test_wide_again", "test_one_that_ended_before_the_newest")
+        for name in ("test_wide", "test_own", "test_wide_again", "test_object_that_ended_before_the_newest")
     }
 
 
-def test_settings_and_a_catalog_of_the_suite_count(suite: Suite) -> None:
+def test_suite_settings_and_catalog(suite: Suite) -> None:
     suite.write(
         "plans.toml",
         """
@@ -246,7 +246,7 @@ def test_faulty_settings_are_named_by_every_test_that_needs_the_service(suite: S
     pytest.LineMatcher([" ".join(result.stdout.lines)]).fnmatch_lines(["*2 setting(s) are faulty.*"])
 
 
-def test_a_suite_that_uses_none_of_it_starts_nothing(suite: Suite) -> None:
+def test_unused_plugin_starts_nothing(suite: Suite) -> None:
     suite.write(
         "test_light.py",
         """
@@ -260,7 +260,7 @@ def test_a_suite_that_uses_none_of_it_starts_nothing(suite: Suite) -> None:
     suite.run().assert_outcomes(passed=1)
 
 
-def test_a_variable_that_keeps_the_tests_from_their_database_is_told_of(suite: Suite) -> None:
+def test_variable_that_breaks_the_connection_is_reported(suite: Suite) -> None:
     suite.write("test_database.py", DATABASE)
     result = suite.run(PGSERVICE="missing")
     result.assert_outcomes(errors=1)

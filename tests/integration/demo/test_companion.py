@@ -48,7 +48,7 @@ def test_both_servers_answer_once_started(directory: Path) -> None:
             assert smtp.noop()[0] == 250
 
 
-def test_a_payment_provider_has_a_port_of_its_own_and_its_address_is_known(directory: Path) -> None:
+def test_payment_provider_has_its_own_port(directory: Path) -> None:
     provider = Simulator(running=True)
     with Companion(directory, users=[ADA], audience="api", client_id="dashboard", provider=provider) as companion:
         assert provider.url == f"http://127.0.0.1:{companion.provider_port}"
@@ -123,7 +123,7 @@ def test_ports_that_are_taken_are_replaced(directory: Path) -> None:
     assert metadata["issuer"] == f"http://127.0.0.1:{companion.http_port}"
 
 
-def test_port_that_cannot_be_is_replaced(directory: Path) -> None:
+def test_invalid_port_is_replaced(directory: Path) -> None:
     with make(directory, http_port=65536) as companion:
         assert 0 < companion.http_port < 65536
 

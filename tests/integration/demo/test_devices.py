@@ -86,7 +86,7 @@ def test_code_that_is_denied_or_late_is_refused(http: httpx2.Client, clock: Cloc
     assert error_of(ask(http, late["device_code"])) == "expired_token"
 
 
-def test_choice_for_no_device_or_of_nobody_or_from_elsewhere_is_refused(http: httpx2.Client) -> None:
+def test_invalid_device_choice_is_rejected(http: httpx2.Client) -> None:
     assert decide(http, "BBBB-BBBB", user=ADA.sub).status_code == 400
     code = begin(http)["user_code"]
     assert decide(http, code, user="missing").status_code == 400
@@ -99,7 +99,7 @@ def test_other_client_gets_no_code(http: httpx2.Client) -> None:
     assert http.post("/device_authorization", data={"client_id": "other"}).status_code == 401
 
 
-def test_revocation_ends_the_sign_in_and_is_quiet_about_other_tokens(http: httpx2.Client) -> None:
+def test_revocation_ends_the_sign_in_and_ignores_unknown_tokens(http: httpx2.Client) -> None:
     tokens = sign_in(http)
     successor = refresh(http, tokens["refresh_token"]).json()["refresh_token"]
     assert http.post("/revoke", data={"token": "nonsense", "client_id": CLIENT_ID}).status_code == 200

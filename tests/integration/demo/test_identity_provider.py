@@ -100,9 +100,7 @@ def test_query_of_the_redirect_address_is_kept(http: httpx2.Client) -> None:
     assert "code" in query
 
 
-def test_access_token_is_signed_and_says_who_for_whom_and_how_long(
-    http: httpx2.Client, companion: Companion, clock: Clock
-) -> None:
+def test_access_token_claims(http: httpx2.Client, companion: Companion, clock: Clock) -> None:
     answer = sign_in(http)
 
     assert answer["token_type"] == "Bearer"
@@ -237,7 +235,7 @@ def test_faulty_request_is_answered_to_the_client(
     assert "code" not in query
 
 
-def test_choice_of_nobody_is_denied(http: httpx2.Client) -> None:
+def test_choice_of_an_unknown_user_is_denied(http: httpx2.Client) -> None:
     _, query = location(http.post("/authorize/choice", data=asking(user="user_eve")))
     assert query["error"] == ["access_denied"]
 
@@ -281,7 +279,7 @@ def test_redirect_address_beyond_loopback_is_refused_without_a_redirect(
         ("http://[::1]:8080/cb", "http:"),
     ],
 )
-def test_any_redirect_address_on_loopback_will_do(http: httpx2.Client, redirect_uri: str, form_action: str) -> None:
+def test_redirect_address_may_be_any_loopback_address(http: httpx2.Client, redirect_uri: str, form_action: str) -> None:
     response = http.get("/authorize", params=asking(redirect_uri=redirect_uri))
     assert response.status_code == 200
     assert f"form-action 'self' {form_action};" in response.headers["content-security-policy"]
@@ -293,14 +291,14 @@ def test_other_client_is_refused_without_a_redirect(http: httpx2.Client) -> None
     assert "location" not in response.headers
 
 
-def test_parameter_that_is_there_twice_is_refused(http: httpx2.Client) -> None:
+def test_repeated_parameter_is_rejected(http: httpx2.Client) -> None:
     query = "&".join(f"client_id={name}" for name in (CLIENT_ID, "other"))
     response = http.get(f"/authorize?{query}")
     assert response.status_code == 400
     assert response.json()["error"] == "invalid_request"
 
 
-def test_query_that_cannot_be_read_is_refused(http: httpx2.Client) -> None:
+def test_malformed_query_is_rejected(http: httpx2.Client) -> None:
     assert http.get("/authorize?client_id=%ff").json()["error"] == "invalid_request"
 
 

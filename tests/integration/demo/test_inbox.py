@@ -227,7 +227,7 @@ def test_malformed_message_breaks_nothing(companion: Companion, http: httpx2.Cli
     assert http.get(f"/inbox/{odd['id']}").status_code == 200
 
 
-def test_what_the_library_cannot_read_is_shown_as_it_came(companion: Companion, http: httpx2.Client) -> None:
+def test_unparsable_message_is_shown_raw(companion: Companion, http: httpx2.Client) -> None:
     send_raw(companion, b"From: \"\r\nContent-Type: ;b.ca*0*=\x00utf-8''%ff\\]\r\n\r\nStill here \xff")
     (mail,) = listed(http)
     assert mail["from"] == '"'
@@ -235,7 +235,7 @@ def test_what_the_library_cannot_read_is_shown_as_it_came(companion: Companion, 
     assert "Still here" in http.get(f"/inbox/{mail['id']}").text
 
 
-def test_message_that_cannot_be_kept_is_refused_for_now(tmp_path: Path) -> None:
+def test_message_that_cannot_be_stored_is_rejected_temporarily(tmp_path: Path) -> None:
     with companion_in(tmp_path) as companion:
         shutil.rmtree(tmp_path / "inbox")
         with pytest.raises(smtplib.SMTPDataError) as refusal:
@@ -273,7 +273,7 @@ def test_inbox_opened_again_goes_on_after_the_last_message(tmp_path: Path) -> No
     assert [mail.id for mail in again.mails()] == [second, first]
 
 
-def test_a_message_is_waited_for_no_longer_than_until_it_is_there(tmp_path: Path) -> None:
+def test_wait_ends_when_the_message_arrives(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path / "mail")
     asked = threading.Event()
 
@@ -289,11 +289,11 @@ def test_a_message_is_waited_for_no_longer_than_until_it_is_there(tmp_path: Path
         assert waiting.result(60) is True
 
 
-def test_a_message_that_does_not_come_is_not_waited_for_any_longer(tmp_path: Path) -> None:
+def test_wait_ends_at_the_timeout(tmp_path: Path) -> None:
     assert Inbox(tmp_path / "mail").wait_until(lambda: False, 0) is False
 
 
-def test_mail_goes_to_another_inbox_where_one_is_given(tmp_path: Path) -> None:
+def test_mail_goes_to_the_given_inbox(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path / "elsewhere")
     with companion_in(tmp_path, inbox) as companion:
         send(companion, make("To the other"))

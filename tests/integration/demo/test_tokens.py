@@ -44,7 +44,7 @@ def assert_invalid_token(response: httpx2.Response) -> None:
     assert 'error="invalid_token"' in response.headers["www-authenticate"]
 
 
-def test_a_token_says_more_where_asked_to(companion: Companion, clock: Clock, http: httpx2.Client) -> None:
+def test_token_has_additional_claims(companion: Companion, clock: Clock, http: httpx2.Client) -> None:
     claims = verified(http, minted(companion, clock, more_claims={"org_id": "another", "plan": ["x"]})).claims
     assert (claims["sub"], claims["org_id"], claims["plan"]) == (ADA.sub, "another", ["x"])
 
@@ -110,7 +110,7 @@ def test_client_gets_its_own_token_with_its_secret(http: httpx2.Client) -> None:
         ({"grant_type": "authorization_code", "client_id": CLIENT_ID, "code": "x"}, {}, 400, "invalid_request"),
     ],
 )
-def test_token_endpoint_refuses_in_the_words_of_rfc_6749(
+def test_token_endpoint_errors_of_rfc_6749(
     http: httpx2.Client, parameters: dict[str, str], headers: dict[str, str], status: int, error: str
 ) -> None:
     response = http.post("/token", data=parameters, headers=headers)
@@ -120,12 +120,12 @@ def test_token_endpoint_refuses_in_the_words_of_rfc_6749(
     assert ("www-authenticate" in response.headers) == (status == 401 and "Authorization" in headers)
 
 
-def test_token_endpoint_takes_forms_alone(http: httpx2.Client) -> None:
+def test_token_endpoint_accepts_only_forms(http: httpx2.Client) -> None:
     response = http.post("/token", json={"grant_type": "client_credentials"})
     assert (response.status_code, response.json()["error"]) == (400, "invalid_request")
 
 
-def test_userinfo_tells_what_the_scopes_allow(http: httpx2.Client) -> None:
+def test_userinfo_depends_on_the_scopes(http: httpx2.Client) -> None:
     assert userinfo(http, sign_in(http)["access_token"]).json() == {
         "sub": ADA.sub,
         "name": ADA.name,
@@ -147,9 +147,7 @@ def test_userinfo_needs_the_openid_scope(http: httpx2.Client) -> None:
     assert 'error="insufficient_scope"' in response.headers["www-authenticate"]
 
 
-def test_userinfo_takes_the_tokens_that_are_minted_with_the_same_key(
-    companion: Companion, http: httpx2.Client, clock: Clock
-) -> None:
+def test_userinfo_accepts_minted_tokens(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
     assert userinfo(http, minted(companion, clock)).json()["sub"] == ADA.sub
 
 
@@ -164,7 +162,7 @@ def test_userinfo_refuses_an_expired_token(companion: Companion, http: httpx2.Cl
     [{"issuer": "http://127.0.0.1:1"}, {"audience": CLIENT_ID}, {"user": DemoUser("user_eve", "Eve", None)}],
     ids=["issuer", "audience", "user"],
 )
-def test_userinfo_refuses_a_token_for_another(
+def test_userinfo_rejects_a_token_of_another_issuer_audience_or_user(
     companion: Companion, http: httpx2.Client, clock: Clock, changes: dict[str, Any]
 ) -> None:
     assert_invalid_token(userinfo(http, minted(companion, clock, **changes)))
@@ -178,7 +176,7 @@ def test_userinfo_refuses_an_id_token(http: httpx2.Client) -> None:
     assert_invalid_token(userinfo(http, sign_in(http)["id_token"]))
 
 
-def test_userinfo_refuses_what_is_no_token(http: httpx2.Client) -> None:
+def test_userinfo_rejects_a_malformed_token(http: httpx2.Client) -> None:
     assert_invalid_token(userinfo(http, "a.b.c"))
 
 
@@ -199,7 +197,7 @@ def test_logout_returns_to_the_client(http: httpx2.Client, method: str) -> None:
     ],
     ids=["beyond loopback", "no client"],
 )
-def test_logout_redirects_nobody_else(http: httpx2.Client, parameters: dict[str, str]) -> None:
+def test_logout_rejects_other_redirects(http: httpx2.Client, parameters: dict[str, str]) -> None:
     response = http.get("/logout", params=parameters)
     assert response.status_code == 400
     assert "location" not in response.headers

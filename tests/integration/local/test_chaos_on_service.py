@@ -157,14 +157,14 @@ async def test_key_reads_its_own_tenant_only(bench: Bench) -> None:
 
 
 async def test_rejected_credential_and_unreachable_service_have_own_errors(bench: Bench) -> None:
-    stranger = Credentials(api_key=Secret("svc_live_nothing"))
+    unknown_key = Credentials(api_key=Secret("svc_live_nothing"))
     with pytest.raises(CredentialRejectedError, match="does not accept the API key"):
-        await ServiceReader(bench.client, bench.base, stranger).own_tenant()
+        await ServiceReader(bench.client, bench.base, unknown_key).own_tenant()
     with pytest.raises(CredentialRejectedError, match="does not accept OPERATOR_TOKEN"):
         await ServiceReader(bench.client, bench.base, Credentials(operator=Secret("op_nothing"))).tenant_view("acme")
     away = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ServiceUnreachableError, match="does not answer"):
-        await ServiceReader(bench.client, away, stranger).own_tenant()
+        await ServiceReader(bench.client, away, unknown_key).own_tenant()
     endpoint = Endpoint(bench.client, away, Secret(SECRET))
     subject = EventSubject("acme", "cus_acme", "price_pro")
     events = await long_history(subject, PRICES, events=10, start=now(), seed=1)
@@ -173,4 +173,4 @@ async def test_rejected_credential_and_unreachable_service_have_own_errors(bench
     page = await bench.client.get(bench.base + "/docs")
     assert page.status_code == 200
     with pytest.raises(ServiceUnreachableError, match="unusable answer"):
-        await ServiceReader(bench.client, f"{bench.base}/docs?", stranger).own_tenant()
+        await ServiceReader(bench.client, f"{bench.base}/docs?", unknown_key).own_tenant()

@@ -46,7 +46,7 @@ def test_actions_are_done_in_the_order_of_their_moments() -> None:
     assert done == ["first", "second", "third", "first", "second", "third", "later"]
 
 
-def test_the_clock_stands_still_and_never_goes_back() -> None:
+def test_clock_stands_still_and_never_goes_back() -> None:
     clock = SimulatedClock(100)
     clock.move_to(50)
     assert clock.now() == 100
@@ -54,11 +54,11 @@ def test_the_clock_stands_still_and_never_goes_back() -> None:
     assert clock.now() == 150
 
 
-def test_a_running_clock_goes_on_from_where_it_was_moved_to() -> None:
-    wall = [moment("2026-01-01T00:00")]
-    clock = SimulatedClock(100, running=lambda: datetime.fromtimestamp(wall[0], UTC))
-    wall[0] += 5
+def test_running_clock_continues_after_a_move() -> None:
+    wall_clock = [moment("2026-01-01T00:00")]
+    clock = SimulatedClock(100, running=lambda: datetime.fromtimestamp(wall_clock[0], UTC))
+    wall_clock[0] += 5
     assert clock.now() == 105
     clock.move_to(1000)
-    wall[0] += 5
+    wall_clock[0] += 5
     assert clock.now() == 1005

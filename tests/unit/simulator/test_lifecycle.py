@@ -59,7 +59,7 @@ def test_a_subscription_begins_incomplete_and_is_active_once_paid() -> None:
     assert subscription.period_end == seconds(datetime(2026, 2, 1, 12, tzinfo=UTC))
 
 
-def test_made_through_the_api_it_is_active_at_once() -> None:
+def test_subscription_of_an_api_call_is_active_at_once() -> None:
     sim = a_simulator()
     subscribed(sim, first_payment=FirstPayment.ALLOW_INCOMPLETE)
     (created,) = sim.events(CREATED)
@@ -68,7 +68,7 @@ def test_made_through_the_api_it_is_active_at_once() -> None:
     assert not sim.events(UPDATED)
 
 
-async def test_a_first_payment_that_fails_is_waited_for_for_23_hours() -> None:
+async def test_failed_first_payment_can_be_paid_within_23_hours() -> None:
     sim = a_simulator()
     customer = sim.customer(card=Card.DECLINES)
     subscription = sim.subscribe(customer, "price_pro")
@@ -169,7 +169,7 @@ async def test_a_trial_costs_nothing_and_ends_in_a_paid_period() -> None:
     assert present(sim, subscription).period_end == seconds(datetime(2026, 2, 15, 12, tzinfo=UTC))
 
 
-async def test_a_trial_that_cannot_be_paid_for_is_past_due() -> None:
+async def test_unpaid_trial_is_past_due() -> None:
     sim = a_simulator()
     subscription = subscribed(sim, trial_days=14)
     sim.card_declines("cus_acme")
@@ -184,7 +184,7 @@ def test_a_trial_may_be_ended_early() -> None:
     assert subscription.period_start == seconds(START)
 
 
-async def test_another_plan_counts_from_now_and_is_paid_from_the_next_period() -> None:
+async def test_new_plan_counts_now_and_is_billed_from_the_next_period() -> None:
     sim = a_simulator()
     subscription = subscribed(sim)
     await sim.advance(days=10)
@@ -218,7 +218,7 @@ async def test_a_cancellation_at_the_periods_end_takes_effect_then() -> None:
     assert present(sim, subscription).ended_at == subscription.period_end
 
 
-async def test_a_cancellation_at_the_periods_end_may_be_taken_back() -> None:
+async def test_cancellation_at_the_period_end_can_be_revoked() -> None:
     sim = a_simulator()
     subscription = subscribed(sim)
     sim.resume(sim.cancel(subscription, at_period_end=True))
@@ -238,7 +238,7 @@ async def test_a_cancellation_now_ends_everything() -> None:
         sim.cancel(subscription)
 
 
-def test_what_changes_nothing_makes_no_event() -> None:
+def test_unchanged_object_causes_no_event() -> None:
     sim = a_simulator()
     subscription = subscribed(sim)
     count = len(sim.events())
@@ -248,7 +248,7 @@ def test_what_changes_nothing_makes_no_event() -> None:
     assert len(sim.events()) == count
 
 
-def test_metadata_says_which_keys_were_other() -> None:
+def test_previous_attributes_have_changed_metadata() -> None:
     sim = a_simulator()
     sim.set_metadata(subscribed(sim), {"orgId": "beta", "seats": "5"})
     assert previous(sim) == {"metadata": {"orgId": "acme", "seats": None}}

@@ -4,7 +4,7 @@ import pytest
 from msgspec import Struct
 
 from tenantry_devkit.simulator import ApiError
-from tenantry_devkit.simulator.api_requests import Parameters, in_range, page
+from tenantry_devkit.simulator.requests import Parameters, in_range, page
 
 
 class Thing(Struct):
@@ -45,13 +45,13 @@ def test_members_of_a_list_are_in_the_order_of_their_numbers() -> None:
         ("items[[=1", None, "items[["),
     ],
 )
-def test_what_is_missing_or_of_another_kind_is_named(query: str, code: str | None, param: str) -> None:
+def test_error_names_missing_and_malformed_parameters(query: str, code: str | None, param: str) -> None:
     with pytest.raises(ApiError) as refused:
         Parameters.parse(query).inner("items").inner("0").required("price")
     assert (refused.value.status, refused.value.error.get("code"), refused.value.error["param"]) == (400, code, param)
 
 
-def test_numbers_and_truths_are_checked() -> None:
+def test_integers_booleans_and_choices_are_checked() -> None:
     given = Parameters.parse("limit=many&all=yes&mode=other")
     with pytest.raises(ApiError, match="Invalid integer: many"):
         given.integer("limit")
@@ -78,7 +78,7 @@ def test_pages(query: str, expected: list[str], has_more: bool) -> None:
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "starting_after=t99", "starting_after=t1&ending_before=t2"])
-def test_pages_that_cannot_be(query: str) -> None:
+def test_invalid_page_parameters(query: str) -> None:
     with pytest.raises(ApiError):
         ids(query)
 

@@ -145,7 +145,7 @@ def _is_chain(updates: tuple[BillingEvent, ...]) -> bool:
     )
 
 
-def test_only_updates_say_what_was_before(sim: Simulator) -> None:
+def test_only_updates_have_previous_attributes(sim: Simulator) -> None:
     for event in sim.events():
         has_previous = "previous_attributes" in render_event(event, NEW_VERSION)["data"]
         assert has_previous == event.type.endswith(".updated")

@@ -19,7 +19,7 @@ async def eventful(sim: Simulator) -> None:
     sim.checkout("price_pro", customer="cus_trial")
 
 
-async def test_what_was_to_come_comes_at_its_moment() -> None:
+async def test_restored_account_continues_its_agenda() -> None:
     rules = Rules(draft_seconds=60)
     first = a_simulator(rules=rules)
     await eventful(first)
@@ -37,7 +37,7 @@ async def test_what_was_to_come_comes_at_its_moment() -> None:
     assert not {event.id for event in second.events()[seen:]} & {event.id for event in first.events()}
 
 
-async def test_events_that_were_not_taken_are_sent_by_the_next_one() -> None:
+async def test_restored_account_delivers_rejected_events() -> None:
     receiver = Receiver()
     receiver.statuses.extend([503] * 10)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(receiver)) as client:
@@ -54,7 +54,7 @@ async def test_events_that_were_not_taken_are_sent_by_the_next_one() -> None:
     assert second.deliveries()[-1].state is State.DELIVERED
 
 
-def test_what_is_no_state_is_refused() -> None:
+def test_malformed_state_is_rejected() -> None:
     for content in (b"", b"{}", b"\xff", b'{"now": "soon"}'):
         with pytest.raises(ValueError, match="this is not the state of a simulated account"):
             AccountState.decode(content)

@@ -15,7 +15,7 @@ from litestar import Response, get
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.secret import Secret
-from tenantry_devkit.demo.html import STYLE_SHEET, CompanionPages
+from tenantry_devkit.html import STYLE_SHEET, CompanionPages
 from tenantry_devkit.identity_provider import DemoUser, SigningKey, create_identity_provider, load_or_create_signing_key
 from tenantry_devkit.inbox import Inbox, inbox_routes, serving_smtp
 from tenantry_devkit.serving import LoopbackServer, Servable, bind, url_of

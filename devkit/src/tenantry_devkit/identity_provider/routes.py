@@ -18,8 +18,7 @@ from litestar.types import ControllerRouterHandler, Scope
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.secret import Secret
 from tenantry.domain.access import is_scope
-from tenantry_devkit.demo.html import CompanionPages
-from tenantry_devkit.html import form_action_to
+from tenantry_devkit.html import CompanionPages, form_action_to
 from tenantry_devkit.identity_provider.grants import (
     DEVICE_INTERVAL,
     DEVICE_LIFETIME,

@@ -1,6 +1,5 @@
 """A simulated Stripe-compatible payment provider, in memory, with a clock that tests move."""
 
-from tenantry_devkit.simulator.api_requests import ApiError
 from tenantry_devkit.simulator.billing import FirstPayment, Rules
 from tenantry_devkit.simulator.delivery import Attempt, Delivery, DeliveryRule, State
 from tenantry_devkit.simulator.engine import PRICES, SECRET_KEY, AccountState
@@ -15,6 +14,7 @@ from tenantry_devkit.simulator.objects import (
     Subscription,
     WebhookEndpoint,
 )
+from tenantry_devkit.simulator.requests import ApiError
 from tenantry_devkit.simulator.shapes import NEW_VERSION, OLD_VERSION, render_event
 from tenantry_devkit.simulator.simulator import Simulator
 

@@ -6,9 +6,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from tenantry_devkit.simulator.api_requests import (
+from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange
+from tenantry_devkit.simulator.clock import INTERVALS
+from tenantry_devkit.simulator.engine import Engine
+from tenantry_devkit.simulator.objects import ENDED, Card, Event, Price, Subscription, WebhookEndpoint
+from tenantry_devkit.simulator.requests import (
+    FORM,
     ApiCall,
     ApiError,
+    HttpRequest,
+    HttpResponse,
     Parameters,
     Routes,
     expand,
@@ -17,11 +24,6 @@ from tenantry_devkit.simulator.api_requests import (
     missing,
     missing_parameter,
 )
-from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange
-from tenantry_devkit.simulator.clock import INTERVALS
-from tenantry_devkit.simulator.engine import Engine
-from tenantry_devkit.simulator.http import FORM, HttpRequest, HttpResponse
-from tenantry_devkit.simulator.objects import ENDED, Card, Event, Price, Subscription, WebhookEndpoint
 from tenantry_devkit.simulator.shapes import Json, Shape, render, render_event
 from tenantry_devkit.simulator.storefront import CHECKOUT_MODES
 

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.simulator.api import Api
 from tenantry_devkit.simulator.engine import Engine
-from tenantry_devkit.simulator.http import (
+from tenantry_devkit.simulator.pages import Control, HostedPages, SimulatorPages
+from tenantry_devkit.simulator.requests import (
     BodyTooLargeError,
     ClientDisconnectedError,
     HttpRequest,
@@ -15,7 +16,6 @@ from tenantry_devkit.simulator.http import (
     read_request,
     send_response,
 )
-from tenantry_devkit.simulator.pages import Control, HostedPages, SimulatorPages
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _OWN_SITES: Final = ("none", "same-origin")

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.simulator.account import TABLES, Account
-from tenantry_devkit.simulator.api_requests import found
 from tenantry_devkit.simulator.billing import Billing, Rules
 from tenantry_devkit.simulator.clock import SimulatedClock, Task
 from tenantry_devkit.simulator.delivery import Courier, Delivery
@@ -28,6 +27,7 @@ from tenantry_devkit.simulator.objects import (
     Subscription,
     WebhookEndpoint,
 )
+from tenantry_devkit.simulator.requests import found
 from tenantry_devkit.simulator.shapes import NEW_VERSION
 from tenantry_devkit.simulator.storefront import Storefront
 

@@ -9,12 +9,11 @@ import msgspec
 
 from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.html import HEADERS, Pages, form_action_to, page_headers
-from tenantry_devkit.simulator.api_requests import ApiError, Parameters, Routes, found
 from tenantry_devkit.simulator.billing import ItemChange
 from tenantry_devkit.simulator.delivery import DeliveryRule
 from tenantry_devkit.simulator.engine import Engine
-from tenantry_devkit.simulator.http import FORM, HttpRequest, HttpResponse
 from tenantry_devkit.simulator.objects import Card, CheckoutSession, Invoice
+from tenantry_devkit.simulator.requests import FORM, ApiError, HttpRequest, HttpResponse, Parameters, Routes, found
 
 _SHOWN_EVENTS: Final = 50
 _FAILED: Final = "This does not work"

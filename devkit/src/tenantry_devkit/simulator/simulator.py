@@ -7,7 +7,6 @@ from functools import cached_property
 
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.serving import serving
-from tenantry_devkit.simulator.api_requests import found
 from tenantry_devkit.simulator.application import Application
 from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange
 from tenantry_devkit.simulator.delivery import Delivery, DeliveryRule
@@ -23,6 +22,7 @@ from tenantry_devkit.simulator.objects import (
     Subscription,
     WebhookEndpoint,
 )
+from tenantry_devkit.simulator.requests import found
 
 
 class Simulator(Engine):

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tenantry_devkit.simulator.account import Account
-from tenantry_devkit.simulator.api_requests import ApiError, check_url, found, missing
 from tenantry_devkit.simulator.billing import DAY, Billing, FirstPayment, declined
 from tenantry_devkit.simulator.objects import Card, CheckoutSession, Customer, PortalSession, Price
+from tenantry_devkit.simulator.requests import ApiError, check_url, found, missing
 
 CHECKOUT_MODES: Final = ("subscription", "payment")
 _PREFIX_LENGTH: Final = 8
