@@ -1,4 +1,4 @@
-"""Which service and which credential count: flag, environment, configuration file, and the demo of the folder."""
+"""The precedence of options, environment, configuration file and the demo of the folder."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from tests.support.sign_in import ADA, CLIENT_ID
 
 
 async def who(workspace: Workspace, *arguments: str, **values: str) -> dict[str, Any]:
-    """Who a command takes its caller for, with these variables and no others."""
+    """Run whoami with only these variables."""
     done = await workspace.home.run("whoami", "--json", *arguments, **values)
     assert done.code == 0, done
     document: dict[str, Any] = json.loads(done.out)

@@ -1,4 +1,4 @@
-"""Completion: what is offered for a line, and in bash itself. Other shells are in `tests/system/cli`."""
+"""Completion, in bash too. `tests/system/cli` tests the other shells."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 async def offered(home: Home, *words: str, **values: str) -> list[str]:
-    """What the command offers for the last of these words, as bash asks it; it must write nothing else."""
+    """Return what the command offers bash for the last of these words; it must print nothing else."""
     line = " ".join(("tenantry", *words))
     done = await home.run(_TENANTRY_COMPLETE="bash_complete", COMP_WORDS=line, **values)
     assert (done.code, done.err) == (0, "")
@@ -34,7 +34,7 @@ async def offered(home: Home, *words: str, **values: str) -> list[str]:
 
 
 async def environment(home: Home, values: dict[str, str]) -> dict[str, str]:
-    """The variables of a bash that finds ``tenantry``, in a folder with the script that completes it."""
+    """Return the variables of a bash that finds ``tenantry``, and write its completion script."""
     script = await home.run("completion", "bash")
     (home.folder / "completion.bash").write_text(script.out)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -86,7 +86,7 @@ async def test_ids_come_from_the_service_on_the_line(workspace: Workspace) -> No
 
 
 def typed_into_bash(home: Home, line: str, variables: dict[str, str], until: str) -> str:
-    """What an interactive bash shows once this line was typed, as far as ``until``."""
+    """Type a line into an interactive bash; return what it shows, up to ``until``."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         ["bash", "--norc", "--noprofile", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=home.folder,

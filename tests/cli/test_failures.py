@@ -1,4 +1,4 @@
-"""How commands fail: what is said, in which form, and the exit code of each kind."""
+"""Failing commands: messages, JSON errors and exit codes."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.support.findings import free_port
 
 
 def error_of(text: str) -> dict[str, Any]:
-    """The one JSON document on stderr."""
+    """Parse the JSON document on stderr."""
     error: dict[str, Any] = json.loads(text)["error"]
     return error
 

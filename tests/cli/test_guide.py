@@ -1,4 +1,4 @@
-"""What the guide to the command line shows is true."""
+"""The examples of the guide to the command line."""
 
 import asyncio
 import os

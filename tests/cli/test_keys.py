@@ -1,4 +1,4 @@
-"""``tenantry keys``: made, listed, shown, rotated and revoked."""
+"""``tenantry keys``: create, list, show, rotate and revoke."""
 
 import json
 from datetime import UTC, datetime, timedelta

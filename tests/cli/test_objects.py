@@ -1,4 +1,4 @@
-"""Projects, tenants, members, events, plans and the caller, for people and for machines."""
+"""Projects, tenants, members, events, plans and whoami, as tables and as JSON."""
 
 import json
 from typing import Any

@@ -26,7 +26,7 @@ async def test_key_in_a_variable_of_the_shell(workspace: Workspace) -> None:
 
 @pytest.fixture
 async def large_workspace(workspace: Workspace) -> Workspace:
-    """An organization with `MANY` projects, whose list is more than a pipe holds."""
+    """An organization with `MANY` projects, whose list is larger than a pipe's buffer."""
     async with await psycopg.AsyncConnection.connect(workspace.served.service.conninfo) as connection:
         await connection.execute(
             "INSERT INTO projects (id, org_id, mode, name, description, created_at, updated_at) "

@@ -35,10 +35,10 @@ class Opened(NamedTuple):
 
     done: Done
     address: str
-    """What the browser was to open."""
+    """The address given to the browser."""
     environment: dict[str, str]
     streams: list[str]
-    """Where its three standard streams lead."""
+    """The targets of its three standard streams."""
     secrets: set[str]
     """The variables that it must not have."""
 

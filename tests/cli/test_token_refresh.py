@@ -1,4 +1,4 @@
-"""How commands end that get no other token: who is at fault, and what helps."""
+"""Commands that cannot refresh the token: message and exit code."""
 
 from collections.abc import AsyncIterator
 

@@ -66,7 +66,7 @@ async def test_a_good_token_of_a_tenant(tmp_path: Path, conninfo: str, database_
     assert mismatch.out.endswith("Refused: the service answers 403 org_mismatch.\n")
 
 
-async def test_a_refused_token(tmp_path: Path, issuer: Issuer) -> None:
+async def test_rejected_token(tmp_path: Path, issuer: Issuer) -> None:
     done = await explain(tmp_path, token(issuer, aud="other"), "--json", values=settings(issuer))
     assert (done.code, done.err) == (4, "")
     document = json.loads(done.out)
@@ -103,7 +103,7 @@ async def test_the_token_comes_on_standard_input(
 
 
 @pytest.mark.parametrize("sent", [b"svc_live_" + b"A" * 49, b"\xff\xfe\x00", b"x" * 5_000_000, b"\x1b[2Ja.b.c"])
-async def test_anything_else_is_refused_and_not_shown(tmp_path: Path, issuer: Issuer, sent: bytes) -> None:
+async def test_other_input_is_rejected_and_not_shown(tmp_path: Path, issuer: Issuer, sent: bytes) -> None:
     done = await invoke_async(*COMMAND, folder=tmp_path, given=sent, **settings(issuer))
     assert (done.code, done.err) == (4, "")
     assert "svc_live_" not in done.out
@@ -111,13 +111,13 @@ async def test_anything_else_is_refused_and_not_shown(tmp_path: Path, issuer: Is
 
 
 @pytest.mark.parametrize("sent", [b"", b" \n"])
-async def test_without_a_token_it_was_called_wrongly(tmp_path: Path, issuer: Issuer, sent: bytes) -> None:
+async def test_missing_token_is_a_usage_error(tmp_path: Path, issuer: Issuer, sent: bytes) -> None:
     done = await invoke_async(*COMMAND, folder=tmp_path, given=sent, **settings(issuer))
     assert done.code == 2
     assert "There is no token" in done.err
 
 
-async def test_a_token_on_the_command_line_is_not_taken_and_not_shown(tmp_path: Path, issuer: Issuer) -> None:
+async def test_token_on_the_command_line_is_rejected_and_not_shown(tmp_path: Path, issuer: Issuer) -> None:
     sent = token(issuer)
     done = await invoke_async(*COMMAND, sent, folder=tmp_path, **settings(issuer))
     assert (done.code, done.out) == (2, "")
@@ -132,7 +132,7 @@ async def test_faulty_settings_are_named(tmp_path: Path, issuer: Issuer) -> None
     assert "OIDC_ISSUER: must be https" in done.err
 
 
-async def test_without_an_identity_provider_it_says_so(tmp_path: Path, issuer: Issuer) -> None:
+async def test_missing_identity_provider_is_reported(tmp_path: Path, issuer: Issuer) -> None:
     done = await explain(tmp_path, token(issuer), values={})
     assert done.code == 1
     assert "No identity provider is set" in done.err

@@ -35,7 +35,7 @@ async def create_key(folder: Path, database_url: str, *arguments: str) -> Done:
     return await invoke_async(*fixed, *arguments, folder=folder, DATABASE_URL=database_url, **PEPPER)
 
 
-async def test_tenant_is_made_and_shown_as_the_api_gives_it(tmp_path: Path, database_url: str) -> None:
+async def test_created_tenant_is_shown_as_the_api_returns_it(tmp_path: Path, database_url: str) -> None:
     options = ("--owner-id", "user_7", "--customer", "cus_7", "--plan", "pro")
     made = await invoke_async(*TENANT, *options, folder=tmp_path, DATABASE_URL=database_url)
     assert (made.code, made.err) == (0, "")
@@ -63,7 +63,7 @@ async def test_tenant_is_made_and_shown_as_the_api_gives_it(tmp_path: Path, data
     assert "exists" in again.err
 
 
-async def test_secret_is_alone_on_stdout_and_works(tmp_path: Path, with_tenant: str) -> None:
+async def test_only_the_secret_is_on_stdout_and_it_works(tmp_path: Path, with_tenant: str) -> None:
     made = await create_key(tmp_path, with_tenant, "--owner")
     secret = made.out.removesuffix("\n")
     assert (made.code, made.err) == (0, "")
@@ -137,7 +137,7 @@ async def test_ended_tenant_is_missing(tmp_path: Path, database_url: str) -> Non
     assert (made.code, made.out) == (5, "")
 
 
-async def test_key_without_the_pepper_is_not_made(tmp_path: Path, with_tenant: str) -> None:
+async def test_key_is_not_created_without_the_pepper(tmp_path: Path, with_tenant: str) -> None:
     arguments = ("admin", "create-key", "--org", "acme", "--name", "key", "--owner")
     done = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=with_tenant)
     assert (done.code, done.out) == (1, "")
@@ -160,7 +160,7 @@ async def test_settings_are_read_from_the_env_file_too(tmp_path: Path, with_tena
     assert (done.code, done.err) == (0, "")
 
 
-async def test_migrate_says_what_it_did(tmp_path: Path, postgres: PostgresServer) -> None:
+async def test_migrate_prints_the_revisions(tmp_path: Path, postgres: PostgresServer) -> None:
     with postgres.database(migrated=False) as conninfo:
         first, second = [
             await invoke_async("migrate", folder=tmp_path, DATABASE_URL=as_url(conninfo)) for _ in range(2)
@@ -191,7 +191,7 @@ async def test_migrate_grants_a_login_the_roles_or_prints_the_statements(
     assert (made.code, json.loads(made.out)["id"]) == (0, "acme")
 
 
-async def test_migrate_as_a_role_that_may_not_create_tables_says_who_is_to_run_it(
+async def test_migrate_without_privileges_names_the_role_that_it_needs(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     with postgres.database(migrated=False) as conninfo, psycopg.connect(conninfo, autocommit=True) as superuser:
@@ -205,13 +205,13 @@ async def test_migrate_as_a_role_that_may_not_create_tables_says_who_is_to_run_i
     assert "LINE" not in done.err
 
 
-async def test_grant_to_a_login_that_is_missing_says_so(tmp_path: Path, database_url: str) -> None:
-    done = await invoke_async("migrate", "--grant-to", "nobody_made_it", folder=tmp_path, DATABASE_URL=database_url)
+async def test_grant_to_a_missing_login_is_an_error(tmp_path: Path, database_url: str) -> None:
+    done = await invoke_async("migrate", "--grant-to", "missing_role", folder=tmp_path, DATABASE_URL=database_url)
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("--grant-to: there is no role nobody_made_it. Create it first")
+    assert done.err.startswith("--grant-to: there is no role missing_role. Create it first")
 
 
-async def test_serve_refuses_with_one_message_that_names_every_faulty_setting(tmp_path: Path) -> None:
+async def test_serve_names_every_faulty_setting_in_one_message(tmp_path: Path) -> None:
     values = {"API_KEY_PEPPER": "short", "PORT": "x", "OIDC_ISSUER": "http://id.example", "WORKERS": "0"}
     values["DATABASE_URL"] = "embedded"
     done = await run("serve", folder=tmp_path, **values)
@@ -225,7 +225,7 @@ async def test_serve_refuses_with_one_message_that_names_every_faulty_setting(tm
     assert not (tmp_path / ".tenantry").exists()
 
 
-async def test_serve_says_when_its_port_is_taken(tmp_path: Path, database_url: str) -> None:
+async def test_serve_reports_a_port_in_use(tmp_path: Path, database_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = await run("serve", folder=tmp_path, DATABASE_URL=database_url, PORT=port, **SECRETS)
@@ -234,7 +234,7 @@ async def test_serve_says_when_its_port_is_taken(tmp_path: Path, database_url: s
 
 
 @pytest.mark.parametrize("command", [("serve", "--no-migrate"), ("worker",)], ids=" ".join)
-async def test_each_line_of_a_log_for_machines_is_an_object(
+async def test_each_line_of_a_json_log_is_an_object(
     tmp_path: Path, postgres: PostgresServer, command: tuple[str, ...]
 ) -> None:
     with postgres.database(migrated=False) as conninfo:
@@ -252,7 +252,7 @@ async def test_each_line_of_a_log_for_machines_is_an_object(
     )
 
 
-async def test_worker_refuses_faulty_settings(tmp_path: Path) -> None:
+async def test_worker_rejects_faulty_settings(tmp_path: Path) -> None:
     done = await invoke_async("worker", folder=tmp_path, DATABASE_URL="embedded")
     assert (done.code, done.out) == (1, "")
     assert "PROVIDER_WEBHOOK_SECRET: is missing" in done.err
@@ -274,7 +274,7 @@ async def test_worker_refuses_faulty_settings(tmp_path: Path) -> None:
         "tenants explain a",
     ],
 )
-def test_no_command_makes_a_database_unless_asked(tmp_path: Path, command: str) -> None:
+def test_no_command_creates_a_database_by_default(tmp_path: Path, command: str) -> None:
     done = invoke(*command.split(), folder=tmp_path, **SECRETS)
     assert (done.code, "DATABASE_URL" in done.err + done.out) == (2, True)
     assert list(tmp_path.rglob("postgres*")) == []

@@ -21,7 +21,7 @@ from tests.support.findings import free_port
 from tests.support.provider_api import KEY, Answer, refusal, running_provider
 from tests.support.truth import World, running_world
 
-WRONG_KEY: Final = "sk_test_NobodyShouldEverSeeThis"
+WRONG_KEY: Final = "sk_test_MustNeverBeShown"
 UNSET: Final = "The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset.\n"
 
 
@@ -128,7 +128,7 @@ async def test_a_tenant_that_does_not_exist_exits_with_5_and_nothing_is_done(ope
     assert await operator.world.provider.state(subscriber) == ("pro", "active")
 
 
-async def test_missed_events_are_taken_in(operator: Operator) -> None:
+async def test_missed_events_are_processed(operator: Operator) -> None:
     subscriber, moment, event_id = await lost_upgrade(operator.world)
     line = f"{moment}  customer.subscription.updated  {event_id}  {subscriber.id}"
     assert await operator.runs(f"backfill --since {moment} --dry-run") == Done(
@@ -159,7 +159,7 @@ async def test_missed_events_are_taken_in(operator: Operator) -> None:
     assert await operator.runs(f"backfill --since {moment}") == Done(0, "1 event listed, 0 missed: nothing to do\n", "")
 
 
-async def test_a_backfill_from_longer_ago_than_the_provider_lists_says_so(operator: Operator) -> None:
+async def test_backfill_warns_of_times_that_the_provider_no_longer_lists(operator: Operator) -> None:
     done = await operator.runs("backfill --since 2020-01-01T00:00:00Z")
     assert (done.code, done.out) == (0, "0 events listed, 0 missed: nothing to do\n")
     assert done.err.startswith("The provider lists events for 30 days: what was missed before ")
@@ -169,7 +169,7 @@ COMMANDS: Final = ("reconcile", "backfill --since 2026-01-01T00:00:00Z --dry-run
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_a_refused_key_exits_with_4(operator: Operator, command: str) -> None:
+async def test_rejected_key_exits_with_4(operator: Operator, command: str) -> None:
     await operator.world.subscriber("price_pro")
     done = await operator.runs(command, PROVIDER_SECRET_KEY=WRONG_KEY)
     assert (done.code, done.out) == (4, "")
@@ -179,7 +179,7 @@ async def test_a_refused_key_exits_with_4(operator: Operator, command: str) -> N
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_a_refused_request_exits_with_1(operator: Operator, command: str) -> None:
+async def test_rejected_request_exits_with_1(operator: Operator, command: str) -> None:
     await operator.world.subscriber("price_pro")
     async with running_provider() as server:
         server.answers.extend([refusal(400, code="parameter_unknown")] * 2)
@@ -188,7 +188,7 @@ async def test_a_refused_request_exits_with_1(operator: Operator, command: str) 
     assert "The payment provider refused the request (status 400, parameter_unknown, request req_" in done.err
 
 
-async def test_a_key_that_may_not_do_it_exits_with_4(operator: Operator) -> None:
+async def test_key_without_the_permission_exits_with_4(operator: Operator) -> None:
     async with running_provider() as server:
         server.answers.append(refusal(403, code="insufficient_permissions"))
         done = await operator.runs(COMMANDS[1], PROVIDER_API_BASE=server.url, PROVIDER_SECRET_KEY=KEY)
@@ -196,7 +196,7 @@ async def test_a_key_that_may_not_do_it_exits_with_4(operator: Operator) -> None
     assert "does not let this service's API key (PROVIDER_SECRET_KEY) do this: it lacks a permission" in done.err
 
 
-async def test_a_backfill_that_stopped_says_where_and_how_to_go_on(operator: Operator) -> None:
+async def test_stopped_backfill_prints_the_command_that_continues_it(operator: Operator) -> None:
     subscriber = await operator.world.subscriber()
     listed = [
         events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age) for age in range(250)
@@ -224,9 +224,7 @@ async def test_a_backfill_that_stopped_says_where_and_how_to_go_on(operator: Ope
     assert (asked["created[gte]"], asked["created[lte]"]) == ("1767225600", str(events.NOW - 99))
 
 
-async def test_a_backfill_that_stopped_after_events_that_failed_tries_them_again(
-    operator: Operator, conninfo: str
-) -> None:
+async def test_stopped_backfill_with_failed_events_retries_them(operator: Operator, conninfo: str) -> None:
     subscriber = await operator.world.subscriber()
     listed = [
         events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age) for age in range(150)
@@ -263,7 +261,7 @@ async def test_a_database_out_of_reach_exits_with_6(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_without_a_key_it_says_which_setting_is_missing(tmp_path: Path, database_url: str, command: str) -> None:
+async def test_missing_key_is_named(tmp_path: Path, database_url: str, command: str) -> None:
     done = await invoke_async(*command.split(), folder=tmp_path, DATABASE_URL=database_url)
     assert done.code == 1
     assert done.err.endswith(UNSET)

@@ -83,7 +83,7 @@ async def test_the_docs_show_what_explain_prints(tmp_path: Path, after_a_late_up
     assert quoted_in_docs() == done.out
 
 
-async def test_explain_as_json_and_cut_short(tmp_path: Path, after_a_late_update: str) -> None:
+async def test_explain_as_json_with_a_limit(tmp_path: Path, after_a_late_update: str) -> None:
     done = await invoke_async(
         "tenants", "explain", "acme", "--json", "--limit", "2", folder=tmp_path, DATABASE_URL=after_a_late_update
     )
@@ -102,7 +102,7 @@ async def replay(folder: Path, database_url: str, *options: str) -> Done:
     return await invoke_async("events", "replay", *options, folder=folder, DATABASE_URL=database_url)
 
 
-async def test_replay_shows_what_differs_and_sets_it_right(tmp_path: Path, after_a_late_update: str) -> None:
+async def test_replay_shows_and_repairs_differences(tmp_path: Path, after_a_late_update: str) -> None:
     damage(after_a_late_update)
     looked = await replay(tmp_path, after_a_late_update, "--dry-run")
     differences = "acme  plan: business -> free\nacme  subscriptionStatus: active -> canceled\n"
@@ -229,5 +229,5 @@ async def test_body_is_printed_as_the_provider_sent_it(tmp_path: Path, after_a_l
     shown = await invoke_async("events", "body", "evt_subscribed", folder=tmp_path, DATABASE_URL=after_a_late_update)
     event = events.updated(**ACME.names, event_id="evt_subscribed", created=at(1, 12, 0))
     assert (shown.code, shown.out, shown.err) == (0, events.body(event).decode(), "")
-    missing = await invoke_async("events", "body", "evt_of_nobody", folder=tmp_path, DATABASE_URL=after_a_late_update)
-    assert (missing.code, missing.out, missing.err) == (5, "", "There is no such event: evt_of_nobody.\n")
+    missing = await invoke_async("events", "body", "evt_unknown", folder=tmp_path, DATABASE_URL=after_a_late_update)
+    assert (missing.code, missing.out, missing.err) == (5, "", "There is no such event: evt_unknown.\n")

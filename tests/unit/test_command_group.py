@@ -84,32 +84,32 @@ def test_unknown_command_is_a_usage_error() -> None:
         ("--verson", "No such option '--verson'. Did you mean '--version'?"),
     ],
 )
-def test_typing_error_is_met_with_a_suggestion(typed: str, suggestion: str) -> None:
+def test_misspelled_name_gets_a_suggestion(typed: str, suggestion: str) -> None:
     done = CliRunner().invoke(main, typed.split())
     assert done.exit_code == 2
     assert suggestion in done.output
 
 
 @pytest.mark.parametrize("names", [(), ("keys",), ("keys", "create"), ("demo", "reset"), ("serve",)])
-def test_help_shows_what_the_option_shows(names: tuple[str, ...]) -> None:
+def test_help_command_equals_the_help_option(names: tuple[str, ...]) -> None:
     by_command = CliRunner().invoke(main, ["help", *names], prog_name="tenantry")
     by_option = CliRunner().invoke(main, [*names, "--help"], prog_name="tenantry")
     assert (by_command.exit_code, by_command.output) == (0, by_option.output)
 
 
-def test_help_of_what_is_below_a_command_is_a_usage_error() -> None:
+def test_help_below_a_command_is_a_usage_error() -> None:
     done = CliRunner().invoke(main, ["help", "serve", "now"], prog_name="tenantry")
     assert done.exit_code == 2
     assert "tenantry serve has no subcommands." in done.output
 
 
-def test_version_command_shows_what_the_option_shows() -> None:
+def test_version_command_equals_the_version_option() -> None:
     by_command, by_option = (CliRunner().invoke(main, [given]) for given in ("version", "--version"))
     assert (by_command.exit_code, by_command.output) == (0, by_option.output)
 
 
 @pytest.mark.parametrize("arguments", [["serve"], ["demo"], ["admin", "show-tenant", "a"], ["tenants", "explain", "a"]])
-def test_profile_before_a_command_that_uses_none_is_refused(arguments: list[str]) -> None:
+def test_profile_before_a_command_without_a_service_is_rejected(arguments: list[str]) -> None:
     done = CliRunner().invoke(main, ["--profile", "work", *arguments], prog_name="tenantry")
     assert done.exit_code == 2
     assert "uses no service, so it takes no --profile." in done.output
@@ -119,7 +119,7 @@ def test_version_is_shown() -> None:
     assert __version__ in CliRunner().invoke(main, ["--version"]).output
 
 
-def test_command_of_the_service_looks_for_no_others(tmp_path: Path) -> None:
+def test_service_command_does_not_read_entry_points(tmp_path: Path) -> None:
     assert "importlib.metadata" not in imported_by("whoami", folder=tmp_path)
 
 

@@ -42,7 +42,7 @@ def text(shown: BillingExplanation, **console: Any) -> str:
     return out.getvalue()
 
 
-def test_piped_text_is_plain_and_its_lines_are_whole() -> None:
+def test_piped_text_is_plain_and_not_wrapped() -> None:
     lines = text(explanation()).splitlines()
     assert lines[:4] == [
         "acme  Süßwaren 株式会社",
@@ -59,13 +59,13 @@ def test_piped_text_is_plain_and_its_lines_are_whole() -> None:
 
 
 @pytest.mark.parametrize("width", [24, 40, 80])
-def test_a_terminal_is_not_overrun(width: int) -> None:
+def test_text_wraps_at_the_width_of_the_terminal(width: int) -> None:
     shown = text(explanation(), width=width, force_terminal=True, no_color=True, color_system=None)
     assert max(cell_len(line) for line in shown.splitlines()) <= width
     assert "".join(shown.split()) == "".join(text(explanation()).split())
 
 
-def test_a_terminal_gets_colours_unless_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_gets_colors_unless_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = {"width": 80, "force_terminal": True, "color_system": "standard"}
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "\x1b[33mlate" in text(explanation(), **terminal)
@@ -73,7 +73,7 @@ def test_a_terminal_gets_colours_unless_they_are_not_wanted(monkeypatch: pytest.
     assert "\x1b[33m" not in text(explanation(), **terminal)
 
 
-def test_what_a_terminal_would_obey_is_not_written() -> None:
+def test_control_characters_are_replaced() -> None:
     tenant = msgspec.structs.replace(TENANT, name="evil\x1b[2Jname\u202e")
     assert "evil\N{REPLACEMENT CHARACTER}[2Jname\N{REPLACEMENT CHARACTER}" in text(explanation(tenant=tenant))
 
@@ -105,7 +105,7 @@ def test_differences_name_the_command_that_repairs_them() -> None:
     assert shown.endswith("To repair it: tenantry tenants rebuild acme\n")
 
 
-def test_what_else_there_is_to_know() -> None:
+def test_state_of_the_tenant_is_shown() -> None:
     shown = text(explanation(customers=(), suspended=True, ended=True, earlier=1234))
     assert "no customer, suspended, ended\n" in shown
     assert "(1,234 earlier left out; --limit shows more)" in shown
@@ -128,6 +128,6 @@ def test_a_short_run_and_a_pipe_show_none(terminal: bool, delay: float) -> None:
     assert bar(terminal=terminal, delay=delay) == ""
 
 
-def test_what_is_unexpected_about_an_entry_is_said() -> None:
+def test_anomalies_of_an_entry_are_shown() -> None:
     entry = msgspec.structs.replace(ENTRY, anomalies=["unknown_price", "wrong_livemode"])
     assert "  unexpected: unknown_price, wrong_livemode\n" in text(explanation(entries=(entry,)))

@@ -1,4 +1,4 @@
-"""Completion in zsh and fish. That in bash is in `tests/cli`."""
+"""Completion in zsh and fish. `tests/cli` tests bash."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ def offered_by(shell: str, home: Home, words: tuple[str, ...], values: dict[str,
 
 
 async def offered(shell: str, home: Home, *words: str, **values: str) -> list[str]:
-    """What the shell offers; it must write nothing else."""
+    """Return what the shell offers; it must print nothing else."""
     lines, errors = await asyncio.to_thread(offered_by, shell, home, words, values)
     assert errors == ""
     return [line.replace("\t", ":").split(":")[0] for line in lines if line]

@@ -1,4 +1,4 @@
-"""Signing in to the commands with a real browser, which answers on loopback."""
+"""Sign-in to the commands with a real browser."""
 
 from playwright.async_api import Browser
 

@@ -1,4 +1,4 @@
-"""Signing in at another OpenID provider than the demo's, with a real browser, in both ways."""
+"""Sign-in at another OpenID provider than the demo's, with a real browser, in both flows."""
 
 import json
 import re
@@ -22,7 +22,7 @@ CLIENT: Final = "tenantry-cli"
 
 @asynccontextmanager
 async def entered(conninfo: str, home: Home) -> AsyncIterator[NodeProvider]:
-    """The provider, and a service that believes it and has a tenant whose owner is ann; the home knows both."""
+    """The provider, a service that trusts it with a tenant that ann owns, and a home that names both."""
     async with node_provider() as provider:
         settings = make_settings(OIDC_ISSUER=provider.issuer, OIDC_AUDIENCE=AUDIENCE, OIDC_CLIENT_ID="dashboard")
         async with (
@@ -40,7 +40,7 @@ async def entered(conninfo: str, home: Home) -> AsyncIterator[NodeProvider]:
 
 
 async def found(command: Command, pattern: re.Pattern[str], until: str) -> str:
-    """The match of this pattern in the command's output, once it appears."""
+    """Wait for a pattern in the command's output."""
     await command.until(until, "err")
     match = pattern.search(command.text["err"])
     assert match is not None, command.text
@@ -48,7 +48,7 @@ async def found(command: Command, pattern: re.Pattern[str], until: str) -> str:
 
 
 async def sign_in_as_ann(page: Page) -> None:
-    """What the provider's pages ask: who it is, and whether it may be."""
+    """Sign in and consent on the provider's pages."""
     await page.fill("input[name=login]", "ann")
     await page.fill("input[name=password]", "any")
     await page.click("button[type=submit]")
@@ -56,7 +56,7 @@ async def sign_in_as_ann(page: Page) -> None:
 
 
 async def is_signed_in(home: Home) -> bool:
-    """Whether commands act as ann, also after the token has expired."""
+    """Check that commands act as ann, also after the token has expired."""
     tokens = home.kept / "default" / "token.json"
     tokens.write_text(json.dumps({**json.loads(tokens.read_text()), "expires_at": 1}))
     done = await home.run("whoami")
