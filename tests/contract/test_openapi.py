@@ -56,7 +56,7 @@ def test_operation_ids_are_unique() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_every_operation_says_what_it_needs_and_how_it_can_be_refused() -> None:
+def test_every_operation_documents_its_requirements_and_errors() -> None:
     for path, method, operation in operations():
         assert operation["summary"], (method, path)
         assert operation["description"], (method, path)

@@ -242,7 +242,7 @@ async def test_commands_below_use_the_env_file_that_the_demo_runs_with(tmp_path:
     assert f"Start it: cd {tmp_path} && " in hint
 
 
-def test_demo_on_a_database_of_ones_own_is_not_reset(tmp_path: Path) -> None:
+def test_demo_on_an_external_database_is_not_reset(tmp_path: Path) -> None:
     settings = tmp_path / ".tenantry" / "demo.env"
     settings.parent.mkdir()
     settings.write_text("API_KEY_PEPPER=kept\n")
@@ -345,7 +345,7 @@ def test_demo_runs_on_loopback_only(tmp_path: Path) -> None:
     assert not (tmp_path / ".tenantry" / "postgres").exists()
 
 
-def test_a_token_of_the_demo_cannot_be_had_where_there_is_none(tmp_path: Path) -> None:
+def test_without_a_demo_there_is_no_demo_token(tmp_path: Path) -> None:
     done = invoke("demo", "token", folder=tmp_path)
     assert (done.code, done.out) == (1, "")
     assert "There is no demo" in done.err

@@ -203,11 +203,11 @@ async def check_slow_bodies(site: Site, number: int, record_property: RecordProp
     assert (let_in, made) == (0, [])
 
 
-async def test_revoked_key_is_never_let_in_again(site: Site, record_property: RecordProperty) -> None:
+async def test_revoked_key_is_never_accepted_again(site: Site, record_property: RecordProperty) -> None:
     await check_keys(site, REVOCATIONS, record_property)
 
 
-async def test_a_cache_of_ten_seconds_lets_them_in(site: Site, tmp_path: Path, record_property: RecordProperty) -> None:
+async def test_a_cache_of_ten_seconds_accepts_them(site: Site, tmp_path: Path, record_property: RecordProperty) -> None:
     takings, owner = revocations(site.conninfo, OTHERS)
     async with caching_service(site.values, tmp_path) as base_url:
         sent, let_in = await hammered(base_url, takings, owner)
@@ -216,13 +216,11 @@ async def test_a_cache_of_ten_seconds_lets_them_in(site: Site, tmp_path: Path, r
     assert let_in > 0
 
 
-async def test_tenant_that_is_suspended_or_has_ended_is_shut_out_at_once(
-    site: Site, record_property: RecordProperty
-) -> None:
+async def test_suspended_or_ended_tenant_is_rejected_immediately(site: Site, record_property: RecordProperty) -> None:
     await check_tenants(site, OTHERS, record_property)
 
 
-async def test_member_who_is_removed_is_shut_out_at_once(site: Site, record_property: RecordProperty) -> None:
+async def test_removed_member_is_rejected_immediately(site: Site, record_property: RecordProperty) -> None:
     await check_members(site, OTHERS, record_property)
 
 

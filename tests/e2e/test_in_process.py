@@ -92,7 +92,9 @@ def bearer(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}"}
 
 
-async def test_caller_is_known_and_strangers_are_refused(deployment: Deployment, client: httpx2.AsyncClient) -> None:
+async def test_known_caller_is_accepted_and_others_are_rejected(
+    deployment: Deployment, client: httpx2.AsyncClient
+) -> None:
     answer = await client.get("/projects", headers=bearer(deployment.credential))
     assert answer.status_code == 200, answer.text
     shown = answer.json()

@@ -22,7 +22,7 @@ COMMANDS = [
 RELAYS = [command for command in COMMANDS if command.startswith("tenantry listen")]
 
 
-def test_every_command_of_the_guide_does_what_it_is_there_for(database_url: str, place: Path) -> None:
+def test_every_command_of_the_guide_works(database_url: str, place: Path) -> None:
     """The demo has an event loop in a thread: the commands handle signals, so they need the main thread."""
     port = str(free_port())
     assert len(COMMANDS) == 11

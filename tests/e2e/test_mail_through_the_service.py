@@ -87,7 +87,7 @@ async def test_notification_has_the_fields_of_the_specification_and_is_stored_wi
     assert event_id == "evt_failed"
 
 
-async def test_mail_server_that_is_away_does_not_touch_the_webhooks_answer(conninfo: str) -> None:
+async def test_unreachable_mail_server_does_not_affect_the_webhook(conninfo: str) -> None:
     away = MailServer()
     async with running(away):
         pass

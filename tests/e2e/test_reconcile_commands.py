@@ -63,7 +63,7 @@ async def lost_upgrade(world: World) -> tuple[Subscriber, str, str]:
     return subscriber, moment, lost.id
 
 
-async def test_drift_is_shown_repaired_and_gone(operator: Operator) -> None:
+async def test_drift_is_shown_and_repaired(operator: Operator) -> None:
     subscriber, moment, event_id = await lost_upgrade(operator.world)
     drift = f"  plan  pro -> business\n  missed  {moment}  customer.subscription.updated  {event_id}\n"
     assert await operator.runs("reconcile --dry-run") == Done(

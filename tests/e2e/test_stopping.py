@@ -49,7 +49,7 @@ async def draining(address: str, folder: Path) -> AsyncIterator[Deployment]:
         yield deployment
 
 
-async def test_draining_process_says_so_and_answers_everybody_for_the_last_time(
+async def test_draining_process_answers_every_request_and_closes_connections(
     database_url: str, tmp_path: Path, connect: Connect
 ) -> None:
     async with deployed(database_url, tmp_path, WORKERS="1", DRAIN_SECONDS=FOR_EVER) as deployment:
@@ -70,7 +70,7 @@ async def test_draining_process_says_so_and_answers_everybody_for_the_last_time(
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-async def test_second_signal_ends_it_at_once_whatever_is_under_way(
+async def test_second_signal_stops_the_process_immediately(
     database_url: str, tmp_path: Path, connect: Connect, how: signal.Signals
 ) -> None:
     async with draining(database_url, tmp_path) as deployment:
@@ -124,15 +124,11 @@ async def check_kernel_queue(database_url: str, tmp_path: Path, connect: Connect
         assert await deployment.command.wait() == 0
 
 
-async def test_whoever_waits_in_the_kernels_queue_is_answered(
-    database_url: str, tmp_path: Path, connect: Connect
-) -> None:
+async def test_queued_connections_are_answered(database_url: str, tmp_path: Path, connect: Connect) -> None:
     await check_kernel_queue(database_url, tmp_path, connect, "1")
 
 
-async def test_connection_that_has_just_been_made_may_still_ask(
-    database_url: str, tmp_path: Path, connect: Connect
-) -> None:
+async def test_new_connection_may_still_send_a_request(database_url: str, tmp_path: Path, connect: Connect) -> None:
     async with deployed(database_url, tmp_path, WORKERS="1") as deployment:
         command = psutil.Process(deployment.command.pid)
         command.suspend()

@@ -10,7 +10,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-async def test_a_provider_that_is_away_from_the_start_is_an_outage(conninfo: str) -> None:
+async def test_a_provider_that_is_unreachable_at_the_start_is_an_outage(conninfo: str) -> None:
     async with running_issuer() as issuer:
         await issuer.stop()
         identity = {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": "dashboard"}

@@ -108,9 +108,7 @@ async def test_a_trace_leads_from_the_senders_request_to_the_mail(world: World) 
     assert transaction.name == f"transaction {transaction.attributes['db.namespace']}"
 
 
-async def test_asking_the_payment_provider_is_part_of_the_trace_of_the_event_that_made_it_necessary(
-    world: World,
-) -> None:
+async def test_request_to_the_provider_is_part_of_its_events_trace(world: World) -> None:
     await send(world, events.completed(org="acme", customer="cus_acme"))
     await world.collector.until(lambda found: found.named("process ask_provider"))
     job = one(world.collector.named("process ask_provider"))
@@ -162,7 +160,7 @@ async def test_a_batch_is_linked_with_every_request_that_joined_it_and_they_with
     assert all(set(request.links) & set(batches) for request in requests.values())
 
 
-async def test_a_refusal_is_told_by_its_code_and_a_fault_of_the_senders_is_no_error(world: World) -> None:
+async def test_a_rejection_has_its_code_and_is_no_error_of_the_span(world: World) -> None:
     async with world.deployment.client("svc_live_nonsense") as client:
         assert (await client.get("/api/v1/audit-events?secret=hunter2")).status_code == 401
     await world.collector.until(lambda found: found.named("GET /api/v1/audit-events"))
@@ -172,7 +170,7 @@ async def test_a_refusal_is_told_by_its_code_and_a_fault_of_the_senders_is_no_er
     assert b"svc_live" not in world.collector.raw
 
 
-async def test_what_machines_ask_for_all_the_time_is_not_traced(world: World) -> None:
+async def test_health_checks_and_metrics_are_not_traced(world: World) -> None:
     async with world.deployment.client() as client:
         for path in ("/healthz", "/readyz", "/metrics", "/api/v1/plans"):
             assert (await client.get(path)).status_code == 200
@@ -183,9 +181,7 @@ async def test_what_machines_ask_for_all_the_time_is_not_traced(world: World) ->
 @pytest.mark.parametrize(
     "values", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}], ids=["disabled", "no exporter"]
 )
-async def test_nothing_is_sent_where_the_standard_variables_say_so(
-    database_url: str, tmp_path: Path, values: dict[str, str]
-) -> None:
+async def test_standard_variables_disable_the_export(database_url: str, tmp_path: Path, values: dict[str, str]) -> None:
     async with running_collector() as collector:
         async with deployed(database_url, tmp_path, **collector.settings(WORKERS="1", **values)) as deployment:
             async with deployment.client("svc_live_nonsense") as client:
@@ -194,7 +190,7 @@ async def test_nothing_is_sent_where_the_standard_variables_say_so(
         assert collector.spans == []
 
 
-async def test_a_collector_that_is_away_changes_nothing(database_url: str, tmp_path: Path) -> None:
+async def test_an_unreachable_collector_has_no_effect(database_url: str, tmp_path: Path) -> None:
     away = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "WORKERS": "1"}
     async with deployed(database_url, tmp_path, **away) as deployment:
         async with deployment.client("svc_live_nonsense") as client:
@@ -230,10 +226,10 @@ async def said_by(program: str) -> str:
     return out.decode().strip()
 
 
-async def test_where_no_traces_are_asked_for_nothing_of_opentelemetry_is_loaded() -> None:
+async def test_without_traces_opentelemetry_is_not_imported() -> None:
     assert await said_by(UNASKED) == "[]"
 
 
-async def test_where_the_extra_is_not_installed_the_service_works_and_says_so() -> None:
+async def test_without_the_extra_the_service_works_and_reports_it() -> None:
     told = "traces are enabled, but their packages are missing: pip install 'tenantry[otel]'"
     assert await said_by(UNINSTALLED) == f"{told}\nFront"

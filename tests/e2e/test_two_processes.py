@@ -65,7 +65,7 @@ async def test_metrics_are_those_of_both_processes_together(deployment: Deployme
     assert counts == {TIMES}
 
 
-async def test_metrics_tell_how_both_processes_stand_and_nothing_that_is_not_documented(deployment: Deployment) -> None:
+async def test_metrics_cover_both_processes_and_are_all_documented(deployment: Deployment) -> None:
     async with deployment.client() as client, asyncio.timeout(PATIENCE):
         shown = None
         while shown is None or shown.value(MOST, pool="ordinary") < WORKERS * POOL_SIZE:
@@ -76,7 +76,7 @@ async def test_metrics_tell_how_both_processes_stand_and_nothing_that_is_not_doc
     assert shown.described().keys() <= documented().keys()
 
 
-async def test_what_neither_process_has_counted_is_shown_as_0(deployment: Deployment) -> None:
+async def test_uncounted_metrics_are_0(deployment: Deployment) -> None:
     async with deployment.client() as client:
         shown = Shown((await client.get("/metrics")).text)
     ended = shown.series({"tenantry_api_keys_revoked_total"})
@@ -109,7 +109,7 @@ async def test_secrets_in_files_reach_every_process(address: str, tmp_path: Path
     assert [answer.status_code for answer in answers] == [200] * len(answers)
 
 
-async def test_a_database_whose_file_is_missing_is_not_taken_for_the_embedded_one(tmp_path: Path) -> None:
+async def test_a_missing_database_url_file_is_an_error(tmp_path: Path) -> None:
     done = await invoke_async("migrate", folder=tmp_path, DATABASE_URL_FILE=str(tmp_path / "none"))
     assert done.code == 1
     assert "DATABASE_URL_FILE: " in done.err

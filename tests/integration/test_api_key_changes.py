@@ -7,7 +7,7 @@ from tests.support.service import KEYS, PROJECTS, Service, refusal
 WRITER = ("api-keys:read", "api-keys:write", "projects:*")
 
 
-async def test_change_touches_what_is_given_and_nothing_else(service: Service) -> None:
+async def test_change_affects_only_the_given_fields(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read", expiresAt="2026-02-01T00:00:00Z")
     for change in (
@@ -38,7 +38,7 @@ async def test_change_touches_what_is_given_and_nothing_else(service: Service) -
         ({"status": "active"}, "status"),
     ],
 )
-async def test_what_cannot_be_changed_so_is_refused(service: Service, change: dict[str, object], location: str) -> None:
+async def test_invalid_change_is_rejected(service: Service, change: dict[str, object], location: str) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     answer = await org.owner.patch(key.path, change)
@@ -91,7 +91,7 @@ async def test_rotation_gives_a_key_like_the_old_one(service: Service) -> None:
 
 
 @pytest.mark.parametrize("body", [None, {}, {"overlapSeconds": 0}])
-async def test_without_overlap_the_old_key_ends_at_once(service: Service, body: object) -> None:
+async def test_without_overlap_the_old_key_is_revoked_immediately(service: Service, body: object) -> None:
     org = await service.organization()
     old = await service.key(org.owner, org.id, "projects:read")
     new = (await org.owner.post(f"{old.path}/rotate", body)).json()

@@ -17,7 +17,7 @@ def body_of(org: Organization, *scopes: str, **fields: object) -> dict[str, obje
 
 
 @pytest.mark.parametrize("scopes", [["billing:read"], ["*:*"], ["api-keys:*"], ["projects:read", "tenants:read"]])
-async def test_key_makes_no_key_with_scopes_that_it_does_not_hold(service: Service, scopes: list[str]) -> None:
+async def test_key_creates_no_key_with_other_scopes(service: Service, scopes: list[str]) -> None:
     org = await service.organization()
     writer = await writer_of(service, org)
     assert refusal(await writer.caller.post(KEYS, body_of(org, *scopes))) == ESCALATION
@@ -40,7 +40,7 @@ async def test_all_scopes_make_no_owner(service: Service, spelling: dict[str, ob
     assert refusal(await everything.caller.patch(everything.path, {"scopes": ["OWNER"]})) == ESCALATION
 
 
-async def test_nobody_below_owner_changes_rotates_or_deletes_an_owner_key(service: Service) -> None:
+async def test_only_an_owner_changes_rotates_or_deletes_an_owner_key(service: Service) -> None:
     org = await service.organization()
     everything = await service.key(org.owner, org.id, "*:*")
     for caller in (everything.caller, service.user(org=org.id, role="admin")):
@@ -66,7 +66,7 @@ async def test_owner_makes_changes_rotates_and_deletes_owner_keys(service: Servi
     assert (lowered.json()["accessLevel"], lowered.json()["scopes"]) == ("SCOPED", ["projects:read"])
 
 
-async def test_key_rotates_no_key_that_holds_more(service: Service) -> None:
+async def test_key_rotates_no_key_with_more_rights(service: Service) -> None:
     org = await service.organization()
     writer = await writer_of(service, org)
     stronger = await service.key(org.owner, org.id, "projects:read", "billing:read")
@@ -92,7 +92,7 @@ async def test_key_rotates_none_that_outlives_it(service: Service) -> None:
     assert refusal(await writer.caller.post(f"{lasting.path}/rotate")) == ESCALATION
 
 
-async def test_key_gives_its_scopes_to_none_that_outlives_it(service: Service) -> None:
+async def test_key_grants_its_scopes_to_no_key_with_a_later_expiry(service: Service) -> None:
     org = await service.organization()
     writer = await writer_of(service, org, expiresAt="2026-01-02T00:00:00Z")
     lasting = await service.key(org.owner, org.id, "other:thing")
@@ -107,7 +107,7 @@ async def test_user_creates_a_key_that_outlives_the_token(service: Service) -> N
     assert made.record["expiresAt"] is None
 
 
-async def test_admin_makes_everything_but_owner_keys(service: Service) -> None:
+async def test_admin_creates_all_but_owner_keys(service: Service) -> None:
     org = await service.organization()
     admin = service.user(org=org.id, role="admin")
     assert (await service.key(admin, org.id, "*:*")).record["createdBy"] == "user_1"

@@ -14,7 +14,7 @@ RECORD = {
 }  # fmt: skip
 
 
-async def test_made_key_is_answered_with_its_record_and_its_secret(service: Service) -> None:
+async def test_creation_returns_the_record_and_the_secret(service: Service) -> None:
     org = await service.organization()
     body = {"orgId": org.id, "name": "CI", "scopes": ["projects:read"], "expiresAt": "2026-01-02T00:00:00Z"}
     answer = await org.owner.post(KEYS, body)
@@ -95,7 +95,7 @@ async def test_expiry_is_answered_in_utc_whatever_zone_it_was_given_in(service: 
     ["2026-01-01T11:00:00Z", "2026-01-02T00:00:00", "2026-01-02", "tomorrow", "", 1_800_000_000, "1800000000",
      "9999-12-31T23:59:59-10:00", "0001-01-01T00:00:00+10:00", "2026-02-30T00:00:00Z"],
 )  # fmt: skip
-async def test_expiry_must_be_a_moment_to_come(service: Service, expires_at: object) -> None:
+async def test_expiry_must_be_in_the_future(service: Service, expires_at: object) -> None:
     org = await service.organization()
     body = {"orgId": org.id, "name": "z", "scopes": ["a:b"], "expiresAt": expires_at}
     answer = await org.owner.post(KEYS, body)
@@ -124,7 +124,7 @@ async def test_scopes_must_be_scopes(service: Service, scopes: object, location:
     assert answer.json()["errors"][0]["location"] == location
 
 
-async def test_64_scopes_are_taken_and_duplicates_count_once(service: Service) -> None:
+async def test_64_scopes_are_accepted_and_duplicates_count_once(service: Service) -> None:
     org = await service.organization()
     scopes = [f"a{number}:b" for number in range(63)]
     made = await service.key(org.owner, org.id, *scopes, "a0:b")
@@ -151,7 +151,7 @@ async def test_deleted_key_is_refused_at_the_very_next_request(service: Service)
         assert answer.headers["www-authenticate"].startswith('Bearer realm="api", error="invalid_token"')
 
 
-async def test_deleting_again_is_fine_and_changes_nothing(service: Service) -> None:
+async def test_deleting_twice_succeeds_without_effect(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     await org.owner.delete(key.path)

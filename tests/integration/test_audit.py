@@ -244,7 +244,7 @@ async def test_temporary_table_does_not_fool_the_database(service: Service) -> N
             await connection.execute("DELETE FROM audit_events WHERE org_id = %s", (organization.id,))
 
 
-async def test_trail_goes_with_its_tenant(service: Service) -> None:
+async def test_trail_is_deleted_with_its_tenant(service: Service) -> None:
     organization = await service.organization()
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute("DELETE FROM tenants WHERE id = %s", (organization.id,))

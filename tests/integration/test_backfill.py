@@ -36,7 +36,7 @@ async def backfill(
     return await world.reconciler.backfill.run(since, dry_run=dry_run, observer=told.append), told
 
 
-async def test_after_a_day_without_events_everybody_is_where_they_would_be(world: World) -> None:
+async def test_a_backfill_after_a_day_without_events_restores_every_state(world: World) -> None:
     upgraded, cancelled, newcomer, recovered, trial = [
         await world.subscriber(), await world.subscriber(), await world.subscriber(), await world.subscriber(),
         await world.subscriber(),
@@ -63,7 +63,7 @@ async def test_after_a_day_without_events_everybody_is_where_they_would_be(world
     assert await rows(world.service.conninfo, "SELECT * FROM notifications") == []  # it was paid a day later
 
 
-async def test_a_second_backfill_takes_in_nothing(world: World) -> None:
+async def test_a_second_backfill_applies_nothing(world: World) -> None:
     async with world.losing():
         await world.subscriber("price_pro")
     done, _ = await backfill(world)
@@ -83,7 +83,7 @@ async def test_a_dry_run_names_what_was_missed_and_writes_nothing(world: World) 
     assert await rows(world.service.conninfo, "SELECT * FROM billing_events") == []
 
 
-async def test_what_happened_before_the_given_time_is_left(world: World) -> None:
+async def test_events_before_the_given_time_are_ignored(world: World) -> None:
     async with world.losing():
         subscriber = await world.subscriber("price_pro")
         await world.passes(days=1)
@@ -137,7 +137,7 @@ async def test_a_failure_that_ended_the_subscription_in_its_second_does_not_mail
     assert await mailed(world) == told
 
 
-async def test_events_of_nobody_are_parked(world: World) -> None:
+async def test_events_without_a_tenant_are_parked(world: World) -> None:
     unlinked = world.provider.unlinked()
     world.simulator.customer(unlinked.customer)
     async with world.losing():
@@ -180,9 +180,7 @@ async def test_more_events_than_a_page_or_a_batch_holds(provider: Provider, serv
     assert (done.listed, done.missed, done.outcomes) == (301, 301, {"applied": 1, "late": 300})
 
 
-async def test_a_provider_that_breaks_in_the_middle_leaves_what_was_taken_in(
-    provider: Provider, server: ProviderServer
-) -> None:
+async def test_a_failure_in_the_middle_keeps_the_applied_events(provider: Provider, server: ProviderServer) -> None:
     await listing(provider, server, 250)
     service = provider.service
     told: list[MissedEvent] = []
@@ -208,7 +206,7 @@ async def test_a_key_that_is_refused(provider: Provider, server: ProviderServer)
     assert isinstance(done.stopped, ProviderRefusedError)
 
 
-async def test_what_is_listed_and_is_no_event_is_passed_over(
+async def test_invalid_list_items_are_skipped(
     provider: Provider, server: ProviderServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     listed = await listing(provider, server, 3)
@@ -221,7 +219,7 @@ async def test_what_is_listed_and_is_no_event_is_passed_over(
     assert caplog.messages == ["the provider's list has a malformed event: data.object is not an object"]
 
 
-async def test_an_event_of_a_connected_account_is_ignored_as_if_it_had_come(
+async def test_an_event_of_a_connected_account_is_ignored_like_a_delivered_one(
     provider: Provider, server: ProviderServer
 ) -> None:
     subscriber = await provider.subscriber()

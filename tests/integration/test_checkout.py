@@ -134,7 +134,7 @@ async def test_the_first_price_of_a_plan_is_the_one_to_buy(service: CheckoutServ
     assert server.requests[0].params["line_items[0][price]"] == "price_pro_new"
 
 
-async def test_addresses_are_ours_unless_given(service: CheckoutService, server: ProviderServer) -> None:
+async def test_return_urls_default_to_the_base_url(service: CheckoutService, server: ProviderServer) -> None:
     await service.create_checkout(
         ACME, BY_OPERATOR, plan="pro", success_url="http://app.example/ok", cancel_url=None, claim=None
     )
@@ -191,7 +191,7 @@ async def test_there_is_no_portal_before_the_first_checkout(service: CheckoutSer
     assert server.requests == []
 
 
-async def test_a_tenant_that_is_gone(service: CheckoutService) -> None:
+async def test_a_missing_tenant(service: CheckoutService) -> None:
     with pytest.raises(NotFoundError):
         await service.create_portal(member_of("other"), BY_OPERATOR, return_url=None, claim=None)
 
@@ -231,7 +231,7 @@ async def test_the_same_portal_request_again_gets_the_first_answer(
     assert len(server.requests) == 1
 
 
-async def test_the_first_answer_stands_when_the_tenant_has_become_a_customer(
+async def test_the_first_answer_is_kept_when_the_tenant_becomes_a_customer(
     service: CheckoutService, database: Database
 ) -> None:
     first = await checkout(service, claim=claim())
@@ -278,7 +278,7 @@ async def test_a_refusal_is_not_kept(service: CheckoutService, server: ProviderS
     assert await checkout(service, claim=claim())
 
 
-def test_the_providers_key_tells_callers_and_routes_apart() -> None:
+def test_the_providers_idempotency_key_differs_by_caller_and_route() -> None:
     claims = [
         Claim("api_key:acme:key_1", CHECKOUT, "k", b""),
         Claim("api_key:acme:key_2", CHECKOUT, "k", b""),

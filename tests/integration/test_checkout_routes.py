@@ -83,7 +83,7 @@ async def test_addresses_are_handed_on(client: httpx2.AsyncClient, emptied: str,
 
 
 @pytest.mark.parametrize("path", [CHECKOUT, PORTAL])
-async def test_reading_bills_does_not_let_anybody_pay(client: httpx2.AsyncClient, emptied: str, path: str) -> None:
+async def test_read_scope_does_not_allow_checkout(client: httpx2.AsyncClient, emptied: str, path: str) -> None:
     answer = await client.post(path, json={"plan": "pro"}, headers=await bearer(emptied, "billing:read"))
     assert (answer.status_code, answer.json()["code"]) == (403, "insufficient_scope")
 

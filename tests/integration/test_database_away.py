@@ -64,7 +64,7 @@ def check(answers: dict[str, tuple[httpx2.Response, tuple[int, str]]]) -> None:
         assert ("retry-after" in answer.headers) == (expected[0] == 503), name
 
 
-async def test_database_that_refuses_connections_is_503_and_comes_back(link: DatabaseLink, service: Service) -> None:
+async def test_refused_connections_are_503_until_the_database_returns(link: DatabaseLink, service: Service) -> None:
     org = await service.organization()
     assert (await org.owner.get(PROJECTS)).status_code == 200
     await link.cut()

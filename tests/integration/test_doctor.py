@@ -79,7 +79,7 @@ async def test_warnings_alone_are_no_failure(tmp_path: Path, database_url: str) 
     assert (report.code, report.errors) == (0, "")
 
 
-async def test_the_endpoint_is_looked_for_under_the_base_url(tmp_path: Path, database_url: str) -> None:
+async def test_the_endpoint_is_searched_under_the_base_url(tmp_path: Path, database_url: str) -> None:
     async with running_provider() as provider:
         provider.endpoints = [endpoint(1, "https://api.example/api/v1/webhooks/payment-provider", ["a.b"])]
         values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url, "BASE_URL": "https://api.example/"}
@@ -130,7 +130,7 @@ async def test_billing_is_measured_by_its_settings(tmp_path: Path, database_url:
     assert without_key.warnings(*BILLING) == never.warnings(*BILLING) == always
 
 
-async def test_the_key_tells_the_mode_of_events(tmp_path: Path, database_url: str) -> None:
+async def test_the_key_determines_the_mode_of_events(tmp_path: Path, database_url: str) -> None:
     await rows(
         database_url,
         "INSERT INTO billing_events (id, arrival, type, created, received_at, livemode, outcome, reason, anomalies) "
@@ -143,7 +143,7 @@ async def test_the_key_tells_the_mode_of_events(tmp_path: Path, database_url: st
     assert "of live mode, while PROVIDER_SECRET_KEY is a key of test mode: 1" in warning
 
 
-async def test_jobs_that_run_by_themselves_are_to_have_gone_well_lately(tmp_path: Path, database_url: str) -> None:
+async def test_scheduled_jobs_must_have_succeeded_recently(tmp_path: Path, database_url: str) -> None:
     await rows(
         database_url,
         "INSERT INTO job_runs (task, succeeded, failed, succeeded_at) SELECT task, 1, 3, now() - interval '4 hours' "
@@ -153,7 +153,7 @@ async def test_jobs_that_run_by_themselves_are_to_have_gone_well_lately(tmp_path
     assert report.warnings("jobs") == ["remove_old_data last succeeded 4 h ago"]
 
 
-async def test_what_does_not_work_is_a_failure(tmp_path: Path, database_url: str) -> None:
+async def test_broken_parts_are_failures(tmp_path: Path, database_url: str) -> None:
     values = {"SMTP_URL": f"smtp://app:hunter2@127.0.0.1:{free_port()}", "MAIL_FROM": "billing@example.com"}
     report = Report(*await run("doctor", folder=tmp_path, **SECRETS, **values, DATABASE_URL=database_url))
     assert report.code == 1
@@ -180,7 +180,7 @@ async def test_an_embedded_database_that_does_not_start(tmp_path: Path) -> None:
     assert report.code == 1
 
 
-async def test_without_a_database_it_says_so(tmp_path: Path) -> None:
+async def test_without_a_database_doctor_reports_it(tmp_path: Path) -> None:
     report = await doctor(tmp_path, SECRETS, "--json")
     assert report.levels()["DATABASE_URL"] == "error"
     assert report.code == 2

@@ -258,7 +258,7 @@ async def test_an_invalid_event_is_not_reported_once_a_valid_one_has_replaced_it
     assert levels(await check(provider)) == {Level.OK}
 
 
-async def test_events_of_both_modes_where_no_key_tells_which_is_right(provider: Provider) -> None:
+async def test_events_of_both_modes_are_reported_without_a_key(provider: Provider) -> None:
     unknown = billing_terms(livemode=None)
     subscribers = [await provider.subscriber() for _ in range(3)]
     await provider.send(*(events.updated(**subscriber.names) for subscriber in subscribers))
@@ -269,7 +269,7 @@ async def test_events_of_both_modes_where_no_key_tells_which_is_right(provider: 
     assert "PROVIDER_SECRET_KEY" in remedy(findings)
 
 
-async def test_events_of_both_modes_are_fine_where_a_key_tells_or_long_ago(provider: Provider) -> None:
+async def test_events_of_both_modes_pass_with_a_key_or_long_ago(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
         events.updated(**subscriber.names, period_end=None),

@@ -208,7 +208,7 @@ async def test_without_a_mail_server_the_queue_is_counted(emptied: str, connecti
     assert "SMTP_URL" in (finding.remedy or "")
 
 
-async def test_notifications_that_were_given_up_are_counted(emptied: str, connection: Connection) -> None:
+async def test_failed_notifications_are_counted(emptied: str, connection: Connection) -> None:
     await add_notification(connection, "failed")
     assert "mails given up after all attempts: 1" in only(await check(emptied), Level.WARNING).message
 

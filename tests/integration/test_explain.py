@@ -68,7 +68,7 @@ async def test_the_newest_entries_are_kept_and_all_are_folded(provider: Provider
     assert (explanation.earlier, explanation.events) == (3, 5)
 
 
-async def test_the_whole_state_is_told(provider: Provider, explaining: Explaining) -> None:
+async def test_the_whole_state_is_shown(provider: Provider, explaining: Explaining) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
         events.updated(**subscriber.names, status="trialing"),

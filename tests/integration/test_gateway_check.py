@@ -113,7 +113,7 @@ MODES = {"": ("live",), "/mode/test": ("test",), "/mode/any": ("live", "test"), 
 
 @pytest.mark.parametrize("scope", ["-", "projects:read"])
 @pytest.mark.parametrize("suffix", MODES)
-async def test_mode_is_what_the_path_asks_for(service: Service, scope: str, suffix: str) -> None:
+async def test_mode_is_required_by_the_path(service: Service, scope: str, suffix: str) -> None:
     org = await service.organization()
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
     for mode, caller in (("live", org.owner), ("live", service.user(org=org.id)), ("test", test)):
@@ -136,7 +136,7 @@ ADDED = (
 """What follows the scope where a gateway adds the client's path to the one that its configuration writes."""
 
 
-async def test_path_that_a_gateway_adds_accepts_live_mode_alone(service: Service) -> None:
+async def test_path_appended_by_a_gateway_accepts_live_mode_only(service: Service) -> None:
     org = await service.organization()
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
     headers = {"X-Mode": "test"}

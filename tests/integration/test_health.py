@@ -84,7 +84,7 @@ async def test_metrics_count_requests_by_route_method_and_status(conninfo: str) 
     assert str(org.owner.credential) not in answer.text
 
 
-async def test_made_up_methods_and_paths_make_no_new_series(conninfo: str) -> None:
+async def test_unknown_methods_and_paths_create_no_series(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         for number in range(5):
             await service.anonymous.call(f"MADE{number}", f"/made/up/{number}")

@@ -122,7 +122,9 @@ async def test_starting_with_a_provider_that_never_answers_ends(issuer: Issuer) 
         assert keys.attempted
 
 
-async def test_known_keys_answer_while_the_provider_is_away(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+async def test_known_keys_work_while_the_provider_is_unreachable(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
     await issuer.stop()
     await keys.refresh()
     seconds.now += MAX_STALENESS_SECONDS
@@ -136,7 +138,7 @@ async def test_keys_older_than_a_day_are_not_used(issuer: Issuer, keys: KeySet, 
         await keys.key("rsa-1", "RS256")
 
 
-async def test_an_unknown_id_is_unavailable_while_the_provider_is_away(
+async def test_an_unknown_id_is_unavailable_while_the_provider_is_unreachable(
     issuer: Issuer, keys: KeySet, seconds: Seconds
 ) -> None:
     await issuer.stop()

@@ -129,7 +129,7 @@ async def test_all_requests_that_bring_a_new_key_are_served_after_one_fetch(outa
     assert outage.issuer.fetches[JWKS] == 2
 
 
-async def test_a_made_up_key_is_a_bad_token_and_no_outage_while_the_provider_is_healthy(outage: Outage) -> None:
+async def test_an_unknown_key_is_an_invalid_token_while_the_provider_is_healthy(outage: Outage) -> None:
     outage.seconds.now += COOLDOWN_SECONDS
     for _ in range(10):
         assert refusal(await outage.user("made-up").get(PROJECTS)) == (401, "invalid_credential")

@@ -145,7 +145,7 @@ async def test_forged_expired_token_is_invalid(issuer: Issuer, verifier: TokenVe
         await verifier.verify(issuer.mint(signing_key("RS256", "outsider"), header={"kid": "rsa-1"}, claims=EXPIRED))
 
 
-async def test_known_keys_verify_while_the_provider_is_away() -> None:
+async def test_known_keys_verify_while_the_provider_is_unreachable() -> None:
     async with running_issuer(RSA) as issuer, verifier_of(issuer) as verifier:
         await issuer.stop()
         assert (await verifier.verify(issuer.mint())).subject == "user_1"

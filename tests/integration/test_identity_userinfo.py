@@ -82,7 +82,7 @@ async def test_unreadable_response_has_no_address(issuer: Issuer, userinfo: User
     assert await userinfo.userinfo_email("secret-token", "user_1") is None
 
 
-async def test_a_provider_that_is_away_is_no_address(
+async def test_an_unreachable_provider_yields_no_address(
     issuer: Issuer, userinfo: UserInfo, caplog: pytest.LogCaptureFixture
 ) -> None:
     await issuer.stop()

@@ -592,7 +592,7 @@ async def test_digest_of_a_large_number_names_a_hundred_and_counts_the_rest(fres
         assert "And 3 more" in plain
 
 
-async def test_reports_at_once_over_two_processes_stay_within_five_and_lose_none(conninfo: str) -> None:
+async def test_concurrent_reports_in_two_processes_send_five_mails_and_lose_none(conninfo: str) -> None:
     async with running_service(conninfo) as service, running_service(conninfo) as other:
         other.clock.now = service.clock.now
         org = await operators_tenant(service)

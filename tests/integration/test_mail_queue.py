@@ -138,14 +138,14 @@ async def test_many_mails_are_queued_together(
     assert await jobs(conninfo) == []
 
 
-async def test_what_is_rolled_back_is_not_queued(database: Database, queue: JobQueue, conninfo: str) -> None:
+async def test_rolled_back_mails_are_not_queued(database: Database, queue: JobQueue, conninfo: str) -> None:
     async with database.transaction(ACROSS_TENANTS) as connection:
         await queue.defer_mail(connection, [await add_notification(connection)])
         await connection.rollback()
     assert await jobs(conninfo) == []
 
 
-async def test_nothing_to_queue_is_fine(database: Database, queue: JobQueue, conninfo: str) -> None:
+async def test_an_empty_batch_is_accepted(database: Database, queue: JobQueue, conninfo: str) -> None:
     async with database.transaction(ACROSS_TENANTS) as connection:
         await queue.defer_mail(connection, [])
     assert await jobs(conninfo) == []

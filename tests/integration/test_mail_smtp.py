@@ -54,7 +54,7 @@ async def test_tls_from_the_start(tmp_path: Path) -> None:
     assert len(server.received) == 1
 
 
-async def test_off_loopback_no_mail_goes_without_tls(server: MailServer) -> None:
+async def test_mails_to_another_machine_need_tls(server: MailServer) -> None:
     with pytest.raises(TemporaryMailError, match="TLS"):
         await mailer(server, host=LOOPBACK_IN_DISGUISE).send(message())
     assert server.received == []
@@ -167,7 +167,7 @@ async def test_server_with_malformed_replies() -> None:
             await Mailer(parse_smtp_url(f"smtp://127.0.0.1:{port}", SENDER)).send(message())
 
 
-async def test_a_recipient_that_is_not_ascii_where_the_server_takes_it(server: MailServer) -> None:
+async def test_a_non_ascii_recipient_with_smtputf8(server: MailServer) -> None:
     await mailer(server).send(message("jörg@acme.example"))
     assert server.received[0].recipients == ["jörg@acme.example"]
 

@@ -31,7 +31,7 @@ async def manager_of(service: Service, org: Organization, *scopes: str, **fields
         (("OWNER",), {"member", "admin", "owner"}),
     ],
 )
-async def test_role_is_given_by_whoever_holds_all_that_it_grants(
+async def test_role_is_granted_by_a_caller_with_all_its_rights(
     service: Service, scopes: tuple[str, ...], gives: set[str]
 ) -> None:
     org = await service.organization()
@@ -47,7 +47,7 @@ async def test_role_is_given_by_whoever_holds_all_that_it_grants(
 
 
 @pytest.mark.parametrize(("role", "gives"), [("admin", {"member", "admin"}), ("owner", {"member", "admin", "owner"})])
-async def test_user_gives_what_the_own_role_grants(service: Service, role: str, gives: set[str]) -> None:
+async def test_user_grants_at_most_the_own_role(service: Service, role: str, gives: set[str]) -> None:
     org = await service.organization()
     giver = service.user("giver", org=org.id, role=role)
     for wanted in ("member", "admin", "owner"):
@@ -55,7 +55,7 @@ async def test_user_gives_what_the_own_role_grants(service: Service, role: str, 
         assert (answer.status_code == 201) is (wanted in gives)
 
 
-async def test_narrowed_token_gives_no_more_than_is_left(service: Service) -> None:
+async def test_narrowed_token_grants_only_its_scopes(service: Service) -> None:
     org = await service.organization()
     narrowed = service.user("narrow", org=org.id, role="owner", scope="members:write projects:*")
     for role in ("member", "admin", "owner"):
@@ -73,7 +73,7 @@ async def test_raising_is_like_giving(service: Service) -> None:
     assert (await change_role(admin, member, "admin"))["role"] == "admin"
 
 
-async def test_taking_back_is_like_giving(service: Service) -> None:
+async def test_adding_a_removed_member_needs_the_same_rights(service: Service) -> None:
     org = await service.organization()
     manager = await manager_of(service, org, *MEMBER_SCOPES)
     former = await join(service, org, "former-admin", "admin")
@@ -82,7 +82,7 @@ async def test_taking_back_is_like_giving(service: Service) -> None:
     assert (await add_member(manager, "former-admin", "member"))["id"] == former["id"]
 
 
-async def test_nobody_raises_themselves(service: Service) -> None:
+async def test_no_member_raises_the_own_role(service: Service) -> None:
     org = await service.organization()
     member = await join(service, org, "ambitious", "admin")
     user = service.user("ambitious", org=org.id, role="owner")
@@ -92,7 +92,7 @@ async def test_nobody_raises_themselves(service: Service) -> None:
     )
 
 
-async def test_what_makes_less_needs_the_scope_alone(service: Service) -> None:
+async def test_reducing_access_needs_only_the_scope(service: Service) -> None:
     org = await service.organization()
     manager = await manager_of(service, org)
     admin = await join(service, org, "lowered", "admin")
@@ -129,7 +129,7 @@ async def test_test_mode_key_manages_no_members(service: Service) -> None:
     assert (await tester.get(path_of(member))).json() == member
 
 
-async def test_key_with_an_end_gives_nothing_that_lasts(service: Service) -> None:
+async def test_expiring_key_grants_no_permanent_access(service: Service) -> None:
     org = await service.organization()
     ending = (await service.key(org.owner, org.id, "OWNER", expiresAt=SOON)).caller
     member = await join(service, org, "kept", "member")
@@ -144,7 +144,7 @@ async def test_key_with_an_end_gives_nothing_that_lasts(service: Service) -> Non
         assert refusal(answer) == ESCALATION
 
 
-async def test_key_with_an_end_takes_away(service: Service) -> None:
+async def test_expiring_key_removes_members(service: Service) -> None:
     org = await service.organization()
     ending = (await service.key(org.owner, org.id, "OWNER", expiresAt=SOON)).caller
     admin = await join(service, org, "taken-from", "admin")
@@ -175,7 +175,7 @@ async def test_removed_owner_is_no_other_owner(service: Service) -> None:
     assert refusal(await org.owner.delete(path_of(last))) == LAST_OWNER
 
 
-async def test_owner_of_the_tenant_stays_though_there_are_others(service: Service) -> None:
+async def test_tenant_owner_cannot_be_removed_despite_other_owners(service: Service) -> None:
     org, member = await owned(service, "the-owner")
     await join(service, org, "second", "owner")
     for answer in (
@@ -204,7 +204,7 @@ async def test_owner_of_the_tenant_does_not_begin_as_less(service: Service) -> N
 
 
 @pytest.mark.parametrize("attack", ["remove", "lower"])
-async def test_of_two_owners_who_act_on_each_other_at_once_one_stays(service: Service, attack: str) -> None:
+async def test_concurrent_mutual_removal_leaves_one_owner(service: Service, attack: str) -> None:
     org = await service.organization()
     names = [f"duellist-{attack}-{number}" for number in range(2)]
     members = [await join(service, org, name, "owner") for name in names]

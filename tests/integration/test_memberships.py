@@ -63,7 +63,7 @@ async def test_lower_of_claim_and_membership_counts(
     assert await standing(service.user("both", org=org.id, role=claimed)) == (org.id, level, scopes)
 
 
-async def test_removed_member_is_refused_whatever_the_claims_say(service: Service) -> None:
+async def test_removed_member_is_rejected_despite_claims(service: Service) -> None:
     org = await service.organization()
     await add_member(service, org.id, "former", "owner", removed=True)
     for user in (
@@ -97,7 +97,7 @@ async def test_removed_membership_does_not_count_as_one_of_several(service: Serv
     assert (await standing(service.user("moved")))[0] == org.id
 
 
-async def test_header_gives_nobody_a_tenant_that_they_do_not_belong_to(service: Service) -> None:
+async def test_header_gives_no_access_to_a_foreign_tenant(service: Service) -> None:
     org, other = await service.organization(), await service.organization()
     await add_member(service, org.id, "curious", "owner")
     answers = []
@@ -155,7 +155,7 @@ async def test_member_may_use_projects_and_read_tenant_and_billing(service: Serv
         ("", ["*:*"]),
     ],
 )
-async def test_token_scope_narrows_only_by_scopes_of_ours(service: Service, scope: str, scopes: list[str]) -> None:
+async def test_token_scope_narrows_only_by_the_services_scopes(service: Service, scope: str, scopes: list[str]) -> None:
     org = await service.organization()
     assert (await standing(service.user(org=org.id, role="admin", scope=scope)))[2] == scopes
 

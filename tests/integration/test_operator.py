@@ -22,7 +22,7 @@ async def test_tenant_is_made_and_set(service: Service) -> None:
     assert again.json() == {**tenant, "name": "Acme Ltd", "updatedAt": again.json()["updatedAt"]}
 
 
-async def test_what_is_left_out_stays(service: Service) -> None:
+async def test_omitted_fields_stay(service: Service) -> None:
     fields = {**BODY, "ownerId": "user_9", "stripeCustomerId": "cus_stays", "suspended": True}
     made = (await service.operator.put(f"{TENANTS}/stays", fields)).json()
     assert (made["ownerId"], made["stripeCustomerId"]) == ("user_9", "cus_stays")

@@ -219,9 +219,7 @@ async def test_of_two_tokens_the_one_that_was_issued_later_counts(service: Servi
 
 
 @pytest.mark.parametrize(("issued_in", "counts"), [(1, NEW), (3, OLD)])
-async def test_token_from_before_the_change_does_not_bring_the_old_address_back(
-    service: Service, issued_in: int, counts: str
-) -> None:
+async def test_older_token_does_not_restore_the_old_address(service: Service, issued_in: int, counts: str) -> None:
     tenant = await tenant_that_follows(service)
     async with noticing(service.conninfo) as one, noticing(service.conninfo) as other:
         one.record(tenant["id"], seen(NEW, issued_in=2))

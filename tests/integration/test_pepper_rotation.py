@@ -75,7 +75,7 @@ def test_it_is_recorded_which_pepper_a_key_is_under_and_the_pepper_is_not(rotati
         ({"former": 5, "new": 2}, ["new"], Level.ERROR, "5"),
     ],
 )
-def test_doctor_says_whether_the_old_pepper_may_go(
+def test_doctor_reports_whether_the_old_pepper_is_unused(
     counts: dict[str | None, int], peppers: list[str], level: Level, says: str
 ) -> None:
     (finding,) = judge_peppers(counts, peppers)
@@ -84,5 +84,5 @@ def test_doctor_says_whether_the_old_pepper_may_go(
 
 
 @pytest.mark.parametrize("peppers", [["new"], []])
-def test_doctor_says_nothing_of_a_single_pepper_that_fits(peppers: list[str]) -> None:
+def test_doctor_accepts_a_single_matching_pepper(peppers: list[str]) -> None:
     assert judge_peppers({"new": 2, None: 1}, peppers) == []

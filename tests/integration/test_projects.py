@@ -30,7 +30,7 @@ async def test_description_may_be_left_out_or_null(service: Service) -> None:
         assert (await org.owner.post(PROJECTS, body)).json()["description"] is None
 
 
-async def test_change_touches_what_is_given_and_the_time(service: Service) -> None:
+async def test_change_affects_the_given_fields_and_the_time(service: Service) -> None:
     org = await service.organization()
     project = (await org.owner.post(PROJECTS, {"name": "a", "description": "b"})).json()
     for change in ({"name": "c"}, {"description": "d"}, {"description": None}):
@@ -42,7 +42,7 @@ async def test_change_touches_what_is_given_and_the_time(service: Service) -> No
         assert (await org.owner.get(f"{PROJECTS}/{project['id']}")).json() == project
 
 
-async def test_deleted_project_is_gone(service: Service) -> None:
+async def test_deleted_project_is_404(service: Service) -> None:
     org = await service.organization()
     project = (await org.owner.post(PROJECTS, {"name": "a"})).json()
     path = f"{PROJECTS}/{project['id']}"
@@ -74,7 +74,7 @@ async def test_deleted_project_is_gone(service: Service) -> None:
         ({"name": "a", "id": "proj_1"}, "id"),
     ],
 )
-async def test_what_is_no_project_is_refused(service: Service, body: object, location: str) -> None:
+async def test_invalid_project_is_rejected(service: Service, body: object, location: str) -> None:
     org = await service.organization()
     answer = await org.owner.post(PROJECTS, body)
     assert refusal(answer) == (422, "validation_failed")

@@ -191,7 +191,7 @@ async def test_a_provider_that_keeps_hanging_up(api: ProviderApi, server: Provid
     assert len(server.requests) == 3
 
 
-async def test_a_provider_that_is_away() -> None:
+async def test_an_unreachable_provider() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     async with aclosing(ProviderApi(Secret(KEY), f"http://127.0.0.1:{port}")) as api:
@@ -215,7 +215,7 @@ async def test_the_key_gets_nowhere_but_to_the_provider(
     assert secret not in "".join(capfd.readouterr())
 
 
-async def test_the_log_tells_how_to_find_a_request_at_the_provider(
+async def test_the_log_has_the_providers_request_id(
     api: ProviderApi, server: ProviderServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.answers.append(refusal(400, code="email_invalid", param="customer_email", message="Bad: owner@acme.example"))

@@ -344,7 +344,7 @@ async def test_an_answer_that_is_no_list(api: ProviderApi, server: ProviderServe
 
 
 @pytest.mark.parametrize("read", READS)
-async def test_a_list_that_goes_round_in_circles(api: ProviderApi, server: ProviderServer, read: Read) -> None:
+async def test_a_list_with_a_cycle(api: ProviderApi, server: ProviderServer, read: Read) -> None:
     server.answers += [page(events.body(events.subscription()), has_more=True)] * 2
     with pytest.raises(ProviderUnavailableError):
         await read(api)
@@ -382,13 +382,13 @@ async def test_what_is_not_an_answer(
         Answer(502, b"<html>Bad gateway \xff</html>"),
     ],
 )
-async def test_what_passes_is_tried_again(api: ProviderApi, server: ProviderServer, passing: Answer) -> None:
+async def test_temporary_errors_are_retried(api: ProviderApi, server: ProviderServer, passing: Answer) -> None:
     server.answers.append(passing)
     await subscriptions(api)
     assert len(server.requests) == 2
 
 
-async def test_what_does_not_pass_is_tried_three_times(api: ProviderApi, server: ProviderServer) -> None:
+async def test_lasting_errors_are_tried_three_times(api: ProviderApi, server: ProviderServer) -> None:
     server.answers += [Answer(429, {"error": {"code": "rate_limit"}})] * 3
     with pytest.raises(ProviderUnavailableError):
         await subscriptions(api)

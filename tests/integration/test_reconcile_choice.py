@@ -51,7 +51,7 @@ async def test_a_first_payment_that_comes_late_counts(world: World) -> None:
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
-async def test_the_subscription_that_the_events_told_of_counts_while_it_lives(world: World) -> None:
+async def test_the_subscription_of_the_events_counts_while_active(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
     async with world.losing():
         world.subscribe(subscriber, "price_business")
@@ -59,7 +59,7 @@ async def test_the_subscription_that_the_events_told_of_counts_while_it_lives(wo
     assert await world.provider.state(subscriber) == ("pro", "active")
 
 
-async def test_the_other_subscription_counts_once_the_one_told_of_is_over(world: World) -> None:
+async def test_another_subscription_counts_after_the_first_has_ended(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
     first = world.subscription(subscriber)
     async with world.losing():

@@ -143,7 +143,7 @@ async def test_a_subscription_is_not_over_because_it_is_not_listed(
 # A provider that is away or refuses
 
 
-async def test_a_provider_that_is_away_stops_the_run_and_nothing_is_written(
+async def test_an_unreachable_provider_stops_the_run_without_changes(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
     made = await subscribers(provider, server, 2)
@@ -374,7 +374,7 @@ async def test_what_stops_a_run_from_time_to_time_is_raised(
 # Single questions
 
 
-async def test_a_question_about_a_tenant_without_a_customer_or_that_has_ended_is_let_go(
+async def test_a_check_of_an_ended_tenant_or_without_a_customer_is_dropped(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
     unlinked, ended = await provider.subscriber(linked=False), await provider.subscriber()

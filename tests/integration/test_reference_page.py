@@ -96,7 +96,7 @@ async def test_page_is_public_shut_in_and_kept_for_a_while(service: Service) -> 
     assert answer.headers["cache-control"] == "public, max-age=300"
 
 
-async def test_page_comes_compressed_to_whoever_takes_that(service: Service) -> None:
+async def test_page_is_compressed_for_clients_that_accept_it(service: Service) -> None:
     plain = await service.anonymous.call("GET", PATH, headers={"Accept-Encoding": "br, gzip;q=0"})
     compressed = await service.anonymous.call("GET", PATH, headers={"Accept-Encoding": "br, GZIP ; q=0.8"})
     assert "content-encoding" not in plain.headers
@@ -299,7 +299,7 @@ async def test_where_it_asks_for_another_credential_a_key_is_refused(service: Se
     assert set(answers.values()) <= {401, 403}
 
 
-async def test_what_it_calls_public_is_open_to_everybody_and_nothing_else_is(service: Service) -> None:
+async def test_only_documented_public_routes_need_no_credential(service: Service) -> None:
     statuses = {}
     for method, path, operation in operations(await read_document(service)):
         answer = await service.anonymous.call(method.upper(), re.sub(r"{\w+}", "x:y", path))

@@ -138,7 +138,7 @@ async def test_a_ledger_that_was_changed_shows(provider: Provider, surgery: str,
     assert found in fields(await replay_one(provider, subscriber, dry_run=True))
 
 
-async def test_tenants_come_to_their_plan_when_the_catalog_is_mended(provider: Provider) -> None:
+async def test_tenants_get_their_plan_after_the_catalog_is_fixed(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names, price="price_business"))
     without = BillingPolicy(catalog=type(CATALOG)(tuple(plan for plan in CATALOG.plans if plan.id != "business")))
@@ -165,7 +165,7 @@ async def test_an_ended_tenant_is_folded_too(provider: Provider) -> None:
     assert (await replay_one(provider, subscriber)).repaired
 
 
-async def test_no_mail_and_no_job_comes_of_a_replay(provider: Provider) -> None:
+async def test_a_replay_sends_no_mail_and_adds_no_job(provider: Provider) -> None:
     subscriber = await with_history(provider)
     conninfo = provider.service.conninfo
     counts = "SELECT (SELECT count(*) FROM notifications) AS mails, (SELECT count(*) FROM procrastinate_jobs) AS jobs"
@@ -302,7 +302,7 @@ async def test_a_failure_that_waited_is_not_mailed(provider: Provider) -> None:
     assert await provider.notifications(subscriber) == []
 
 
-async def test_events_of_strangers_go_on_waiting(provider: Provider) -> None:
+async def test_events_without_a_tenant_stay_parked(provider: Provider) -> None:
     unlinked = provider.unlinked()
     await provider.send(events.updated(**unlinked.names))
     checked = await replay(provider.service.conninfo)
@@ -313,7 +313,7 @@ async def test_events_of_strangers_go_on_waiting(provider: Provider) -> None:
 # While others are at work
 
 
-async def test_two_replays_at_once_repair_once(provider: Provider) -> None:
+async def test_concurrent_replays_repair_once(provider: Provider) -> None:
     subscriber = await with_history(provider)
     conninfo = provider.service.conninfo
     await damage(provider, subscriber, "plan = 'free'")
@@ -342,7 +342,7 @@ async def test_an_event_that_comes_before_the_repair_counts(provider: Provider) 
     assert (await replay_one(provider, subscriber)).is_right
 
 
-async def test_a_tenant_that_is_purged_before_the_repair_is_let_go(provider: Provider) -> None:
+async def test_a_tenant_removed_before_the_repair_is_skipped(provider: Provider) -> None:
     subscriber = await with_history(provider)
     conninfo = provider.service.conninfo
     await damage(provider, subscriber, "plan = 'free'")

@@ -77,7 +77,7 @@ async def test_user_creates_so_many_tenants_and_no_more(service: Service) -> Non
     assert (await user.post(TENANTS, BODY)).status_code == 201
 
 
-async def test_giving_tenants_away_makes_no_room(service: Service) -> None:
+async def test_transferred_tenants_still_count(service: Service) -> None:
     user = service.user("giving-away")
     for _ in range(3):
         tenant = (await user.post(TENANTS, BODY)).json()["id"]

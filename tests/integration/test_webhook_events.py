@@ -164,7 +164,7 @@ async def test_an_end_links_nothing(provider: Provider) -> None:
     assert (await provider.tenant(subscriber))["stripeCustomerId"] is None
 
 
-async def test_the_ledger_tells_what_became_of_an_event(provider: Provider) -> None:
+async def test_the_ledger_shows_the_outcome_of_an_event(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     event = events.updated(**subscriber.names, created=NOW - 60)
     await provider.send(event)
@@ -199,7 +199,7 @@ async def test_the_same_event_again_changes_nothing(provider: Provider) -> None:
     assert len(await provider.notifications(subscriber)) == 1
 
 
-async def test_the_same_event_fifty_times_at_once_counts_once(provider: Provider) -> None:
+async def test_fifty_concurrent_duplicates_count_once(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     failure = events.failed(customer=subscriber.customer)
     assert await provider.send_together([failure] * 50) == [200] * 50
@@ -208,7 +208,7 @@ async def test_the_same_event_fifty_times_at_once_counts_once(provider: Provider
     assert len(await provider.notifications(subscriber)) == 1
 
 
-async def test_twins_among_other_events_at_once_count_once(provider: Provider) -> None:
+async def test_concurrent_duplicates_among_other_events_count_once(provider: Provider) -> None:
     subscribers = [await provider.subscriber() for _ in range(5)]
     failures = [events.failed(customer=subscriber.customer) for subscriber in subscribers]
     assert set(await provider.send_together(failures * 8)) == {200}
@@ -247,7 +247,7 @@ HISTORY: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(len(HISTORY))))[::7])
-async def test_every_order_of_arrival_comes_to_the_same(provider: Provider, order: tuple[int, ...]) -> None:
+async def test_every_order_of_arrival_gives_the_same_state(provider: Provider, order: tuple[int, ...]) -> None:
     subscriber = await provider.subscriber()
     history = []
     for step, (kind, fields) in enumerate(HISTORY):
@@ -294,7 +294,7 @@ async def test_a_plan_change_and_its_reversal_in_one_second(provider: Provider, 
     assert await provider.state(subscriber) == ("pro", "active")
 
 
-async def test_a_late_failure_of_a_paid_invoice_is_not_told(provider: Provider) -> None:
+async def test_a_late_failure_of_a_paid_invoice_sends_no_mail(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
         events.succeeded(customer=subscriber.customer, created=NOW + 10), events.failed(customer=subscriber.customer)
@@ -303,7 +303,7 @@ async def test_a_late_failure_of_a_paid_invoice_is_not_told(provider: Provider) 
     assert await provider.notifications(subscriber) == []
 
 
-async def test_a_late_failure_is_told_unless_its_own_invoice_is_paid(provider: Provider) -> None:
+async def test_a_late_failure_sends_a_mail_unless_its_invoice_is_paid(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
         events.succeeded(customer=subscriber.customer, invoice_id="in_other", created=NOW + 10),

@@ -50,7 +50,7 @@ def assert_by_index(rows: Sequence[tuple[str]]) -> None:
     assert not any(way in plan for way in ("Seq Scan", "Hash Join", "Merge Join")), plan
 
 
-async def test_a_history_of_nobody_is_empty(lane: Lane) -> None:
+async def test_an_unknown_tenants_history_is_empty(lane: Lane) -> None:
     async with lane.use() as connection:
         needs = {"missing": ReplayNeed(ReplayDepth.BEGINNING, 5)}
         assert await billing.read_events(connection, needs, ()) == {"missing": []}

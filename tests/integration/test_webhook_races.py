@@ -164,7 +164,7 @@ async def test_a_customer_that_is_linked_while_its_invoice_is_parked_gets_it(
     assert await status(conninfo, "acme") == "past_due"
 
 
-async def test_of_two_claims_on_a_customer_the_first_stands(conninfo: str, one: Instance, two: Instance) -> None:
+async def test_the_first_of_two_links_of_a_customer_is_kept(conninfo: str, one: Instance, two: Instance) -> None:
     await one.put("first")
     await one.put("second")
     async with held_back(conninfo, "customers"):
@@ -201,7 +201,7 @@ async def test_the_same_event_at_two_instances_counts_once(conninfo: str, one: I
     assert len(await rows(conninfo, "SELECT 1 FROM notifications")) == 1
 
 
-async def test_the_same_event_of_nobody_at_two_instances_is_kept_once_and_the_log_says_why_it_was_tried_again(
+async def test_duplicate_unknown_event_at_two_instances_is_parked_once(
     conninfo: str, one: Instance, two: Instance, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tenantry.billing.ingest")
@@ -241,7 +241,7 @@ async def test_names_are_locked_in_one_order(conninfo: str, one: Instance, two: 
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_nothing_is_lost_and_nobody_waits_in_a_circle(
+async def test_concurrent_batches_lose_nothing_and_do_not_deadlock(
     conninfo: str, one: Instance, two: Instance, seed: int
 ) -> None:
     """Two instances, tenants that are made and linked meanwhile, and events that come in opposite orders, twice."""
@@ -273,7 +273,7 @@ async def test_nothing_is_lost_and_nobody_waits_in_a_circle(
     assert [(row["tenant_id"], row["id"]) for row in linked] == list(zip(names, customers, strict=True))
 
 
-async def test_twins_inside_one_batch_count_once(conninfo: str, one: Instance) -> None:
+async def test_duplicates_in_one_batch_count_once(conninfo: str, one: Instance) -> None:
     await one.put("acme", "cus_1")
     failure, other = events.failed(customer="cus_1"), events.failed(customer="cus_1", created=NOW + 1)
     batch = [arrival(event) for event in (failure, other, failure, failure, other)]

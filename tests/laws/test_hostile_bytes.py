@@ -24,7 +24,7 @@ def nothing_logged() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parser_keeps_its_word_whatever_it_is_given(name: str) -> None:
+def test_parser_meets_its_requirements_for_every_input(name: str) -> None:
     one = target(name)
     for data in inputs(one, INPUTS):
         one.check(data)

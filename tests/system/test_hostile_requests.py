@@ -22,7 +22,7 @@ async def service(postgres: PostgresServer) -> AsyncIterator[Service]:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("who", CALLERS)
-async def test_request_of_whatever_form_is_no_fault_of_ours(
+async def test_malformed_request_causes_no_internal_error(
     service: Service, caplog: pytest.LogCaptureFixture, who: str, method: str
 ) -> None:
     caplog.set_level(logging.ERROR)

@@ -27,17 +27,15 @@ async def site(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactor
         yield site
 
 
-async def test_revoked_key_is_never_let_in_again(site: Site, record_property: RecordProperty) -> None:
+async def test_revoked_key_is_never_accepted_again(site: Site, record_property: RecordProperty) -> None:
     await check_keys(site, REVOCATIONS, record_property)
 
 
-async def test_tenant_that_is_suspended_or_has_ended_is_shut_out_at_once(
-    site: Site, record_property: RecordProperty
-) -> None:
+async def test_suspended_or_ended_tenant_is_rejected_immediately(site: Site, record_property: RecordProperty) -> None:
     await check_tenants(site, OTHERS, record_property)
 
 
-async def test_member_who_is_removed_is_shut_out_at_once(site: Site, record_property: RecordProperty) -> None:
+async def test_removed_member_is_rejected_immediately(site: Site, record_property: RecordProperty) -> None:
     await check_members(site, OTHERS, record_property)
 
 

@@ -15,7 +15,7 @@ FAULTS: Final = ("host cut from the database", "dead host", "paused host")
 ROOT: Final = Path(__file__).parents[2]
 
 
-def test_promises_hold_while_hosts_are_cut_off_die_and_stand_still() -> None:
+def test_promises_hold_while_hosts_are_isolated_killed_and_paused() -> None:
     if os.geteuid():
         lacking("needs root, for network namespaces")
     if not Path("/dev/net/tun").exists():

@@ -32,9 +32,7 @@ async def test_request_under_way_is_finished_while_newcomers_are_refused(
     await check_request_under_way(database_url, conninfo, tmp_path, connect, "2")
 
 
-async def test_whoever_waits_in_the_kernels_queue_is_answered(
-    database_url: str, tmp_path: Path, connect: Connect
-) -> None:
+async def test_queued_connections_are_answered(database_url: str, tmp_path: Path, connect: Connect) -> None:
     await check_kernel_queue(database_url, tmp_path, connect, "2")
 
 

@@ -67,7 +67,7 @@ def test_a_tenant_subscribes_later(tenantry: Tenantry) -> None:
     assert (tenant.plan, tenant.subscription_status) == ("free", "canceled")
 
 
-def test_each_test_has_a_clock_and_customers_of_its_own(tenantry: Tenantry) -> None:
+def test_each_test_has_its_own_clock_and_customers(tenantry: Tenantry) -> None:
     tenantry.tenant()
     with Tenantry(tenantry.service) as other:
         assert other.provider.customers == {}

@@ -61,7 +61,7 @@ def test_a_suspended_tenant_is_refused_until_it_is_reinstated(tenantry: Tenantry
     assert client.get(WHOAMI).status_code == 200
 
 
-def test_the_keys_of_a_tenant_that_ended_are_dead(tenantry: Tenantry) -> None:
+def test_the_keys_of_an_ended_tenant_are_rejected(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant()
     client = tenantry.client(tenant.key())
     tenant.end()
