@@ -374,15 +374,7 @@ async def _set_owner(
     after = Ownership(owner_id, address.email, address.is_verified)
     if before == after and not tenant.owner_email_follows:
         return record
-    await tenants.update(
-        connection,
-        record.id,
-        name=record.name,
-        owner_address=address,
-        owner_id=owner_id,
-        suspended=tenant.suspended,
-        now=now,
-    )
+    await tenants.update(connection, tenant, address, now, owner_id=owner_id)
     target = (record.id, record.id)
     await audit.record(connection, author, Action.TENANT_TRANSFERRED, target, now, before=before, after=after)
     return msgspec.structs.replace(record, owner_id=owner_id, updated_at=now)

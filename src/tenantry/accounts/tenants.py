@@ -203,16 +203,8 @@ class TenantService:
             check_name(name, found.record.name)
             was = found.owner_address
             address = was if owner_email is None else was.changed(owner_email, verified=email_verified)
-            await tenants.update(
-                connection,
-                tenant_id,
-                name=name,
-                owner_address=address,
-                owner_email_follows=found.owner_email_follows and owner_email is None,
-                owner_id=found.record.owner_id,
-                suspended=found.suspended,
-                now=now,
-            )
+            follows = found.owner_email_follows and owner_email is None
+            await tenants.update(connection, found, address, now, name=name, owner_email_follows=follows)
             record = await _record_update(connection, author, found, now)
             if owner_email is not None:
                 await announce(connection, self._outbox, tenant_id, was, address, now)
@@ -340,13 +332,7 @@ class TenantService:
             raise errors.TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
         address = found.owner_address.changed(wanted.owner_email, verified=wanted.email_verified)
         await tenants.update(
-            connection,
-            tenant_id,
-            name=wanted.name,
-            owner_address=address,
-            owner_id=wanted.owner_id or found.record.owner_id,
-            suspended=found.suspended if wanted.suspended is None else wanted.suspended,
-            now=now,
+            connection, found, address, now, name=wanted.name, owner_id=wanted.owner_id, suspended=wanted.suspended
         )
         if wanted.stripe_customer_id and wanted.stripe_customer_id != found.record.stripe_customer_id:
             await _link(connection, tenant_id, wanted.stripe_customer_id, now)

@@ -6,7 +6,7 @@ from typing import Final
 
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import After
-from tenantry.db.tenants_store import TENANT_COLUMNS, to_tenant
+from tenantry.db.tenants_store import TENANT_COLUMNS, TenantRow, to_tenant
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.oidc.tokens import Claims
@@ -83,22 +83,23 @@ async def insert(
 
 async def update(
     connection: Connection,
-    tenant_id: str,
-    *,
-    name: str,
+    tenant: TenantRow,
     owner_address: OwnerAddress,
-    owner_id: str,
-    suspended: bool,
     now: datetime,
+    *,
+    name: str | None = None,
+    owner_id: str | None = None,
+    suspended: bool | None = None,
     owner_email_follows: bool = False,
 ) -> None:
-    """Store the fields of a tenant that may change."""
+    """Store changes of a tenant; None leaves a field unchanged."""
+    is_suspended = tenant.suspended if suspended is None else suspended
     await connection.execute(
         "UPDATE tenants SET name = %s, owner_email = %s, verified_email = %s, owner_email_follows = %s, owner_id = %s, "
         "updated_at = %s, suspended_at = CASE WHEN %s THEN coalesce(suspended_at, %s) END WHERE id = %s",
         (
-            name, owner_address.email, owner_address.verified_email, owner_email_follows, owner_id, now, suspended, now,
-            tenant_id,
+            tenant.record.name if name is None else name, owner_address.email, owner_address.verified_email,
+            owner_email_follows, owner_id or tenant.record.owner_id, now, is_suspended, now, tenant.record.id,
         ),
     )  # fmt: skip
 

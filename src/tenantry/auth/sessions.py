@@ -22,12 +22,12 @@ from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
 
 _MOST_AGENT: Final = 200
-MOST_AT_HAND: Final = 20
-"""The number of a user's tenants that `Visit` lists."""
+MAX_LISTED_TENANTS: Final = 20
+"""The number of a user's tenants that `ActiveSession` lists."""
 
 
-class Visit(msgspec.Struct, frozen=True):
-    """A signed-in user with up to `MOST_AT_HAND` of their ``total`` tenants, sorted by name."""
+class ActiveSession(msgspec.Struct, frozen=True):
+    """A signed-in user with up to `MAX_LISTED_TENANTS` of their ``total`` tenants, sorted by name."""
 
     session: Session
     claims: Claims
@@ -94,7 +94,7 @@ class SessionService:
         async with self._database.transaction(OF_PEOPLE) as connection:
             return await sessions.renew(connection, renewed, since=now - rules.ABSOLUTE, unused_since=now - rules.IDLE)
 
-    async def visit(self, token: str, tenant_id: str | None, *, is_use: bool = True) -> Visit | None:
+    async def look_up(self, token: str, tenant_id: str | None, *, is_use: bool = True) -> ActiveSession | None:
         """Return the user of a cookie, viewing a tenant; None for an invalid or expired session.
 
         The listed tenants include that tenant if it is the user's, the last viewed one and the token's.
@@ -116,7 +116,7 @@ class SessionService:
             user = User(session.issuer, session.subject)
             first = (requested, session.tenant_id, claims.org_id)
             tenants, total = await sessions.tenants_of_user(
-                connection, user, _claimed(claims), first=first, most=MOST_AT_HAND
+                connection, user, _claimed(claims), first=first, most=MAX_LISTED_TENANTS
             )
             invitations = await sessions.count_invitations(connection, user)
             known = tenant_id if any(one.id == tenant_id and not one.suspended for one in tenants) else None
@@ -124,7 +124,7 @@ class SessionService:
                 await sessions.touch(connection, digest, now, known)
                 if known is not None and session.name is not None:
                     await sessions.store_name(connection, known, session, now)
-        return Visit(session, claims, tenants, total, invitations)
+        return ActiveSession(session, claims, tenants, total, invitations)
 
     async def search_tenants(
         self, session: Session, claims: Claims, text: str, limit: int, after: str | None

@@ -13,7 +13,7 @@ from litestar.handlers import BaseRouteHandler
 
 from tenantry.api.guards import AnyRequest, Connection, Credential, RouteGuard
 from tenantry.auth.authentication import Authenticator
-from tenantry.auth.sessions import SessionService, Visit
+from tenantry.auth.sessions import ActiveSession, SessionService
 from tenantry.auth.sessions_store import TenantOfUser
 from tenantry.common.clock import Clock
 from tenantry.dashboard.cookies import Cookies
@@ -81,7 +81,7 @@ class RoleTooLowError(Exception):
         self.owner_only = owner_only
 
 
-class DashboardUser(Visit, frozen=True, kw_only=True):
+class DashboardUser(ActiveSession, frozen=True, kw_only=True):
     """A signed-in user, and what they are in the tenant of the address."""
 
     form_token: str
@@ -155,7 +155,7 @@ class SessionGuard:
         """
         org_id: str | None = connection.path_params.get("org_id")
         token = self._cookies.session(connection)
-        visit = await self._sessions.visit(token, org_id, is_use=_is_use(connection)) if token else None
+        visit = await self._sessions.look_up(token, org_id, is_use=_is_use(connection)) if token else None
         if visit is None:
             raise NotSignedInError
         if not allow_stale_login:

@@ -129,7 +129,7 @@ async def _renew(ctx: PageContext, pending: SignInCookie, person: SignedInUser, 
     sessions = ctx.services.sessions
     if token is not None and await sessions.renew(token, person.claims, person.name):
         return ctx.redirect(pending.return_to)
-    if token is not None and await sessions.visit(token, None, is_use=False):
+    if token is not None and await sessions.look_up(token, None, is_use=False):
         return ctx.redirect(start_path(pending.return_to))  # another user is signed in at the provider now
     return ctx.redirect(f"{SIGN_IN}?return_to={quote(safe_path(pending.return_to), safe='')}")
 
@@ -171,7 +171,7 @@ async def _page_unless_signed_in(ctx: PageContext, return_to: str, problem: str,
 
 async def _has_session(ctx: PageContext) -> bool:
     token = ctx.cookies.session(ctx.request)
-    return token is not None and await ctx.services.sessions.visit(token, None, is_use=False) is not None
+    return token is not None and await ctx.services.sessions.look_up(token, None, is_use=False) is not None
 
 
 def _sign_in_page(ctx: PageContext, return_to: str, problem: str = "", status_code: int = 200) -> Response[str]:
