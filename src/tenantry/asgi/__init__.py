@@ -1,7 +1,4 @@
-"""In-process authentication for ASGI applications that share the service's database.
-
-`tenantry.asgi.fastapi` integrates with FastAPI.
-"""
+"""In-process authentication for ASGI applications that share the service's database; `fastapi` adds to it."""
 
 from tenantry.asgi.middleware import ScopeRule, TenantryMiddleware, optional_principal_of, principal_of
 from tenantry.asgi.tenantry import SchemaMismatchError, Tenantry

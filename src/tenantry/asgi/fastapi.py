@@ -51,11 +51,7 @@ _scheme: Final = _Scheme()
 
 
 def install(app: FastAPI, tenantry: Tenantry) -> None:
-    """Prepare ``app`` for routes with `require`: it sends the service's refusals, and its document lists them.
-
-    Call it on each application with such routes, also on mounted ones. `TenantryMiddleware` may be added too; each
-    request is authenticated once.
-    """
+    """Prepare an application, also each mounted one, for routes with `require`."""
     app.add_middleware(TenantryMiddleware, tenantry=tenantry, on_demand=True)
     describe = app.openapi
 

@@ -1,7 +1,4 @@
-"""The ASGI middleware, and the rules for which requests need a credential and scope.
-
-The rules use method and path alone; an unclear case is rejected.
-"""
+"""The ASGI middleware. Method and path alone decide which scope a request needs; unclear cases are rejected."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping

@@ -30,10 +30,7 @@ class _Running(NamedTuple):
 
 
 class Tenantry:
-    """Authenticates requests while it is started, by ``async with tenantry`` or `lifespan`.
-
-    An application makes one. It can be restarted, also in another event loop.
-    """
+    """Authenticates an application's requests while it is started, by ``async with tenantry`` or `lifespan`."""
 
     def __init__(
         self, settings: Settings, *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS
@@ -57,10 +54,7 @@ class Tenantry:
         return cls(load_for_authentication(values), clock=clock, timeouts=timeouts)
 
     async def start(self) -> None:
-        """Connect. While the database or the identity provider is away, requests get 503.
-
-        Raises `SchemaMismatchError` if the database's schema is older than this release.
-        """
+        """Connect; requests get 503 while a dependency is away. Raises `SchemaMismatchError` for an older schema."""
         if self._running is not None:
             raise RuntimeError("This Tenantry has been started already.")
         settings = self._settings
@@ -110,10 +104,7 @@ class Tenantry:
             yield
 
     async def admit(self, scope: Scope) -> Admitted:
-        """Authenticate and count the request or websocket of an ASGI scope.
-
-        Raises the service's refusals, all of them `DomainError`.
-        """
+        """Authenticate and count the request of an ASGI scope. Raises the service's refusals (`DomainError`)."""
         running = self._running
         if running is None:
             raise RuntimeError("This Tenantry has not been started: use its lifespan, or `async with`.")

@@ -43,10 +43,7 @@ def exponential(attempt: int, *, first: float, factor: float, ceiling: float) ->
 
 
 class Throttle:
-    """Lets ``per_second`` callers continue a second, in bursts of ``burst``.
-
-    No caller waits longer than ``longest`` seconds: beyond that, more continue. ``now`` is a monotonic clock.
-    """
+    """Lets ``per_second`` callers continue a second, in bursts of ``burst``; none waits over ``longest`` s."""
 
     def __init__(self, per_second: float, *, burst: int, longest: float, now: Callable[[], float] = monotonic) -> None:
         self._interval = 1 / per_second

@@ -15,10 +15,7 @@ _MAX_KEY: Final = 2**62
 
 
 def new_id(prefix: str) -> str:
-    """Return ``prefix_`` and 32 hex digits: 48 bits of Unix milliseconds, 20 of nanoseconds in one, 60 random ones.
-
-    Later ids sort later, also in one transaction, so that an index over them grows at its end.
-    """
+    """Return ``prefix_`` and 32 hex digits that sort by time: 48 bits of milliseconds, 20 of nanoseconds, 60 random."""
     milliseconds, nanoseconds = divmod(time.time_ns(), _NANOSECONDS_PER_MILLISECOND)
     return f"{prefix}_{milliseconds:012x}{nanoseconds:05x}{secrets.randbits(60):015x}"
 

@@ -1,8 +1,4 @@
-"""OpenTelemetry spans.
-
-The packages come with the extra ``otel``; only a `Tracing` imports them. No attribute contains client input such as
-path, query, header or body; a request has its method and its route's template.
-"""
+"""OpenTelemetry spans, by the extra ``otel``. No attribute has client input but method and route template."""
 
 import importlib.util
 import threading

@@ -1,7 +1,4 @@
-"""Database connections: the scope of a transaction (role and tenant), and statements sent together.
-
-`tenantry.db.roles` has the privileges of the roles.
-"""
+"""Database connections: the scope of a transaction (role and tenant), and batches of statements."""
 
 import asyncio
 import select
@@ -114,10 +111,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         return row[0] if row else None
 
     async def enter(self, scope: TransactionScope, *before: BoundStatement) -> None:
-        """Run the rest of the transaction in this scope. One round trip, also if it begins the transaction.
-
-        ``before`` are statements to run first. Unless `rls_enabled`, the role does not change.
-        """
+        """Run the rest of the transaction, after ``before``, in this scope: one round trip, also to begin it."""
         enter = _ENTER(scope.tenant_id, scope.role) if self.rls_enabled else _NAME_TENANT(scope.tenant_id)
         await self.run_batch(*before, enter)
         self._scope = scope

@@ -190,10 +190,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, scope: TransactionScope, *, is_snapshot: bool = False) -> AsyncIterator[Connection]:
-        """Run the block in a transaction limited to ``scope``: commit at its end, roll back on an error.
-
-        With ``is_snapshot`` it is read-only and sees one moment. Raises `DatabaseUnavailableError`.
-        """
+        """Run the block in a transaction limited to ``scope``. Raises `DatabaseUnavailableError`."""
         first = [_SNAPSHOT()] if is_snapshot else []
         if self._uses_pooler:
             first.append(_FOR_TRANSACTION(str(_milliseconds(self.timeouts.statement))))
@@ -244,10 +241,7 @@ class Lane:
 
     @asynccontextmanager
     async def use(self, *, autocommit: bool = False) -> AsyncIterator[Connection]:
-        """Use the connection; connect if there is none, drop it if the block fails.
-
-        Without ``autocommit`` the block must commit. Raises `DatabaseUnavailableError`.
-        """
+        """Use the connection; the block commits unless ``autocommit``. Raises `DatabaseUnavailableError`."""
         try:
             connection = await self._connected(autocommit=autocommit)
             tracing = self.metrics.tracing

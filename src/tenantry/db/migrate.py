@@ -61,11 +61,7 @@ def _lock(connection: Connection) -> None:
 
 
 def grant(conninfo: str, login: str) -> None:
-    """Let an existing login role run the service: create the roles, grant them, and enable row-level security.
-
-    Raises `RolesMissingError` if the current login may not create or grant roles, `psycopg.errors.UndefinedObject` if
-    there is no such role, and `psycopg.OperationalError` if the database is unreachable.
-    """
+    """Let an existing login run the service. Raises `RolesMissingError` and `psycopg.errors.UndefinedObject`."""
     with psycopg.connect(for_writes(conninfo), autocommit=True, connect_timeout=5) as connection:
         _lock(connection)  # until the connection closes
         roles.grant_membership(connection, login)

@@ -1,8 +1,4 @@
-"""Statements for batches, with parameters in PostgreSQL's binary format; a column of values is one array.
-
-psycopg encodes arrays with a Python call for each element; this module needs one for each column. Formats:
-PostgreSQL's ``array_send`` and the ``send`` functions of the element types.
-"""
+"""Statements for batches, in PostgreSQL's binary format (``array_send``); encoding takes one call a column."""
 
 import struct
 from collections.abc import Callable, Iterable, Sequence

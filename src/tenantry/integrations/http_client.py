@@ -15,10 +15,7 @@ _DIRECT: Final[dict[str, httpx2.AsyncBaseTransport | None]] = {
 
 
 def new_http_client(timeout: float = 5.0, *, peer: str = "", tracing: Tracing | None = None) -> httpx2.AsyncClient:
-    """Make a client that follows no redirects; ``timeout`` bounds each step, in seconds. The caller closes it.
-
-    With ``tracing`` each request to ``peer`` is a span.
-    """
+    """Make a client without redirects; ``timeout`` bounds each step, in seconds. The caller closes it."""
     return _Client(timeout, peer, tracing)
 
 

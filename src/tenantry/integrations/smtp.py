@@ -85,11 +85,7 @@ class SmtpConfig(msgspec.Struct, frozen=True):
 
 
 def parse_smtp_url(url: str, sender: str, *, allow_plaintext: bool = False) -> SmtpConfig:
-    """Parse ``smtp://user:password@host:port`` (default port 587) or ``smtps://...`` (465).
-
-    User and password are percent-encoded, and optional together. Raises `ValueError` with a message that contains no
-    part of the URL.
-    """
+    """Parse ``smtp[s]://user:password@host:port``. Raises `ValueError` with a message without parts of the URL."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -252,10 +248,7 @@ def _rejected(error: aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseE
 
 
 def compose(mail: PendingMail, sender: str) -> EmailMessage:
-    """Compose the mail to a tenant's owner; the result is always the same. No subject has text that a tenant chose.
-
-    Raises `PermanentMailError` if the owner's address cannot be used.
-    """
+    """Compose the mail to a tenant's owner, always the same. Raises `PermanentMailError` for an invalid address."""
     subject, template, values = _parts(mail)
     message = EmailMessage()
     message["From"] = sender
@@ -270,7 +263,7 @@ def compose(mail: PendingMail, sender: str) -> EmailMessage:
 
 
 def _parts(mail: PendingMail) -> tuple[str, str, Mapping[str, object]]:
-    about = mail.about
+    about = mail.about  # no subject contains text that a tenant chose
     tenant = display_text(mail.tenant_name, "your organization")
     if isinstance(about, PaymentFailure):
         remaining = about.amount_due if about.amount_remaining is None else about.amount_remaining
@@ -325,10 +318,7 @@ def _link_digest(mail: PendingMail) -> str:
 
 
 def format_amount(amount: int | None, currency: str | None) -> str | None:
-    """Format an amount in the currency's smallest unit: ``1,234.50 USD``, ``500 JPY``.
-
-    None if either is missing or the currency is not a three-letter code.
-    """
+    """Format an amount in the smallest unit: ``1,234.50 USD``, ``500 JPY``; None without a valid currency."""
     code = (currency or "").upper()
     if amount is None or len(code) != _CODE_LENGTH or not (code.isascii() and code.isalpha()):
         return None

@@ -38,10 +38,7 @@ class ClientGoneError(Exception):
 
 
 def header_of(scope: Scope, name: bytes) -> bytes | None:
-    """Return a header's value (name in lower case); several are joined by commas (RFC 9110 section 5.3).
-
-    No joined credential is valid.
-    """
+    """Return a header's value (name in lower case); several are joined by commas (RFC 9110 section 5.3)."""
     values = [value for key, value in scope["headers"] if key == name]
     if not values:
         return None

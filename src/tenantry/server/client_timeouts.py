@@ -1,7 +1,4 @@
-"""Client timeouts and limits of one server process.
-
-One timer checks all connections four times a second, so a request needs no timer of its own.
-"""
+"""Client timeouts and limits of one server process. One timer checks all connections."""
 
 import asyncio
 import math
@@ -78,10 +75,7 @@ class MonitoredConnection(Protocol):
 
 
 class ConnectionMonitor:
-    """Enforces `ClientLimits` on all connections of a process.
-
-    ``count`` receives the name of each limit that closed a connection; ``now`` is a monotonic clock, in seconds.
-    """
+    """Enforces `ClientLimits`; ``count`` receives the name of each limit that closed a connection."""
 
     def __init__(
         self,

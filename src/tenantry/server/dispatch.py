@@ -1,7 +1,4 @@
-"""The dispatcher: every request enters here.
-
-It assigns the request id, answers hot routes itself, passes the rest to Litestar within a deadline, and counts.
-"""
+"""The dispatcher: every request enters here, and goes to a hot route or to Litestar."""
 
 import asyncio
 import logging

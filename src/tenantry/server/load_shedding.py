@@ -1,7 +1,4 @@
-"""Load shedding: while a process is overloaded, new requests get 503 as soon as their first bytes arrive.
-
-The response costs a fraction of a normal one: the request reaches neither parser, framework nor database.
-"""
+"""Load shedding: while a process is overloaded, new requests get 503 before they are parsed."""
 
 import re
 from typing import Any, Final

@@ -10,10 +10,7 @@ from tenantry.server.metrics import Metrics
 OVERLOAD_DETECTOR: Final = "tenantry.overload_detector"
 """Key of the process's `OverloadDetector` in the ASGI lifespan state."""
 MAX_WAIT: Final = 0.2
-"""Expected seconds of waiting from which a request is shed.
-
-503 responses take capacity too: requests accepted before them may wait several times as long.
-"""
+"""Expected seconds of waiting from which a request is shed."""
 MIN_CONCURRENT: Final = 256  # concurrent requests that are always accepted: as many as share one transaction
 INITIAL_CONCURRENT: Final = 1024  # concurrent requests that are accepted before the throughput is known
 

@@ -1,7 +1,4 @@
-"""Rate limits over HTTP: headers, the admission of requests, and the throttle of anonymous clients.
-
-Headers: draft-ietf-httpapi-ratelimit-headers-10.
-"""
+"""Rate limits over HTTP (draft-ietf-httpapi-ratelimit-headers-10), and the throttle of anonymous clients."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -31,21 +28,14 @@ def is_anonymous(scope: Scope) -> bool:
 
 
 def anonymous_throttle() -> Throttle:
-    """Make the throttle of refusals of anonymous requests.
-
-    Refused credentials have a separate one (`FailedAuthenticationThrottle`), so that a flood of one kind does not
-    delay the other.
-    """
+    """Make the throttle of anonymous refusals; refused credentials have another one."""
     return Throttle(PER_SECOND, burst=BURST, longest=LONGEST)
 
 
 async def admit(
     admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None], window: Window | None = None
 ) -> Admitted:
-    """Authenticate and count a request, and store the caller and its rate limit status in the scope.
-
-    Raises the errors of `Admission.admit`.
-    """
+    """Authenticate and count a request; store caller and status in the scope. Raises as `Admission.admit`."""
     client = scope.get("client")
 
     def note(caller: Principal) -> None:

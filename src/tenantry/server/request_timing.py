@@ -8,10 +8,7 @@ from tenantry.server.asgi_types import Receive
 
 
 class TimedReceive:
-    """An ASGI ``receive`` that measures how long the application has waited for the client.
-
-    If the client disconnects before the request is complete, it cancels the application.
-    """
+    """An ASGI ``receive`` that measures waits for the client, and cancels the application if it disconnects early."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

@@ -1,7 +1,4 @@
-"""Alembic's entry point; `tenantry.db.migrate` hands it the connection.
-
-Each migration is a transaction, so that one may build an index outside of any (`autocommit_block`).
-"""
+"""Alembic's entry point. Each migration is a transaction, so that one may use `autocommit_block`."""
 
 from alembic import context
 

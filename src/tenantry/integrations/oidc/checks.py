@@ -1,7 +1,4 @@
-"""The checks of a token, by the rules of RFC 8725 and RFC 9068.
-
-`TokenVerifier.verify` requires all of them; `TokenVerifier.explain` shows for each what the token said.
-"""
+"""The checks of a token, by the rules of RFC 8725 and RFC 9068, for `TokenVerifier`."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""The trusted identity provider, and the claims of its tokens.
-
-JWT (RFC 7519) in JWS compact form (RFC 7515).
-"""
+"""The trusted identity provider, and its tokens' claims: JWT (RFC 7519) in JWS compact form (RFC 7515)."""
 
 import json
 import re

@@ -43,10 +43,7 @@ def is_secure(url: str, *, allow_http: bool = False) -> bool:
 async def fetch(
     client: httpx2.AsyncClient, url: str, *, allow_http: bool, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """GET ``url`` and return the body of a 200 response: at most 256 KiB, not compressed, no redirects.
-
-    The caller sets a timeout. Raises `FetchError` and the client's errors.
-    """
+    """GET ``url``; return the body of a 200 response of at most 256 KiB. Raises `FetchError` and client errors."""
     status, body = await _request(client, "GET", url, headers or {}, allow_http=allow_http)
     if status != httpx2.codes.OK:
         raise FetchError(f"answered {status}")

@@ -105,10 +105,7 @@ class UserInfo:
         self._timeout = timeout
 
     async def userinfo_email(self, access_token: str, subject: str) -> str | None:
-        """Return the verified e-mail address of ``subject``, whose verified token this is.
-
-        None if the provider has none, is away, answers for another subject, or has no secure endpoint.
-        """
+        """Return the verified e-mail address of ``subject``, whose verified token this is, if it is available."""
         endpoint = self._keys.metadata.userinfo_endpoint if self._keys.metadata else None
         if endpoint is None:
             return None
@@ -192,10 +189,7 @@ class SignIn:
             self._redemptions -= 1
 
     async def finish(self, pending: PendingSignIn, parameters: Mapping[str, str]) -> SignedInUser:
-        """Return the user, given the parameters with which the provider redirected the browser.
-
-        Raises `InteractionRequiredError`, `SignInFailedError` and `AuthUnavailableError`.
-        """
+        """Return the user. Raises `InteractionRequiredError`, `SignInFailedError` and `AuthUnavailableError`."""
         metadata = await self._metadata()
         code = _code(parameters, pending, metadata)
         tokens = await self._redeem(metadata, code, pending)

@@ -51,11 +51,7 @@ class VerifiedToken(msgspec.Struct, frozen=True):
 
 
 class VerifiedTokenCache:
-    """The tokens verified most recently, by the digest of the whole token; bounded in number and bytes.
-
-    An entry says that this key made the signature and that the checks of the token alone passed. Whether the key is
-    still published and the token is valid now must be checked each time.
-    """
+    """The tokens verified most recently, by digest, bounded in number and bytes. Check key and times again."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
@@ -96,10 +92,7 @@ def token_digest(token: str) -> bytes:
 
 
 class TokenVerifier:
-    """Verifies the access tokens of one identity provider.
-
-    For a cached token it checks the times, and that the key is still published, but not the signature again.
-    """
+    """Verifies an identity provider's access tokens. It verifies the signature of a cached token only once."""
 
     def __init__(
         self, config: OidcConfig, keys: KeySet, *, clock: Clock = system_clock, cache: VerifiedTokenCache | None = None
