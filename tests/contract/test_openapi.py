@@ -1,4 +1,4 @@
-"""The OpenAPI document, compared with the one that was last agreed to: a change of it is a change of the interface.
+"""The OpenAPI document, compared with the agreed one: a difference changes the interface.
 
 To agree to a change: ``.venv/bin/python -m tests.contract.test_openapi`` writes the document anew; read the difference
 before you commit it.

@@ -1,4 +1,4 @@
-"""The service does what its OpenAPI document says, as far as a thousand made-up requests can tell.
+"""The service conforms to its OpenAPI document under a thousand generated requests.
 
 These are the examples of the document, and for each parameter and field the values within and beyond its bounds.
 `tests/system/test_openapi_fuzzing.py` adds random requests.

@@ -1,4 +1,4 @@
-"""How the simulator delivers events, well and badly."""
+"""How the simulator delivers events, correctly and with faults."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""The simulator's pages for buyers, and what people control it by; without script, so forms are all there is."""
+"""The simulator's pages for buyers and its controls, without script: forms only."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""A rate limit over two processes: a flood of requests, far more of them than may get through."""
+"""A rate limit over two processes under a flood of requests."""
 
 import asyncio
 import time

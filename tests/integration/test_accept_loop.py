@@ -1,4 +1,4 @@
-"""Taking in new connections."""
+"""The accept loop."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Changing and rotating API keys."""
+"""Change and rotate API keys."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Making, reading and revoking API keys."""
+"""Create, read and revoke API keys."""
 
 from datetime import UTC, datetime, timedelta
 

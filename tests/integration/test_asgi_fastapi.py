@@ -1,4 +1,4 @@
-"""FastAPI routes that say which scope they need: in the code, in their answers, and in the OpenAPI document."""
+"""FastAPI routes with required scopes: in the code, in their answers, and in the OpenAPI document."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

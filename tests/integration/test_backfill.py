@@ -1,4 +1,4 @@
-"""Events that never came in, fetched from the provider's list: the state and the mails are as if they had come."""
+"""Missed events, fetched from the provider's list: state and mails are as if they had been delivered."""
 
 import logging
 from collections.abc import AsyncIterator

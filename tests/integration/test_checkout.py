@@ -1,4 +1,4 @@
-"""Sending a tenant to the payment provider's pages."""
+"""Checkout and portal sessions at the payment provider."""
 
 import asyncio
 from collections.abc import AsyncIterator

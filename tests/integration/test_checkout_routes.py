@@ -1,4 +1,4 @@
-"""The routes that send people to the payment provider."""
+"""The routes for checkout and portal sessions."""
 
 from collections.abc import AsyncIterator
 from typing import Final

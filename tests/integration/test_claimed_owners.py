@@ -1,4 +1,4 @@
-"""Owners by claim: only a membership that an OWNER or the operator wrote lowers or refuses them."""
+"""Owners by claim: only an OWNER or the operator can lower or remove them."""
 
 import psycopg
 import pytest

@@ -1,4 +1,4 @@
-"""Two processes on one database, one of them with a clock that is a day off: what is ended stays ended for both."""
+"""Two processes on one database, one with a clock that is a day off: revocations and expiries hold for both."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

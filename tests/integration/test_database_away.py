@@ -1,4 +1,4 @@
-"""Without its database the service answers 503: never 401, never a way in, never a wait without end."""
+"""Without its database the service answers 503: never 401, never success, never a hang."""
 
 import asyncio
 from collections.abc import AsyncIterator

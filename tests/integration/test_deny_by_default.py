@@ -1,4 +1,4 @@
-"""Every route asks for a credential, but for the few that are named here."""
+"""Every route requires a credential, except the few listed here."""
 
 from collections.abc import Iterator
 from typing import Final, cast

@@ -1,4 +1,4 @@
-"""The checks of billing: what they find in the ledger and the tenants' records, and the remedy."""
+"""The checks of billing: their findings in the ledger and the tenants' records, and the remedies."""
 
 import itertools
 from collections.abc import Iterator, Sequence

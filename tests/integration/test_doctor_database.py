@@ -1,4 +1,4 @@
-"""The checks of settings and database: what they find, the remedy, and what they never show."""
+"""The checks of settings and database: their findings, remedies, and secrets that they never show."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Explaining a tenant's state: its entries in the order of the fold, and whether the state is theirs."""
+"""Explain a tenant's state: its entries in the order of the fold, compared with the stored state."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime

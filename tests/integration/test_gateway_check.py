@@ -1,4 +1,4 @@
-"""The check for gateways: may this request pass?"""
+"""The authorization check for gateways."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Liveness, readiness, metrics."""
+"""Liveness, readiness and metrics."""
 
 import re
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The hot routes answer as Litestar's do: the list of projects has a twin behind a slash at the end."""
+"""The hot routes answer like Litestar's: the list of projects is also a Litestar route, with a trailing slash."""
 
 import re
 from collections.abc import Mapping

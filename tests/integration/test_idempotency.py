@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: a request is carried out once, however often it is sent."""
+"""`Idempotency-Key`: a repeated request takes effect once."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The provider's keys: fetched over real HTTP, kept while it is away, never asked for too often."""
+"""The provider's keys: fetched over HTTP, kept during outages, and fetched at a bounded rate."""
 
 import asyncio
 import contextlib

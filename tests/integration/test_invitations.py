@@ -1,4 +1,4 @@
-"""Consent: a membership that another user creates is an invitation until its user accepts it."""
+"""Consent: a membership created by another user is an invitation until its user accepts it."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Delivering one notification: what is sent, and what is recorded."""
+"""Delivery of one notification: the mail and its record."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The way of a mail from the transaction that asked for it to the mail server, whatever happens in between."""
+"""A mail's path from its transaction to the mail server, with failures on the way."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Handing mails to a mail server, and to servers that misbehave."""
+"""Delivery of mails to mail servers, including misbehaving ones."""
 
 import asyncio
 import logging

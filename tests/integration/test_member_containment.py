@@ -1,4 +1,4 @@
-"""No caller gives, raises or removes more than it may, and no tenant loses its owner by accident."""
+"""No caller grants, raises or removes more than it may, and no tenant loses its last owner by accident."""
 
 import asyncio
 from typing import Final

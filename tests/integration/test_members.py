@@ -1,4 +1,4 @@
-"""Members over the API: adding, listing, changing, removing, taking back."""
+"""Members over the API: add, list, change, remove, and add again."""
 
 import psycopg
 import pytest

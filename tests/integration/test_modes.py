@@ -1,4 +1,4 @@
-"""Live and test mode are two worlds, but for tenants and billing."""
+"""Live and test mode are separate, except for tenants and billing."""
 
 import pytest
 

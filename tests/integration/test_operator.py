@@ -1,4 +1,4 @@
-"""The operator's calls: a team's own backend sets, ends and exports tenants."""
+"""The operator's routes: a team's backend creates, changes, ends and exports tenants."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Lists: a page at a time, the newest first, nothing twice and nothing left out."""
+"""Lists: pages in order, newest first, without duplicates or gaps."""
 
 from tests.support.service import KEYS, PROJECTS, TENANTS, Caller, Service, refusal
 

@@ -1,4 +1,4 @@
-"""Putting another pepper in front: no key ends, and it is known when the old one may go."""
+"""Pepper rotation: every key keeps working, and doctor reports when the old pepper is unused."""
 
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple

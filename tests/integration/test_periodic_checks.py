@@ -1,4 +1,4 @@
-"""The checks that the worker runs by itself: comparing tenants with the provider, and looking for silent ones."""
+"""The worker's scheduled checks: reconciliation with the provider, and stale tenants."""
 
 import asyncio
 from datetime import timedelta

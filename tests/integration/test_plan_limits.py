@@ -1,4 +1,4 @@
-"""What a plan allows is never exceeded, however many ask at once."""
+"""A plan's limits hold under concurrent requests."""
 
 import asyncio
 from collections import Counter

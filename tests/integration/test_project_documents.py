@@ -1,4 +1,4 @@
-"""The form in which the database keeps projects for the list, against the one that the API makes of their values."""
+"""The JSON of projects that the database generates, compared with the API's JSON."""
 
 from datetime import UTC, datetime, timedelta
 

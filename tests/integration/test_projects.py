@@ -1,4 +1,4 @@
-"""Projects: making, reading, changing, deleting."""
+"""Create, read, change and delete projects."""
 
 import pytest
 

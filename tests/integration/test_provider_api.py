@@ -1,4 +1,4 @@
-"""Calling the payment provider's API, and the answers that it may give."""
+"""Requests to the payment provider's API, and its possible answers."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The connections to the payment provider's API: kept, shared, replaced and closed."""
+"""Connections to the payment provider's API: reused, shared, replaced and closed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

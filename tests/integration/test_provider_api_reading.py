@@ -1,4 +1,4 @@
-"""Reading the payment provider's subscriptions and events through its API."""
+"""Read the payment provider's subscriptions and events through its API."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Rate limits, as callers meet them: what is counted, what is refused, and what the headers say."""
+"""Rate limits over HTTP: counted requests, rejections and headers."""
 
 import asyncio
 from collections import Counter

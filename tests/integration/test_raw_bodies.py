@@ -1,4 +1,4 @@
-"""The raw bodies of events: kept as they came, in little room."""
+"""The raw bodies of events: stored unchanged and compressed."""
 
 import json
 

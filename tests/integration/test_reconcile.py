@@ -1,4 +1,4 @@
-"""Comparing tenants with the provider: what was lost is found, named and repaired, and stays repaired."""
+"""Reconciliation with the provider: drift is found, reported and repaired permanently."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final

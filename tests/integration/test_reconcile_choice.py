@@ -1,4 +1,4 @@
-"""Which tenants are compared with the provider, and which of its subscriptions counts."""
+"""Which tenants are reconciled, and which of the provider's subscriptions counts."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Many tenants of whose events one in twenty is lost; a thousand of them are in `tests/system`."""
+"""Reconciliation of many tenants that lost one event in twenty; `tests/system` has a thousand tenants."""
 
 from tests.support import figures
 from tests.support.drift import drift_is_repaired

@@ -1,4 +1,4 @@
-"""Comparisons at the same time as each other, and as the events that come in."""
+"""Reconciliation concurrent with itself and with incoming events."""
 
 import asyncio
 import random

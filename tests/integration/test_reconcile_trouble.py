@@ -1,4 +1,4 @@
-"""A provider that fails, refuses or does not know, and tenants that change while it is asked."""
+"""Reconciliation with a failing provider, and with tenants that change meanwhile."""
 
 import asyncio
 import logging

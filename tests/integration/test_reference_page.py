@@ -1,4 +1,4 @@
-"""The API reference, and the OpenAPI document that it is made from."""
+"""The API reference, generated from the OpenAPI document."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Replay: tenants folded again from the ledger, what differs found and set right, and nothing else done."""
+"""Replay: tenants are folded again from the ledger; differences are found and repaired, without side effects."""
 
 import asyncio
 from datetime import UTC, datetime

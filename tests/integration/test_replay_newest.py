@@ -1,4 +1,4 @@
-"""Replay of a ledger's newest events alone: as good as of all of them, or none."""
+"""Replay of a ledger's newest events: equal to a full replay, or refused."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Bodies that are not what a route takes."""
+"""Invalid request bodies."""
 
 from collections.abc import AsyncIterator
 

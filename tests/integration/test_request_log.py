@@ -1,4 +1,4 @@
-"""The line that each request has in the log, where that is wanted."""
+"""The request log."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Header fields that keep every answer from being kept, framed, or taken for what it is not."""
+"""Security headers: no caching, no frames, no sniffing."""
 
 from collections.abc import Iterator
 from typing import Final, cast

@@ -1,4 +1,4 @@
-"""One table of callers, and what each is answered: by the service, by the middleware, and by a FastAPI route.
+"""One table of callers with expected answers, for the service, the middleware, and a FastAPI route.
 
 Statuses, codes, headers and words are those of the service wherever a request comes in. The service is asked the whole
 table; the middleware and FastAPI, which share its authenticator, are asked the `EVERYWHERE` rows of it: at least one

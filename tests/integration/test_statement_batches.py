@@ -1,4 +1,4 @@
-"""Statements that are sent together."""
+"""Pipelined statements."""
 
 import asyncio
 from collections.abc import AsyncIterator

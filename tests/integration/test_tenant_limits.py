@@ -1,4 +1,4 @@
-"""How many tenants one user makes, and one tenant's members, and that neither slows anybody else down."""
+"""Limits on a user's tenants and a tenant's members, which do not slow down others."""
 
 import asyncio
 from collections import Counter

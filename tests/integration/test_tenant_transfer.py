@@ -1,4 +1,4 @@
-"""Handing a tenant over to another owner."""
+"""Transfer of a tenant to another owner."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tenants as their own people meet them."""
+"""Tenants over the API, for their users."""
 
 import json
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Times are answered in UTC, wherever the database thinks it is."""
+"""Answers have times in UTC, whatever the database's time zone."""
 
 import re
 

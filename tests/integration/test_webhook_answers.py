@@ -1,4 +1,4 @@
-"""What the webhook endpoint answers, case by case (CONTRACT 6)."""
+"""The webhook endpoint's answers, case by case (CONTRACT 6)."""
 
 import logging
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the five events do to a tenant, read back over the API (SPEC 3 and 6, CONTRACT 6)."""
+"""The effect of the five events on a tenant, read over the API (SPEC 3 and 6, CONTRACT 6)."""
 
 import asyncio
 import itertools

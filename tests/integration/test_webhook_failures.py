@@ -1,4 +1,4 @@
-"""When handling fails: an event that cannot be stored, and a database that goes away."""
+"""Failed handling: an event that cannot be stored, and an unavailable database."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Events that the settings leave out, thin events, and events dated into the future."""
+"""Events that the settings exclude, thin events, and future-dated events."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Invalid events: they leave their id to a valid delivery, and take their place once they can be read."""
+"""Invalid events: a valid delivery with the same id replaces them, and replay applies them once they decode."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Events that come late, in the database: folded from as little history as is enough."""
+"""Late events in the database: folded from the shortest sufficient history."""
 
 import random
 from collections.abc import Sequence

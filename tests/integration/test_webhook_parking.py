@@ -1,4 +1,4 @@
-"""Events whose tenant or customer is not known yet: they wait, and take their place as soon as it is (CONTRACT 6)."""
+"""Parked events: they wait for their tenant or customer and are then applied in order (CONTRACT 6)."""
 
 from collections.abc import AsyncIterator
 

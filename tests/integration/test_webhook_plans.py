@@ -1,4 +1,4 @@
-"""How the webhook's statements find their rows, however few there are when their plans are made."""
+"""Query plans of the webhook's statements: they use indexes even if planned on empty tables."""
 
 from collections.abc import AsyncIterator, Sequence
 from copy import copy

@@ -1,4 +1,4 @@
-"""Two of everything: connections and service instances that meet on the same tenants and customers."""
+"""Races of connections and service instances on the same tenants and customers."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Laws of what comes in from outside: signatures and event bodies."""
+"""Laws of untrusted input: signatures and event bodies."""
 
 import json
 from contextlib import suppress

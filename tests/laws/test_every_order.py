@@ -1,4 +1,4 @@
-"""The law of billing: whatever the order of delivery, a tenant ends where the provider's truth is."""
+"""The law of billing: every order of delivery ends in the provider's state."""
 
 import random
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""What must hold of every parser that meets bytes from outside: for what was once found, and some thousand more.
+"""The fuzz targets without a fuzzer: earlier findings and some thousand mutations.
 
-`bench.fuzz` looks for more of it, for as long as it is let.
+`bench.fuzz` runs them with a coverage-guided fuzzer.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Containment: whatever keys do to keys, none comes to hold more than one of the keys that people made."""
+"""Containment: keys that change keys never gain more rights than the first keys had."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Members, through the real service on a real database: whatever is asked for by whomever, in any order."""
+"""Members, through the real service on a real database: random requests of random callers in any order."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What axe-core, the npm package, finds wrong with a page in a browser."""
+"""Accessibility violations of a page in a browser, found by axe-core."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What people write instead: the same `apply` for each arrival, by a rule that needs no ledger."""
+"""Usual alternatives: rules without a ledger, behind the same `apply`."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""The provider's side of the running service: events go in, tenants, ledger and notifications are read back."""
+"""The provider's side of the running service: send events; read tenants, ledger and notifications."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Histories whose events come in bursts: many within one second, of several subscriptions and their invoices."""
+"""Histories with bursts: many events of one second, of several subscriptions and their invoices."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence

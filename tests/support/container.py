@@ -1,4 +1,4 @@
-"""The image of examples/container, really built by Buildah, and run: without the network of a registry.
+"""The image of examples/container, built by Buildah and run without a registry.
 
 The base image is not available here, so the local Python replaces it; and what pip installs
 comes from a folder. The build steps are the Containerfile's own. It needs root and Buildah, and is required

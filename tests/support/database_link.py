@@ -1,4 +1,4 @@
-"""A way to the database that can be cut, or blocked, and opened again."""
+"""A proxy to the database that can be cut, blocked and restored."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Many tenants of whose events one in twenty is lost: the drifted ones are found, repaired, and found no more."""
+"""Many tenants that lost one event in twenty: reconciliation finds and repairs each one once."""
 
 import random
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Figures that tests find out, for the end of pytest's report.
+"""Figures from tests, for the end of pytest's report.
 
 They travel as properties of the test's report, so that they arrive from the processes of pytest-xdist too.
 """

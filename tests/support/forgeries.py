@@ -1,4 +1,4 @@
-"""Tokens that must be refused: one table, each with the one reason why, so that no check can hide behind another.
+"""Forged tokens in one table, each with exactly one defect, so that each check is tested by itself.
 
 The same rows go through the verifier, where the reason shows, and through the whole service, where it must not.
 """

@@ -1,4 +1,4 @@
-"""What happens to subscribers, as the provider tells it: raw events in both API shapes, and what is true in the end.
+"""Histories of subscribers as the provider's raw events in both API shapes, and their final state.
 
 The truth of each history is written down here, not computed: it is what the provider's dashboard would show.
 """

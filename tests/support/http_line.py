@@ -1,4 +1,4 @@
-"""HTTP by hand: what no client library sends, and what none shows."""
+"""Raw HTTP: requests that no client library sends, and details that none shows."""
 
 import asyncio
 import contextlib

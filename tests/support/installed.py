@@ -1,4 +1,4 @@
-"""The service installed as a release is: from wheels, away from the sources."""
+"""The service installed from wheels, without the sources."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""One tenant's ledger in memory, kept as the service keeps it in the database."""
+"""One tenant's ledger in memory, like the service's in the database."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

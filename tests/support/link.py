@@ -1,4 +1,4 @@
-"""A way from one program to another that can be cut, or blocked, and opened again."""
+"""A proxy between two programs that can be cut, blocked and restored."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Members of a tenant, as its people manage them over the API."""
+"""Members of a tenant over the API."""
 
 from typing import Final
 

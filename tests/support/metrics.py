@@ -1,4 +1,4 @@
-"""Reading what `/metrics` says, and what is written about it."""
+"""Read the metrics and their documentation."""
 
 import re
 from collections.abc import Container, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What a migration does to a schema that the release before still works with (docs/decisions/0031)."""
+"""The effect of a migration on a schema that the previous release still uses (docs/decisions/0031)."""
 
 import re
 import shutil

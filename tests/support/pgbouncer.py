@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode, really running, in front of the tests' PostgreSQL.
+"""A running PgBouncer in transaction mode, in front of the tests' PostgreSQL.
 
 With ``TENANTRY_TEST_PGBOUNCER=1`` all tests that run the service in their own process have it in between.
 """

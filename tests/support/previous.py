@@ -1,4 +1,4 @@
-"""The release before the next one, kept as a whole: tests run it on the schema of the next one.
+"""The archive of the previous release: tests run it on the next release's schema.
 
 It is kept in the repository because a checkout need not have the history. Make it anew with the first migration
 after a release: ``python -m tests.support.previous COMMIT`` takes the service's files of that commit, without the

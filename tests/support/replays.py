@@ -1,4 +1,4 @@
-"""Replaying ledgers, and tenants whose ledger or state is not as it should be."""
+"""Replay of ledgers, and tenants with a damaged ledger or state."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""What the whole suite needs and a user's machine may lack.
+"""Programs that the whole suite needs and a user's machine may lack.
 
 A test without it is skipped there, with a message that says what to install. With ``TENANTRY_TESTS_REQUIRE_ALL=1``, as
 in CI, it fails.

@@ -1,4 +1,4 @@
-"""What the routes of the service say of themselves."""
+"""The declared properties of the service's routes."""
 
 from typing import Final, cast
 

@@ -1,4 +1,4 @@
-"""Two tenants with a row in every table that holds tenants' data, for tests of who may see which."""
+"""Two tenants with a row in every tenant table, for tests of isolation."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Looking for secrets in whatever a run has left behind, in every way in which they may be written."""
+"""Search a run's output for secrets, in every encoding."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The whole service with its people: an operator, tenants with an OWNER key each, users with tokens."""
+"""The whole service with callers: an operator, tenants with an OWNER key each, users with tokens."""
 
 import itertools
 from collections.abc import AsyncIterator, Mapping

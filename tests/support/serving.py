@@ -1,4 +1,4 @@
-"""An application at an address: served by uvicorn, in the test's own event loop."""
+"""An application served by uvicorn in the test's event loop."""
 
 import asyncio
 import socket

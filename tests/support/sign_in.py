@@ -1,4 +1,4 @@
-"""Signing in at the development identity provider, as a browser and a client do."""
+"""Sign in at the development identity provider, as a browser and as a client."""
 
 import base64
 import contextlib

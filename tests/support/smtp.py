@@ -1,4 +1,4 @@
-"""A real SMTP server, in the test's own event loop, that can be told to misbehave."""
+"""A real SMTP server in the test's event loop, with configurable misbehavior."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""Requests to a process that ends: sent byte by byte, over connections that stay open."""
+"""Requests to a stopping process: sent byte by byte, over persistent connections."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable

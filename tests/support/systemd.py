@@ -1,4 +1,4 @@
-"""systemd, really running: as the first process of separate namespaces, with the units of examples/systemd alone.
+"""A running systemd in separate namespaces, with only the units of examples/systemd.
 
 What is mounted there is seen there alone. It needs root, and is required (`tests.support.required`).
 """

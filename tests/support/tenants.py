@@ -1,4 +1,4 @@
-"""Tenants straight in the database."""
+"""Tenants, written directly to the database."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""The service beside a simulated provider: what happens there, what arrives, and what keeps the two together."""
+"""The service with a simulated provider: its changes, deliveries, and reconciliation."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable

@@ -1,4 +1,4 @@
-"""Everything is lost and restored from a backup: the service goes on, and catches up with the payment provider."""
+"""Everything is lost and restored from a backup: the service continues and catches up with the payment provider."""
 
 import asyncio
 from abc import ABC, abstractmethod

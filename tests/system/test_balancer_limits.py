@@ -1,4 +1,4 @@
-"""What the load balancers of the examples bear of an address that is not one's own."""
+"""Limits that the example load balancers enforce on foreign addresses."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Many events of one second: the samples that `tests/laws` has no time for."""
+"""Many events of one second: samples too slow for `tests/laws`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Live pages that were cut off, in a real browser: what comes again by itself, and what says that it will not."""
+"""Live pages after a lost connection, in a real browser: reconnection, and a message when it is given up."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

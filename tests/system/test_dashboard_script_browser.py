@@ -1,4 +1,4 @@
-"""What script adds to pages, in a real browser: copying, menus, and parts that wait for something."""
+"""Script in pages, in a real browser: copying, menus, and parts that load later."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

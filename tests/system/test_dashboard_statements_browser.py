@@ -1,4 +1,4 @@
-"""What pages say stays true in a real browser: forms that can be sent, notices that end, names from right to left."""
+"""Texts of pages hold in a real browser: valid forms, disappearing notices, right-to-left names."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""A database whose disk is full: what would be written is refused for now, what is only read is answered."""
+"""A database with a full disk: writes are rejected temporarily, reads are answered."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""The law of billing for what `tests/laws` has no time for: the old shape, and the histories of 5,040 orders."""
+"""The law of billing for cases too slow for `tests/laws`: the old shape, and histories with 5,040 orders."""
 
 import pytest
 

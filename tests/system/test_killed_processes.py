@@ -1,4 +1,4 @@
-"""A server process killed in the middle of its work: nothing is half done, and nothing that was done is lost."""
+"""A server process killed during its work: no partial change, and no acknowledged change is lost."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""The service does what its OpenAPI document says, as far as random requests can tell."""
+"""The service conforms to its OpenAPI document under random requests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A thousand tenants of whose events one in twenty is lost, which takes most of a minute of one core."""
+"""Reconciliation of a thousand tenants that lost one event in twenty; takes most of a minute."""
 
 from tests.support import figures
 from tests.support.drift import drift_is_repaired

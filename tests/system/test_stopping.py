@@ -1,4 +1,4 @@
-"""How two processes end together, and requests that never end, which are waited for until a time limit."""
+"""Two processes stop together, and requests that never end delay them up to a limit."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""One release and the next on one database, as they are while services are restarted in turn."""
+"""Two successive releases on one database, as during a rolling restart."""
 
 import asyncio
 import time
