@@ -46,6 +46,17 @@ _HEADERS: Final = {
     "Connection": "close",
 }
 
+_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+CODE_EXPIRED: Final = "The code expired before it was entered. Try again."
+_INTERVAL: Final = 5.0
+_MINUTE: Final = 60
+_SLOWER: Final = 5.0
+_LONGEST_INTERVAL: Final = 60.0
+_OK: Final = 200
+_TOO_MANY: Final = 429
+_SERVER_ERROR: Final = 500
+_TEMPORARY: Final = {"temporarily_unavailable", "server_error"}
+
 Fields = dict[str, str]
 
 
@@ -175,18 +186,6 @@ def _fields(query: str) -> Fields:
     except ValueError:
         return {}
     return dict(pairs) if len({name for name, _ in pairs}) == len(pairs) else {}
-
-
-_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
-CODE_EXPIRED: Final = "The code expired before it was entered. Try again."
-_INTERVAL: Final = 5.0
-_MINUTE: Final = 60
-_SLOWER: Final = 5.0
-_LONGEST_INTERVAL: Final = 60.0
-_OK: Final = 200
-_TOO_MANY: Final = 429
-_SERVER_ERROR: Final = 500
-_TEMPORARY: Final = {"temporarily_unavailable", "server_error"}
 
 
 class DeviceAuthorization(msgspec.Struct, frozen=True):
