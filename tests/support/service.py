@@ -113,7 +113,7 @@ class Service:
         self.conninfo = conninfo
         self.operator = self.caller(OPERATOR_TOKEN)
         self.anonymous = self.caller(None)
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(1000)  # of one length, so that ids sort by age
 
     def caller(self, credential: str | None, **headers: str) -> Caller:
         return Caller(self.client, credential, **headers)

@@ -44,13 +44,13 @@ def in_order(events: Sequence[BillingEvent], before: BillingState, policy: Billi
         return waiting
     second = _SecondOrders(_group(waiting), before, policy)
     group_of = {event.id: number for number, group in enumerate(second.groups) for event in group.events}
-    place, ordered = second.start, list[BillingEvent]()
+    position, ordered = second.start, list[BillingEvent]()
     while waiting:
-        allowed = set(second.next_groups(place))
+        allowed = set(second.next_groups(position))
         first = next((event for event in waiting if group_of[event.id] in allowed), waiting[0])
         waiting.remove(first)
         ordered.append(first)
-        place = second.after(place, group_of[first.id])
+        position = second.after(position, group_of[first.id])
     return ordered
 
 
@@ -76,18 +76,18 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
     if not second.is_searched:
         return False
     ends: set[BillingState] = set()
-    ways = [_Branch(before, second.start)]
-    seen = set(ways)
-    while ways:
-        way = ways.pop()
-        if second.is_complete(way.place):
-            ends.add(msgspec.structs.replace(way.state, others=()))  # other subscriptions do not count
-        for group in second.next_groups(way.place):
+    branches = [_Branch(before, second.start)]
+    seen = set(branches)
+    while branches:
+        branch = branches.pop()
+        if second.is_complete(branch.position):
+            ends.add(msgspec.structs.replace(branch.state, others=()))  # other subscriptions do not count
+        for group in second.next_groups(branch.position):
             event = second.groups[group].events[0]
-            further = _Branch(apply(way.state, event, policy).state, second.after(way.place, group))
+            further = _Branch(apply(branch.state, event, policy).state, second.after(branch.position, group))
             if further not in seen:
                 seen.add(further)
-                ways.append(further)
+                branches.append(further)
         if len(ends) > 1 or len(seen) > _MOST_PARTIAL_ORDERS:
             return False
     return bool(ends)  # none where the payloads contradict each other
@@ -102,7 +102,7 @@ class _Position(NamedTuple):
 
 class _Branch(NamedTuple):
     state: BillingState
-    place: _Position
+    position: _Position
 
 
 class _EventGroup(NamedTuple):
@@ -131,25 +131,25 @@ class _SecondOrders:
     def is_searched(self) -> bool:
         return all(subscription.is_searched for subscription in self._subscriptions)
 
-    def is_complete(self, place: _Position) -> bool:
-        return place.counts == self._end
+    def is_complete(self, position: _Position) -> bool:
+        return position.counts == self._end
 
-    def next_groups(self, place: _Position) -> Iterator[int]:
+    def next_groups(self, position: _Position) -> Iterator[int]:
         """Yield the groups of which an event may come next."""
         for number, group in enumerate(self.groups):
-            if place.counts[number] == self._end[number]:
+            if position.counts[number] == self._end[number]:
                 continue
-            if any(place.counts[other] < count for other, count in group.follows.items()):
+            if any(position.counts[other] < count for other, count in group.follows.items()):
                 continue
             index = self._subscription_of.get(number)
-            if index is None or self._subscriptions[index].allows(place.counts, place.last[index], number):
+            if index is None or self._subscriptions[index].allows(position.counts, position.last[index], number):
                 yield number
 
-    def after(self, place: _Position, number: int) -> _Position:
+    def after(self, position: _Position, number: int) -> _Position:
         """Return the position after one more event of a group."""
         index = self._subscription_of.get(number)
-        last = tuple(number if index == other else known for other, known in enumerate(place.last))
-        return _Position(_one_more(place.counts, number), last)
+        last = tuple(number if index == other else known for other, known in enumerate(position.last))
+        return _Position(_one_more(position.counts, number), last)
 
 
 class _SubscriptionOrders:
@@ -166,7 +166,7 @@ class _SubscriptionOrders:
         self._groups = groups
         events = {number: groups[number].events[0] for number in members}
         self._unlinked = {
-            (last, number): not _claims_no_previous(event)
+            (last, number): _reports_previous(event)
             and not (_follows_known(known, event, policy) if last is None else _replaces(event, events[last]))
             for number, event in events.items()
             for last in (None, *members)
@@ -195,48 +195,45 @@ class _SubscriptionOrders:
         costs: dict[_Progress, int] = {}
         layer, cost = [_Progress((0,) * len(end), None)], 0
         while layer and cost <= _MOST_UNLINKED and not any(step.counts == end for step in costs):
-            dearer: list[_Progress] = []
+            costlier: list[_Progress] = []
             while layer:
                 step = layer.pop()
                 if step in costs:
                     continue
                 costs[step] = cost
                 for further, is_unlinked in self._next_steps(step):
-                    (dearer if is_unlinked else layer).append(further)
+                    (costlier if is_unlinked else layer).append(further)
                 if len(costs) > _MOST_PARTIAL_ORDERS:
                     return None
-            layer, cost = dearer, cost + 1
-        leading = self._on_complete_paths(end, costs)
-        return leading or None
+            layer, cost = costlier, cost + 1
+        return self._on_complete_paths(end, costs) or None
 
     def _fewest_unlinked(self, known: KnownSubscription | None, policy: BillingPolicy) -> int:
         """Return a lower bound: events that replaced one state need as many events, or ``known``, that set it."""
         events = [event for member in self._members for event in self._groups[member].events]
         replaced = Counter(
-            tuple(_before(event, fact) for fact in ev.TRACKED) for event in events if not _claims_no_previous(event)
+            tuple(_before(event, fact) for fact in ev.TRACKED) for event in events if _reports_previous(event)
         )
         replaced.subtract(tuple(getattr(event, fact) for fact in ev.TRACKED) for event in events)
         missing = sum(count for count in replaced.values() if count > 0)
-        return missing - any(
-            not _claims_no_previous(event) and _follows_known(known, event, policy) for event in events
-        )
+        return missing - any(_reports_previous(event) and _follows_known(known, event, policy) for event in events)
 
     def _on_complete_paths(self, end: _Counts, costs: Mapping["_Progress", int]) -> dict["_Progress", int]:
-        leading: dict[_Progress, int] = {}
+        complete: dict[_Progress, int] = {}
         for step in sorted(costs, key=lambda step: sum(step.counts), reverse=True):
             if step.counts == end or any(
-                leading.get(further) == costs[step] + is_unlinked for further, is_unlinked in self._next_steps(step)
+                complete.get(further) == costs[step] + is_unlinked for further, is_unlinked in self._next_steps(step)
             ):
-                leading[step] = costs[step]
-        return leading
+                complete[step] = costs[step]
+        return complete
 
     def _next_steps(self, step: "_Progress") -> Iterator[tuple["_Progress", bool]]:
         """Yield the next partial orders, and whether the event that leads there is unlinked."""
         done = dict(zip(self._members, step.counts, strict=True))
-        for position, number in enumerate(self._members):
+        for index, number in enumerate(self._members):
             group = self._groups[number]
             if done[number] < len(group.events) and all(done.get(other, n) >= n for other, n in group.follows.items()):
-                yield _Progress(_one_more(step.counts, position), number), self._unlinked[step.last, number]
+                yield _Progress(_one_more(step.counts, index), number), self._unlinked[step.last, number]
 
 
 class _Progress(NamedTuple):
@@ -269,9 +266,9 @@ def _effect(event: BillingEvent, invoices: Mapping[str, int], deleted: Collectio
     """Return all facts that state and order depend on; an invoice's only where other events refer to them."""
     if event.type in _SUBSCRIPTION_STATES:
         previous = None if event.previous is None else tuple(sorted(event.previous.items()))
-        asked = event.arrival if event.type == ev.SNAPSHOT else None
+        requested = event.arrival if event.type == ev.SNAPSHOT else None
         facts = tuple(getattr(event, fact) for fact in ev.TRACKED)
-        return event.type, event.subscription_id, event.subscription_created, facts, previous, asked
+        return event.type, event.subscription_id, event.subscription_created, facts, previous, requested
     subscription_id = event.subscription_id if event.subscription_id in deleted else None
     if invoices.get(event.invoice_id or "", 0) > 1:
         return event.type, subscription_id, event.invoice_id, event.attempt_count, event.status
@@ -305,14 +302,12 @@ def _is_paid(event: BillingEvent) -> bool:
 
 
 def _may_prove_order(event: BillingEvent) -> bool:
-    return event.type == ev.SUBSCRIPTION_DELETED or (
-        event.type in _SUBSCRIPTION_STATES and not _claims_no_previous(event)
-    )
+    return event.type == ev.SUBSCRIPTION_DELETED or (event.type in _SUBSCRIPTION_STATES and _reports_previous(event))
 
 
-def _claims_no_previous(event: BillingEvent) -> bool:
-    """Whether the event does not report the values before it; a snapshot replaced nothing."""
-    return event.previous is None and event.type != ev.SNAPSHOT
+def _reports_previous(event: BillingEvent) -> bool:
+    """Whether the event reports the values before it; a snapshot reports that it replaced none."""
+    return event.previous is not None or event.type == ev.SNAPSHOT
 
 
 def _replaces(event: BillingEvent, other: BillingEvent) -> bool:
