@@ -13,7 +13,7 @@ def share_of(limit: int) -> Share:
 
 def wanted_by(share: Share, second: int, demand: int = 1) -> int:
     """What is asked for, granted, and then used up."""
-    taking = share.ask(second, demand)
+    taking = share.request(second, demand)
     assert taking is not None
     share.receive(second, ShareGrant(taking.wanted, taking.wanted, second))
     share.left = 0
@@ -21,7 +21,7 @@ def wanted_by(share: Share, second: int, demand: int = 1) -> int:
 
 
 def test_first_request_is_for_one() -> None:
-    assert share_of(6000).ask(NOW, 1) == ShareRequest("tenant acme", 6000, 1, -SLOTS, 0, 1)
+    assert share_of(6000).request(NOW, 1) == ShareRequest("tenant acme", 6000, 1, -SLOTS, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_used_share_is_prefetched_in_the_next_second() -> None:
     share = share_of(10_000)
     wanted_by(share, NOW, demand=8)
     assert [share.should_prefetch(second) for second in (NOW, NOW + 1, NOW + 2)] == [False, True, False]
-    assert share.ask(NOW + 1, 0) == ShareRequest("tenant acme", 10_000, 10, NOW, 0)
+    assert share.request(NOW + 1, 0) == ShareRequest("tenant acme", 10_000, 10, NOW, 0)
 
 
 def test_unused_share_is_not_prefetched() -> None:
     share = share_of(10_000)
-    share.ask(NOW, 0)
+    share.request(NOW, 0)
     share.receive(NOW, ShareGrant(8, 8, NOW))
     assert not share.should_prefetch(NOW + 1)
 
@@ -68,42 +68,42 @@ def test_share_of_a_small_limit_is_not_prefetched() -> None:
     share = share_of(199)
     wanted_by(share, NOW)
     assert not share.should_prefetch(NOW + 1)
-    assert share.ask(NOW + 1, 0) is None
+    assert share.request(NOW + 1, 0) is None
 
 
 def test_share_is_valid_in_its_second_only() -> None:
     share = share_of(600)
-    share.ask(NOW, 1)
+    share.request(NOW, 1)
     share.receive(NOW, ShareGrant(2, 2, NOW))
     assert [share.is_available(second) for second in (NOW - 1, NOW, NOW + 1)] == [False, True, False]
 
 
 def test_unused_requests_return_with_the_next_request() -> None:
     share = share_of(600)
-    share.ask(NOW, 5)
+    share.request(NOW, 5)
     share.receive(NOW, ShareGrant(5, 5, NOW))
     share.left -= 2
-    assert share.ask(NOW + 1, 1) == ShareRequest("tenant acme", 600, 2, NOW, 3, 1)
+    assert share.request(NOW + 1, 1) == ShareRequest("tenant acme", 600, 2, NOW, 3, 1)
     assert share.unused == 0
 
 
 def test_sufficient_share_needs_no_request() -> None:
     share = share_of(600)
-    share.ask(NOW, 2)
+    share.request(NOW, 2)
     share.receive(NOW, ShareGrant(2, 2, NOW))
-    assert share.ask(NOW, 2) is None
+    assert share.request(NOW, 2) is None
 
 
 def test_only_missing_requests_are_requested() -> None:
     share = share_of(100)
-    share.ask(NOW, 2)
+    share.request(NOW, 2)
     share.receive(NOW, ShareGrant(2, 2, NOW))
-    assert share.ask(NOW, 5) == ShareRequest("tenant acme", 100, 3, NOW, 0, 3)
+    assert share.request(NOW, 5) == ShareRequest("tenant acme", 100, 3, NOW, 0, 3)
 
 
 def test_share_is_exhausted_in_the_second_of_an_empty_grant() -> None:
     share = share_of(600)
-    share.ask(NOW, 3)
+    share.request(NOW, 3)
     share.receive(NOW, ShareGrant(0, 600, NOW - 10))
     assert share.is_exhausted(NOW)
     assert not share.is_exhausted(NOW + 1)
@@ -111,7 +111,7 @@ def test_share_is_exhausted_in_the_second_of_an_empty_grant() -> None:
 
 def test_share_with_the_last_request_is_not_exhausted() -> None:
     share = share_of(600)
-    share.ask(NOW, 1)
+    share.request(NOW, 1)
     share.receive(NOW, ShareGrant(1, 600, NOW - 10))
     assert not share.is_exhausted(NOW)
     share.left -= 1
@@ -125,14 +125,14 @@ def test_limit_of_zero_is_always_exhausted() -> None:
 
 def test_quota_adds_the_share_and_the_free_part() -> None:
     share = share_of(600)
-    share.ask(NOW, 3)
+    share.request(NOW, 3)
     share.receive(NOW, ShareGrant(3, 100, NOW - 20))
     assert share.quota(NOW) == Quota(Policy.TENANT, 600, 503, 41)
 
 
 def test_reset_is_the_end_of_the_oldest_second_in_the_window() -> None:
     share = share_of(600)
-    share.ask(NOW, 1)
+    share.request(NOW, 1)
     share.receive(NOW, ShareGrant(0, 600, NOW))
     assert share.quota(NOW).reset == SLOTS
     share.receive(NOW, ShareGrant(0, 600, NOW - WINDOW))
@@ -141,7 +141,7 @@ def test_reset_is_the_end_of_the_oldest_second_in_the_window() -> None:
 
 def test_raised_limit_ends_exhaustion_at_once() -> None:
     share = share_of(5)
-    share.ask(NOW, 1)
+    share.request(NOW, 1)
     share.receive(NOW, ShareGrant(0, 5, NOW))
     share.set_limit(6)
     assert not share.is_exhausted(NOW)
@@ -149,18 +149,18 @@ def test_raised_limit_ends_exhaustion_at_once() -> None:
 
 def test_lowered_limit_invalidates_the_share() -> None:
     share = share_of(600)
-    share.ask(NOW, 6)
+    share.request(NOW, 6)
     share.receive(NOW, ShareGrant(6, 6, NOW))
     share.set_limit(300)
     assert not share.is_available(NOW)
-    assert share.ask(NOW, 1) == ShareRequest("tenant acme", 300, 2, NOW, 0, 1)
+    assert share.request(NOW, 1) == ShareRequest("tenant acme", 300, 2, NOW, 0, 1)
     share.receive(NOW, ShareGrant(2, 8, NOW))
-    assert share.ask(NOW + 1, 1) == ShareRequest("tenant acme", 300, 1, NOW, 8, 1)
+    assert share.request(NOW + 1, 1) == ShareRequest("tenant acme", 300, 1, NOW, 8, 1)
 
 
 def test_refund_within_its_second_is_valid() -> None:
     share = share_of(600)
-    share.ask(NOW, 1)
+    share.request(NOW, 1)
     share.receive(NOW, ShareGrant(1, 1, NOW))
     share.left -= 1
     share.refund(NOW)
@@ -169,7 +169,7 @@ def test_refund_within_its_second_is_valid() -> None:
 
 def test_refund_after_a_later_grant_stays_counted() -> None:
     share = share_of(600)
-    share.ask(NOW + 1, 1)
+    share.request(NOW + 1, 1)
     share.receive(NOW + 1, ShareGrant(1, 1, NOW))
     share.refund(NOW)
     assert share.left == 1
@@ -187,7 +187,7 @@ def test_new_share_does_not_seem_exhausted() -> None:
 
 def test_released_share_does_not_seem_exhausted() -> None:
     share = share_of(2)
-    share.ask(NOW, 2)
+    share.request(NOW, 2)
     share.receive(NOW, ShareGrant(2, 2, NOW))
     share.left -= 1
     assert not share.seems_exhausted(NOW)
@@ -214,7 +214,7 @@ def test_share_has_expired_before_a_grant_and_after_the_window() -> None:
 
 def test_release_leaves_nothing() -> None:
     share = share_of(600)
-    share.ask(NOW, 2)
+    share.request(NOW, 2)
     share.receive(NOW, ShareGrant(2, 2, NOW))
     assert share.release() == ShareRequest("tenant acme", 600, 0, NOW, 2)
     assert not share.is_available(NOW)

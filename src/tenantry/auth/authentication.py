@@ -49,7 +49,7 @@ Raises `MemberNotActiveError`, `NotFoundError` and `DatabaseUnavailableError`.
 """
 
 
-class TokenVerifier(Protocol):
+class AccessTokenVerifier(Protocol):
     async def verify(self, token: str) -> Claims:
         """Return the claims of a valid access token."""
 
@@ -75,7 +75,7 @@ class Authenticator:
         keys: Lane,
         users: Lane,
         peppers: Sequence[Pepper],
-        tokens: TokenVerifier | None,
+        tokens: AccessTokenVerifier | None,
         clock: Clock,
         key_used: Callable[[str, KeyUse], None] = lambda _key_id, _use: None,
         owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,

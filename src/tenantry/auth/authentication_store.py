@@ -83,9 +83,9 @@ def _page(org_id: str, mode: str) -> str:
     return f"""ARRAY(SELECT p.document
                FROM projects p
               WHERE p.org_id = {org_id} AND p.mode = {mode}
-                AND (p.created_at, p.id) < (coalesce(asked.after_at, 'infinity'), coalesce(asked.after_id, ''))
+                AND (p.created_at, p.id) < (coalesce(query.after_at, 'infinity'), coalesce(query.after_id, ''))
               ORDER BY p.created_at DESC, p.id DESC
-              LIMIT asked.most)"""  # noqa: S608  # our own columns
+              LIMIT query.most)"""  # noqa: S608  # our own columns
 
 
 _NO_PAGE: Final = "'{}'::text[]"
@@ -94,12 +94,12 @@ _NO_PAGE: Final = "'{}'::text[]"
 def _keys(page: str) -> Statement:
     return Statement(
         f"""
-SELECT asked.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at, k.revoked_at,
+SELECT query.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at, k.revoked_at,
        t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL, k.digest,
        CASE WHEN k.last_used_at > $6 - interval '1 minute' THEN coalesce(k.last_used_address, '') END,
        {page}
-  FROM unnest($1, $2, $3, $4, $5) AS asked (number, digest, most, after_at, after_id)
-  JOIN api_keys k ON k.digest = asked.digest
+  FROM unnest($1, $2, $3, $4, $5) AS query (number, digest, most, after_at, after_id)
+  JOIN api_keys k ON k.digest = query.digest
   JOIN tenants t ON t.id = k.org_id
 """,  # noqa: S608  # our own columns
         BIGINTS, BLOBS, BIGINTS, MOMENTS, TEXTS, MOMENT,
@@ -108,7 +108,7 @@ SELECT asked.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires
 
 _ACCESS: Final = f"""t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
        m.role, m.removed_at IS NOT NULL, coalesce(m.invited, false), {BINDS_OWNER.format(row="m")},
-       CASE WHEN t.owner_id <> asked.subject THEN NULL
+       CASE WHEN t.owner_id <> query.subject THEN NULL
             WHEN t.verified_email <> t.owner_email THEN t.verified_email
             WHEN t.owner_email_follows THEN t.owner_email END"""
 
@@ -117,11 +117,11 @@ def _named_tenants(page: str) -> Statement:
     """Read the requested tenants, with or without a membership."""
     return Statement(
         f"""
-SELECT asked.number, {_ACCESS},
+SELECT query.number, {_ACCESS},
        {page}
-  FROM unnest($1, $2, $3, $4, $5, $6, $7) AS asked (number, issuer, subject, org_id, most, after_at, after_id)
-  LEFT JOIN memberships m ON m.issuer = asked.issuer AND m.subject = asked.subject AND m.tenant_id = asked.org_id
-  JOIN tenants t ON t.id = asked.org_id
+  FROM unnest($1, $2, $3, $4, $5, $6, $7) AS query (number, issuer, subject, org_id, most, after_at, after_id)
+  LEFT JOIN memberships m ON m.issuer = query.issuer AND m.subject = query.subject AND m.tenant_id = query.org_id
+  JOIN tenants t ON t.id = query.org_id
 """,  # noqa: S608  # our own columns
         BIGINTS, TEXTS, TEXTS, TEXTS, BIGINTS, MOMENTS, TEXTS,
     )  # fmt: skip
@@ -131,14 +131,14 @@ def _only_tenants(page: str) -> Statement:
     """Read the tenants of users who name none: at most two, because only the single tenant of a user is a default."""
     return Statement(
         f"""
-SELECT asked.number, own.*,
-       CASE WHEN count(*) OVER (PARTITION BY asked.number) = 1 THEN {page} END
-  FROM unnest($1, $2, $3, $4, $5, $6) AS asked (number, issuer, subject, most, after_at, after_id)
+SELECT query.number, own.*,
+       CASE WHEN count(*) OVER (PARTITION BY query.number) = 1 THEN {page} END
+  FROM unnest($1, $2, $3, $4, $5, $6) AS query (number, issuer, subject, most, after_at, after_id)
  CROSS JOIN LATERAL (
        SELECT {_ACCESS}
          FROM memberships m
          JOIN tenants t ON t.id = m.tenant_id
-        WHERE m.issuer = asked.issuer AND m.subject = asked.subject AND m.removed_at IS NULL AND NOT m.invited
+        WHERE m.issuer = query.issuer AND m.subject = query.subject AND m.removed_at IS NULL AND NOT m.invited
           AND t.deleted_at IS NULL
         LIMIT 2) own (org_id, plan, subscription_status, suspended, deleted, role, removed, invited, binds_owner,
                       owner_email)
@@ -159,11 +159,11 @@ ONLY_TENANTS_WITH_PAGES: Final = _only_tenants(_page("own.org_id", "'live'"))
 async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: datetime) -> list[KeyRow | None]:
     """Find the key of each secret."""
     found: list[KeyRow | None] = [None] * len(queries)
-    asked = [
+    batch = [
         (number, digest, *_bounds(query.window)) for number, query in enumerate(queries) for digest in query.digests
     ]
     statement = KEYS_WITH_PAGES if any(query.window for query in queries) else KEYS
-    [rows] = await connection.run_batch(statement(*zip(*asked, strict=True), now))
+    [rows] = await connection.run_batch(statement(*zip(*batch, strict=True), now))
     for number, *key in rows:
         found[number] = KeyRow(*key)
     return found

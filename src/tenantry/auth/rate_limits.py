@@ -208,17 +208,17 @@ class RateLimiter:
         demand = Counter(share for entry in entries for share in entry.shares if entry.number)
         if demand:
             demand.update(dict.fromkeys(self._next_prefetched(second), 0))
-        asked = {share: request for share, number in demand.items() if (request := share.ask(second, number))}
+        requests = {share: request for share, number in demand.items() if (request := share.request(second, number))}
         for entry in entries:
             if not entry.number:
-                asked |= {share: share.release() for share in entry.shares if share not in demand}
-        if asked:
-            users = list(asked)
-            _retain(users)
+                requests |= {share: share.release() for share in entry.shares if share not in demand}
+        if requests:
+            shares = list(requests)
+            _retain(shares)
             try:
-                await self._ask(asked, second)
+                await self._send_requests(requests, second)
             finally:
-                self._release(users)
+                self._release(shares)
         for entry in entries:
             entry.second = second
             entry.accepted = entry.number > 0 and _take(entry.shares, second)
@@ -232,10 +232,10 @@ class RateLimiter:
         ahead = [self._to_prefetch.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._to_prefetch)))]
         return [share for share in ahead if share.should_prefetch(second)]
 
-    async def _ask(self, asked: dict[Share, ShareRequest], second: int) -> None:
+    async def _send_requests(self, requests: dict[Share, ShareRequest], second: int) -> None:
         async with self._lane.use() as connection:
-            granted = await store.take(connection, list(asked.values()), second)
-        for share, request in asked.items():
+            granted = await store.take(connection, list(requests.values()), second)
+        for share, request in requests.items():
             if request.wanted:
                 if share.second != second:
                     self._recent.append((second, share))

@@ -13,21 +13,20 @@ SESSION: Final = r"-c synchronous_commit=off -c default_transaction_isolation=re
 # A separate statement, because a statement sees only what was committed before it began. The lock's name is not the
 # subject, which changes of the tenant lock for as long as a lost standby lets them wait.
 LOCK_SUBJECTS: Final = Statement(
-    "SELECT pg_advisory_xact_lock(hashtextextended('requests of ' || subject, 0)) FROM unnest($1) AS asked (subject)",
-    TEXTS,
+    "SELECT pg_advisory_xact_lock(hashtextextended('requests of ' || subject, 0)) FROM unnest($1) AS a (subject)", TEXTS
 )
 # The OFFSET 0 makes the planner find each subject's rows by the index, whatever its statistics. Returned shares are of
 # an earlier second, or nothing is wanted with them: so no row is written twice. Clocks differ a little; counts more
 # than a window ahead are of a wrong clock, and must not make requests wait.
 TAKE: Final = Statement(
     """
-WITH asked AS (
+WITH requested AS (
     SELECT *
       FROM unnest($1, $2, $3, $4, $5, $6, $7) AS a (subject, quota, wanted, taken_in, unused, missing, within)
 ),
 measured AS (
     SELECT a.*, coalesce(u.number, 0) AS used, u.oldest
-      FROM asked a
+      FROM requested a
       CROSS JOIN LATERAL (
                SELECT sum(n.number) AS number, min(n.second) FILTER (WHERE n.number > 0) AS oldest
                  FROM (SELECT c.second,
@@ -51,7 +50,7 @@ removed AS (
     DELETE FROM request_counts
      WHERE ctid = ANY (ARRAY (
                SELECT r.ctid
-                 FROM asked a
+                 FROM requested a
                 CROSS JOIN LATERAL (
                           SELECT c.ctid FROM request_counts c
                            WHERE c.subject = a.subject AND (c.second <= $8 - $9 OR c.second > $8 + $9)
@@ -60,7 +59,7 @@ removed AS (
 returned AS (
     UPDATE request_counts c
        SET number = c.number - least(a.unused, c.number)
-      FROM asked a
+      FROM requested a
      CROSS JOIN LATERAL (
                SELECT r.ctid FROM request_counts r
                 WHERE a.unused > 0 AND r.subject = a.subject AND r.second = a.taken_in

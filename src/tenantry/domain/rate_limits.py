@@ -143,7 +143,7 @@ class Share:
         """Whether to request a share before it is needed: it was used a second ago, and the limit is large."""
         return self.limit >= _CAN_BE_SPARED and self.second == second - 1 and self._taken > self.unused
 
-    def ask(self, second: int, demand: int) -> ShareRequest | None:
+    def request(self, second: int, demand: int) -> ShareRequest | None:
         """Return the request for so many waiting requests (0 to prefetch); None if the share suffices.
 
         Discards the rest of an earlier second; `receive` must follow.
@@ -162,7 +162,7 @@ class Share:
         return request
 
     def receive(self, second: int, granted: ShareGrant) -> None:
-        """Add the grant for the request that `ask` returned in ``second``."""
+        """Add the grant for the request that `Share.request` returned in ``second``."""
         if self.second != second:
             self.second = second
             self.left = self._taken = 0
