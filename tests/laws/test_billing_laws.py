@@ -83,7 +83,7 @@ def test_every_order_of_delivery_leads_to_the_state_that_the_history_leads_to(
 
 
 @given(st.data(), histories())
-def test_a_failure_is_told_at_most_once_and_exactly_once_unless_its_invoice_was_paid(
+def test_a_failure_is_notified_at_most_once_and_exactly_once_unless_paid(
     data: st.DataObject, history: list[BillingEvent]
 ) -> None:
     ledger = Ledger(ANY)
@@ -97,7 +97,7 @@ def test_a_failure_is_told_at_most_once_and_exactly_once_unless_its_invoice_was_
 
 
 @given(histories())
-def test_the_history_in_order_is_told_in_full(history: list[BillingEvent]) -> None:
+def test_the_history_in_order_sends_every_notification(history: list[BillingEvent]) -> None:
     ledger = Ledger(ANY)
     for event in history:
         ledger.deliver([event])

@@ -26,6 +26,8 @@ def test_no_order_of_a_history_with_late_events_ends_wrong_silently(record_prope
     check("Orders of histories", (random_orders_of_a_history(seed, 3) for seed in range(60)), record_property)
 
 
-def test_every_order_of_what_the_payloads_prove_ends_in_the_truth(record_property: figures.RecordProperty) -> None:
+def test_every_order_that_the_payloads_allow_ends_in_the_provider_state(
+    record_property: figures.RecordProperty,
+) -> None:
     histories = (random_orders_of_a_proven_burst(seed, 3) for seed in range(20))
     assert check("Orders of proven bursts", histories, record_property).wrong == 0

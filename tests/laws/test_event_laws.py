@@ -38,13 +38,13 @@ def _texts(event: Any) -> list[str]:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), secrets, moments)
-def test_what_the_provider_signs_is_accepted(text: str, secret: str, at: int) -> None:
+def test_signatures_of_the_provider_are_accepted(text: str, secret: str, at: int) -> None:
     body = text.encode()
     assert SignatureVerifier([secret], 300).check(signature(body, secret=secret, at=at).encode(), body, at) is None
 
 
 @given(st.binary(), secrets, moments, st.integers(-(10**6), 10**6))
-def test_what_we_sign_is_accepted_within_the_tolerance_alone(body: bytes, secret: str, at: int, age: int) -> None:
+def test_own_signatures_are_accepted_only_within_the_tolerance(body: bytes, secret: str, at: int, age: int) -> None:
     refusal = SignatureVerifier([secret], 300).check(sign(body, secret, at).encode(), body, at + age)
     assert (refusal is None) == (abs(age) <= 300)
 

@@ -38,7 +38,7 @@ def plot(request: pytest.FixtureRequest) -> Plot:
 
 
 @pytest.mark.parametrize("shape", Shape, ids=lambda shape: shape.name.lower())
-def test_history_told_in_order_ends_in_the_truth(plot: Plot, shape: Shape) -> None:
+def test_history_in_order_ends_in_the_provider_state(plot: Plot, shape: Shape) -> None:
     history = told(plot, shape)
     run = Run(history)
     for event in history.facts:

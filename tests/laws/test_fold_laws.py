@@ -66,9 +66,7 @@ def test_events_come_out_in_the_order_of_the_fold(history: list[BillingEvent], p
 
 
 @given(histories, policies, st.integers(1, 5))
-def test_what_is_stored_is_what_a_replay_comes_to(
-    history: list[BillingEvent], policy: BillingPolicy, batch: int
-) -> None:
+def test_stored_state_equals_a_replay(history: list[BillingEvent], policy: BillingPolicy, batch: int) -> None:
     ledger = Ledger(policy)
     for start in range(0, len(history), batch):
         ledger.deliver(history[start : start + batch])

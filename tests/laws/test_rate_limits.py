@@ -156,7 +156,7 @@ def test_single_process_accepts_exactly_the_limit(conninfo: str) -> None:
         world.close()
 
 
-def test_what_processes_hold_is_all_that_others_lack(conninfo: str) -> None:
+def test_shares_of_processes_are_all_that_others_lack(conninfo: str) -> None:
     world = World(conninfo)
 
     @BOUNDED

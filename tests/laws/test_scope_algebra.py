@@ -40,7 +40,7 @@ def test_more_grants_never_cover_less(held: tuple[str, ...], more: str, need: st
 
 
 @given(grants, grants, scope)
-def test_intersection_covers_exactly_what_both_sides_cover(
+def test_intersection_covers_exactly_the_common_scopes(
     left: tuple[str, ...], right: tuple[str, ...], need: str
 ) -> None:
     assert covers(intersect(left, right), need) == (covers(left, need) and covers(right, need))
@@ -69,7 +69,7 @@ def test_token_scopes_never_widen_a_role(role: Role, entries: tuple[str, ...]) -
 
 
 @given(roles, roles)
-def test_role_that_counts_is_never_above_a_role_that_was_said(claimed: Role | None, stored: Role | None) -> None:
+def test_effective_role_is_never_above_a_claimed_role(claimed: Role | None, stored: Role | None) -> None:
     order = list(Role)
     counts = lower_role(claimed, stored)
     assert all(order.index(counts) <= order.index(role) for role in (claimed, stored) if role is not None)

@@ -36,7 +36,7 @@ async def test_key_is_made_used_rotated_and_ended(served: Served, flavour: Flavo
     assert (shown.status, shown.revoked_at is not None) == ("revoked", True)
 
 
-async def test_list_goes_over_all_pages(served: Served, flavour: Flavour) -> None:
+async def test_list_iterates_over_all_pages(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:
         made = [(await owner.projects.create(name=f"Project {number}")).id for number in range(3)]
@@ -49,7 +49,7 @@ async def test_list_goes_over_all_pages(served: Served, flavour: Flavour) -> Non
     assert rest == made[:1]
 
 
-async def test_list_may_be_gone_through_again(served: Served, flavour: Flavour) -> None:
+async def test_list_can_be_iterated_again(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:
         keys = owner.api_keys.list(status="active")
@@ -149,7 +149,7 @@ async def test_plans_events_and_trail_are_read(served: Served, flavour: Flavour)
     assert raised.value.code == "provider_not_configured"
 
 
-async def test_fields_at_fault_are_named(served: Served, flavour: Flavour) -> None:
+async def test_invalid_fields_are_named(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:
         with pytest.raises(errors.ValidationFailedError) as raised:
@@ -157,7 +157,7 @@ async def test_fields_at_fault_are_named(served: Served, flavour: Flavour) -> No
     assert {fault.location for fault in raised.value.errors} >= {"name"}
 
 
-async def test_leaked_key_is_ended_by_who_found_it(served: Served, flavour: Flavour) -> None:
+async def test_finder_of_a_leaked_key_revokes_it(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:
         leaked = await owner.api_keys.create(org_id=organization.id, name="CI", scopes=["projects:read"])
@@ -218,7 +218,7 @@ async def test_deletion_that_something_else_answers_is_no_success(flavour: Flavo
 
 
 @pytest.mark.parametrize("path", [".evil.example/api/v1/x", "@evil.example/", "api/v1/projects", ""])
-async def test_call_goes_to_the_service_and_nowhere_else(flavour: Flavour, path: str) -> None:
+async def test_call_reaches_only_the_service(flavour: Flavour, path: str) -> None:
     async with flavour.client("key") as client:
         with pytest.raises(ValueError, match="begin with /"):
             await client.request("GET", path)
@@ -254,14 +254,14 @@ def test_address_that_cannot_be_is_refused_without_its_password(flavour: Flavour
     assert "hunter2" not in str(raised.value)
 
 
-async def test_client_that_is_closed_says_so(served: Served, flavour: Flavour) -> None:
+async def test_closed_client_raises_a_clear_error(served: Served, flavour: Flavour) -> None:
     client = flavour.make("key", base_url=served.url)
     await client.aclose()
     with pytest.raises(errors.ConfigurationError, match="closed"):
         await client.auth.whoami()
 
 
-async def test_answer_without_end_is_given_up(flavour: Flavour) -> None:
+async def test_endless_answer_is_aborted(flavour: Flavour) -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")

@@ -35,7 +35,7 @@ def test_every_code_of_the_api_has_a_class_and_a_next_step(code: ErrorCode) -> N
     assert error.next_step
 
 
-def test_error_says_what_where_and_what_to_do() -> None:
+def test_error_has_the_cause_the_place_and_the_remedy() -> None:
     error = error_of(422, msgspec.json.encode(PROBLEM), **{"x-request-id": "4f2a"})
     assert isinstance(error, errors.ValidationFailedError)
     assert (error.code, error.detail, error.request_id) == ("validation_failed", "The request has 1 fault.", "4f2a")
@@ -66,14 +66,14 @@ def test_answer_of_something_before_the_service_is_an_error_too(content: bytes, 
 
 
 @pytest.mark.parametrize("status", [418, 599, 301])
-def test_status_that_nobody_knows_is_an_api_error(status: int) -> None:
+def test_unknown_status_is_an_api_error(status: int) -> None:
     error = error_of(status, b"")
     assert type(error) is errors.APIError
     assert error.status_code == status
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b'{"id": 1}', b'{"id": "x"', b"\xff"])
-def test_success_that_is_no_record_is_told_as_such(content: bytes) -> None:
+def test_unreadable_success_is_a_specific_error(content: bytes) -> None:
     with pytest.raises(errors.UnreadableAnswerError, match="request 4f2a"):
         Response(200, {"x-request-id": "4f2a"}, content).parse(Project)
 

@@ -94,7 +94,7 @@ async def test_rotation_whose_answer_is_lost_leaves_one_key_that_is_seen(
     [*((ASYNC, fault) for fault in ENDS_THE_ANSWER), (SYNC, Fault.RESET_AFTER), (SYNC, Fault.SLOW_BODY)],
     ids=lambda given: given.name,
 )
-async def test_lost_answers_without_end_are_told_as_such(served: Served, flavour: Flavour, fault: Fault) -> None:
+async def test_repeatedly_lost_answers_raise_a_specific_error(served: Served, flavour: Flavour, fault: Fault) -> None:
     organization = await served.service.organization()
     async with faulty_proxy(served.url, lambda: fault) as (url, proxy):
         twice = {"timeout": 30.0, "attempt_timeout": 0.6 if fault in HANGS else 10.0, "attempts": 2}
@@ -107,7 +107,7 @@ async def test_lost_answers_without_end_are_told_as_such(served: Served, flavour
 
 
 @pytest.mark.parametrize("overlap", [0, 3600])
-async def test_key_that_rotates_itself_and_never_hears_of_it_is_told_what_is_left(
+async def test_lost_rotation_by_the_key_itself_names_the_remaining_steps(
     served: Served, flavour: Flavour, overlap: int
 ) -> None:
     organization = await served.service.organization()

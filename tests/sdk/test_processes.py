@@ -90,7 +90,7 @@ async def test_program_ends_though_an_answer_never_comes(served: Served, tmp_pat
     assert (done.code, done.out, done.err) == (0, "timed out\n", "")
 
 
-async def test_what_goes_to_this_machine_goes_past_a_proxy(served: Served, tmp_path: Path) -> None:
+async def test_requests_to_loopback_bypass_the_proxy(served: Served, tmp_path: Path) -> None:
     async with silent() as (proxy, heard):
         done = await run_program(CALLING, tmp_path, served, PROXY=proxy)
     assert (done.code, done.out, done.err) == (0, "HTTP_PROXY OWNER\nhttp_proxy OWNER\nALL_PROXY OWNER\n", "")

@@ -29,32 +29,32 @@ def progress(call: Call, *, attempts: int = 4, ends: float = 30.0) -> Progress:
 
 @pytest.mark.parametrize("call", [READ, REVOKE, CREATE])
 @pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
-def test_what_may_pass_is_tried_again(call: Call, status: int) -> None:
+def test_temporary_failures_are_retried(call: Call, status: int) -> None:
     assert progress(call).after(answer(status), NOW, 0.0) is not None
 
 
 @pytest.mark.parametrize("call", [CREATE_UNSAFE, CHANGE])
 @pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
-def test_what_could_happen_twice_is_sent_once(call: Call, status: int) -> None:
+def test_unrepeatable_calls_are_sent_once(call: Call, status: int) -> None:
     with pytest.raises(errors.APIError) as raised:
         progress(call).after(answer(status), NOW, 0.0)
     assert raised.value.status_code == status
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 415, 422, 500, 501])
-def test_an_answer_that_stands_is_not_asked_for_again(status: int) -> None:
+def test_final_answers_are_not_retried(status: int) -> None:
     with pytest.raises(errors.APIError) as raised:
         progress(READ).after(answer(status), NOW, 0.0)
     assert type(raised.value).status == status
 
 
 @pytest.mark.parametrize("call", [READ, REVOKE, CREATE])
-def test_a_lost_answer_is_asked_for_again(call: Call) -> None:
+def test_lost_answers_are_retried(call: Call) -> None:
     assert progress(call).after_loss(LOST, 0.0) >= 0
 
 
 @pytest.mark.parametrize("call", [CREATE_UNSAFE, CHANGE])
-def test_a_lost_answer_ends_what_could_happen_twice(call: Call) -> None:
+def test_lost_answers_of_unrepeatable_calls_are_errors(call: Call) -> None:
     with pytest.raises(errors.ConnectionFailedError):
         progress(call).after_loss(LOST, 0.0)
 
@@ -67,7 +67,7 @@ def test_attempts_are_counted() -> None:
         going.after(answer(503), NOW, 0.0)
 
 
-def test_no_wait_goes_past_the_end() -> None:
+def test_no_wait_exceeds_the_deadline() -> None:
     with pytest.raises(errors.RateLimitedError) as raised:
         progress(READ, ends=30.0).after(answer(429, **{"retry-after": "31"}), NOW, 0.0)
     assert raised.value.retry_after == 31
@@ -78,11 +78,11 @@ def test_no_attempt_begins_after_the_end() -> None:
         progress(READ, ends=30.0).seconds(30.0)
 
 
-def test_last_attempt_gets_what_is_left() -> None:
+def test_last_attempt_gets_the_remaining_time() -> None:
     assert progress(READ, ends=30.0).seconds(27.5) == 2.5
 
 
-def test_project_that_is_gone_after_a_lost_answer_was_deleted_by_it() -> None:
+def test_missing_project_after_a_lost_answer_counts_as_deleted() -> None:
     going = progress(Call("DELETE", "/api/v1/projects/proj_1", vanishes=True))
     going.after_loss(LOST, 0.0)
     assert going.after(answer(404, "not_found"), NOW, 0.0) is None
@@ -112,7 +112,7 @@ def test_create_whose_lost_attempt_still_runs_is_waited_for() -> None:
     assert going.after(answer(409, "idempotency_in_flight"), NOW, 0.0) is not None
 
 
-def test_create_of_somebody_else_under_the_same_key_is_not_waited_for() -> None:
+def test_foreign_create_with_the_same_key_is_not_awaited() -> None:
     with pytest.raises(errors.ConflictError):
         progress(CREATE).after(answer(409, "idempotency_in_flight"), NOW, 0.0)
 

@@ -38,12 +38,12 @@ def test_text_of_a_secret_does_not_hold_it(show: object) -> None:
     assert VALUE not in show(Secret(VALUE))
 
 
-def test_secret_is_there_when_asked_for() -> None:
+def test_secret_can_be_revealed() -> None:
     assert made().secret.reveal() == VALUE
 
 
 @pytest.mark.parametrize("what", [made(), Response(201, {}, RECORD), Tenantry(VALUE)])
-def test_text_of_what_holds_a_secret_does_not_show_it(what: object) -> None:
+def test_repr_of_a_holder_does_not_show_the_secret(what: object) -> None:
     assert VALUE not in f"{what} {what!r}"
 
 

@@ -68,7 +68,7 @@ def test_both_clients_offer_the_same() -> None:
     assert signatures(Tenantry("key")) == signatures(AsyncTenantry("key"))
 
 
-def test_synchronous_modules_are_what_the_asynchronous_ones_say() -> None:
+def test_synchronous_modules_match_their_asynchronous_source() -> None:
     done = subprocess.run(
         [sys.executable, SDK / "make_sync.py", "--check"], capture_output=True, text=True, check=False
     )
@@ -81,7 +81,7 @@ def test_import_waits_for_nothing_that_is_slow() -> None:
     assert done.stdout == "\n"
 
 
-def test_every_method_says_what_it_does() -> None:
+def test_every_method_has_a_docstring() -> None:
     silent = [name for name, method in members(AsyncTenantry("key")) if not (method.__doc__ or "").strip()]
     assert silent == []
 

@@ -59,7 +59,7 @@ async def test_first_call_fetches_a_token(served: Served, endpoint: TokenEndpoin
     assert [form["grant_type"] for form in endpoint.grants] == ["refresh_token"]
 
 
-async def test_token_that_has_ended_is_renewed_once_for_all_who_wait(
+async def test_expired_token_is_renewed_once_for_all_waiting_calls(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
 ) -> None:
     store = FileStore(tmp_path / "token")
@@ -81,7 +81,7 @@ async def test_token_is_renewed_before_it_ends(
     assert len(endpoint.grants) == 1
 
 
-async def test_token_that_the_service_refuses_is_renewed_once_for_all_who_meet_that(
+async def test_rejected_token_is_renewed_once_for_all_calls(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour
 ) -> None:
     async with flavour.client(base_url=served.url, tokens=refreshing(endpoint)) as client:
@@ -113,7 +113,7 @@ async def test_token_that_is_refused_again_is_an_error_and_no_loop(served: Serve
         assert len(endpoint.grants) == 2
 
 
-async def test_refusal_of_the_identity_provider_is_told_without_the_refresh_token(
+async def test_rejection_by_the_identity_provider_does_not_show_the_refresh_token(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour
 ) -> None:
     tokens = refreshing(endpoint, refresh_token="stolen-and-used")
@@ -124,7 +124,7 @@ async def test_refusal_of_the_identity_provider_is_told_without_the_refresh_toke
     assert "stolen-and-used" not in f"{raised.value} {raised.value!r} {tokens!r}"
 
 
-async def test_token_that_still_lasts_is_used_while_the_identity_provider_is_away(
+async def test_valid_token_is_used_while_the_identity_provider_is_unreachable(
     served: Served, organization: Organization, flavour: Flavour, tmp_path: Path
 ) -> None:
     good = served.service.user("olivia", org=organization.id, role="owner").credential
@@ -142,7 +142,7 @@ async def test_without_a_token_that_lasts_the_identity_provider_is_needed(served
             await client.auth.whoami()
 
 
-async def test_identity_provider_that_hangs_holds_nobody_up_for_longer_than_allowed(
+async def test_hanging_identity_provider_delays_calls_at_most_by_the_timeout(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour
 ) -> None:
     endpoint.open.clear()
@@ -224,7 +224,7 @@ async def test_issuer_that_calls_itself_otherwise_is_not_believed(endpoint: Toke
     assert endpoint.grants == []
 
 
-async def test_renewal_goes_on_though_the_call_that_began_it_is_gone(served: Served, endpoint: TokenEndpoint) -> None:
+async def test_renewal_continues_after_its_call_is_canceled(served: Served, endpoint: TokenEndpoint) -> None:
     async with AsyncTenantry(base_url=served.url, tokens=refreshing(endpoint)) as client:
         endpoint.open.clear()
         first = asyncio.create_task(client.auth.whoami())
@@ -280,7 +280,9 @@ async def test_token_that_lasts_is_used_where_no_other_is_to_be_had(
     assert {one.id for one in who} == {"olivia"}
 
 
-async def test_failure_is_shared_by_all_who_wait(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
+async def test_failure_is_shared_by_all_waiting_calls(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
     tokens = refreshing(endpoint, refresh_token="dead")
     async with flavour.client(base_url=served.url, tokens=tokens) as client:
         results = await asyncio.gather(*(client.auth.whoami() for _ in range(10)), return_exceptions=True)
@@ -302,7 +304,7 @@ async def test_function_that_hangs_is_waited_for_no_longer_than_allowed(served: 
 
 
 @pytest.mark.parametrize("gives", [None, 3, "", "a b", "ünï", Token(Secret("line\nbreak"))])
-async def test_function_that_gives_no_token_is_told_so(flavour: Flavour, gives: object) -> None:
+async def test_function_without_a_token_raises_a_clear_error(flavour: Flavour, gives: object) -> None:
     async with flavour.client(tokens=lambda: gives) as client:
         with pytest.raises(errors.ConfigurationError) as raised:
             await client.auth.whoami()
@@ -326,9 +328,7 @@ async def test_token_may_have_a_line_break_at_its_end(
         assert (await client.auth.whoami()).id == "olivia"
 
 
-async def test_token_that_does_not_come_in_time_is_told_apart_from_a_lost_answer(
-    served: Served, endpoint: TokenEndpoint, flavour: Flavour
-) -> None:
+async def test_late_token_differs_from_a_lost_answer(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
     endpoint.open.clear()
     async with flavour.client(base_url=served.url, tokens=refreshing(endpoint), timeout=0.2) as client:
         with pytest.raises(errors.TokenTimedOutError):
@@ -336,7 +336,7 @@ async def test_token_that_does_not_come_in_time_is_told_apart_from_a_lost_answer
         endpoint.open.set()
 
 
-async def test_who_signs_out_is_not_signed_in_again_by_a_running_program(
+async def test_running_program_does_not_restore_a_signed_out_session(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
 ) -> None:
     store = FileStore(tmp_path / "token")
@@ -350,7 +350,7 @@ async def test_who_signs_out_is_not_signed_in_again_by_a_running_program(
     assert store.load() is None
 
 
-async def test_token_that_is_passed_counts_where_the_kept_one_is_dead(
+async def test_given_token_is_used_if_the_stored_one_is_invalid(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
 ) -> None:
     store = FileStore(tmp_path / "token")

@@ -186,13 +186,13 @@ async def test_one_tenant_invites_without_pause(target: Target, record_property:
     assert found == {201: MEMBERS_OF_A_TENANT, 403: tries - MEMBERS_OF_A_TENANT}
 
 
-async def test_what_was_taken_away_is_used_without_pause(target: Target, record_property: RecordProperty) -> None:
+async def test_revoked_credentials_are_used_continuously(target: Target, record_property: RecordProperty) -> None:
     await check_keys(target.site, 200, record_property)
     await check_members(target.site, 60, record_property)
 
 
 @pytest.mark.parametrize("way", ["through nginx", "to the other process"])
-async def test_body_is_completed_after_its_key_or_member_is_gone(
+async def test_body_is_completed_after_its_key_or_member_is_revoked(
     target: Target, record_property: RecordProperty, way: str
 ) -> None:
     """nginx keeps an unfinished request to itself; a process that is reached without it has begun to read it."""
@@ -251,7 +251,7 @@ async def test_test_keys_act_live(target: Target, record_property: RecordPropert
     assert (let_in, unnamed) == (0, 0)
 
 
-async def test_mails_to_a_stranger(target: Target, record_property: RecordProperty) -> None:
+async def test_mails_to_an_unrelated_person(target: Target, record_property: RecordProperty) -> None:
     service, outsider = target.service, "victim@other.example"
     reports = []
     for number in range(ATTACKERS):
@@ -311,7 +311,7 @@ async def test_admins_lower_and_throw_out_claimed_owners(target: Target, record_
     assert lowered == 0
 
 
-async def test_tokens_of_a_key_that_anybody_can_use(target: Target, record_property: RecordProperty) -> None:
+async def test_tokens_of_a_published_identity_point_key(target: Target, record_property: RecordProperty) -> None:
     """Under the Ed25519 key whose point is the identity, the signature (identity, 0) fits every message."""
     now = int(datetime.now(UTC).timestamp())
     org = await target.service.organization()

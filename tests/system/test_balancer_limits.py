@@ -59,7 +59,7 @@ async def status(address: str, path: bytes) -> int:
     return found
 
 
-async def test_what_is_for_watchers_is_hidden(balancer: str) -> None:
+async def test_metrics_and_readiness_are_hidden(balancer: str) -> None:
     assert [await status(balancer, path) for path in (b"/metrics", b"/readyz", b"/healthz")] == [404, 404, 200]
 
 

@@ -121,14 +121,14 @@ def until_healthy(containers: Containers, port: int, process: "subprocess.Popen[
     pytest.fail(f"it is not well: {process.stderr.read() if process.stderr else ''}")
 
 
-def test_what_is_wrong_with_the_secrets_is_told_before_anything_starts(containers: Containers) -> None:
+def test_invalid_secrets_are_reported_before_the_start(containers: Containers) -> None:
     containers.secrets["api_key_pepper"] = ""
     ended = containers.run("serve", "--no-migrate")
     assert ended.returncode == 1
     assert "API_KEY_PEPPER_FILE: /run/secrets/api_key_pepper is empty" in ended.stderr
 
 
-def test_the_image_holds_what_it_needs_and_no_more(image: Image) -> None:
+def test_the_image_contains_only_required_files(image: Image) -> None:
     assert image.config["User"] == "10001:10001"
     assert image.config["StopSignal"] == "SIGTERM"
     installed = {

@@ -41,7 +41,7 @@ async def enter(page: Page, dashboard: Dashboard, path: str, user: DemoUser = OL
     return watched
 
 
-async def test_an_event_appears_without_a_reload_and_is_told_politely(page: Page, dashboard: Dashboard) -> None:
+async def test_an_event_appears_without_a_reload_in_a_polite_live_region(page: Page, dashboard: Dashboard) -> None:
     watched = await enter(page, dashboard, "/events")
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
     await dashboard.deliver(updated(event_id="evt_1"))
@@ -51,7 +51,7 @@ async def test_an_event_appears_without_a_reload_and_is_told_politely(page: Page
     assert watched.complaints == []
 
 
-async def test_the_banner_of_a_failed_payment_comes_and_goes_with_the_events(page: Page, dashboard: Dashboard) -> None:
+async def test_the_banner_of_a_failed_payment_follows_the_events(page: Page, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(created=events.NOW))
     await enter(page, dashboard, "/events")
     await expect(page.locator("[data-live-state]")).to_have_text("Live")

@@ -59,7 +59,7 @@ def filled(server: DatabaseServer) -> Iterator[None]:
         filler.unlink()
 
 
-async def test_what_needs_room_is_put_off_and_what_needs_none_is_answered(server: DatabaseServer) -> None:
+async def test_writes_are_deferred_and_reads_are_answered(server: DatabaseServer) -> None:
     async with running_service(server.conninfo) as service:
         org = await service.organization(stripeCustomerId="cus_1")
         event, at = events.failed(customer="cus_1", event_id="evt_1"), int(service.clock.now.timestamp())

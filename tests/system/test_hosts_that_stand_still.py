@@ -32,7 +32,7 @@ async def stand_still_between_statements(transaction: AbstractAsyncContextManage
 
 
 @pytest.mark.parametrize("way", ["pool", "pooler", "lane"])
-async def test_the_locks_of_a_host_that_stands_still_are_let_go(conninfo: str, way: str) -> None:
+async def test_the_locks_of_a_frozen_host_are_released(conninfo: str, way: str) -> None:
     async with await Connection.connect(conninfo) as connection:
         await add_acme(connection, datetime.now(UTC))
     database = Database(conninfo, pool_size=1, pooler=conninfo if way == "pooler" else None)
@@ -46,7 +46,7 @@ async def test_the_locks_of_a_host_that_stands_still_are_let_go(conninfo: str, w
         await database.close()
 
 
-async def test_a_connection_that_came_too_late_for_anybody_is_not_used_after_it_was_lost(conninfo: str) -> None:
+async def test_a_late_connection_is_not_used_after_it_was_lost(conninfo: str) -> None:
     async with database_link(conninfo) as link, await Connection.connect(conninfo, autocommit=True) as other:
         link.block()
         lane = Database(after(link.conninfo, conninfo), pool_size=1).lane()

@@ -37,7 +37,7 @@ async def test_process_that_is_killed_is_replaced(database_url: str, tmp_path: P
     assert await still_running(family) == []
 
 
-async def test_killed_supervisor_leaves_nobody_behind(database_url: str, tmp_path: Path) -> None:
+async def test_killed_supervisor_leaves_no_process(database_url: str, tmp_path: Path) -> None:
     async with deployed(database_url, tmp_path) as deployment:
         family = deployment.command.family()
         psutil.Process(deployment.command.pid).kill()
@@ -46,7 +46,7 @@ async def test_killed_supervisor_leaves_nobody_behind(database_url: str, tmp_pat
             pass
 
 
-async def test_service_whose_processes_cannot_start_says_so(database_url: str, tmp_path: Path) -> None:
+async def test_service_reports_processes_that_cannot_start(database_url: str, tmp_path: Path) -> None:
     plans = tmp_path / "plans.toml"
     values = {"DATABASE_URL": database_url, "WORKERS": "2", "PORT": "0", "TENANTRY_PLANS": str(plans)}
     plans.write_text('[[plans]]\nid = "free"\n')
@@ -59,7 +59,7 @@ async def test_service_whose_processes_cannot_start_says_so(database_url: str, t
     assert "A server process could not start" in command.text["err"]
 
 
-async def test_first_signal_after_a_process_could_not_start_lets_requests_under_way_end(
+async def test_first_signal_after_a_failed_start_drains_current_requests(
     database_url: str, tmp_path: Path, connect: Connect
 ) -> None:
     plans = tmp_path / "plans.toml"

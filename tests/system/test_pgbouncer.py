@@ -123,7 +123,7 @@ async def test_transactions_outnumber_the_servers_connections(database: Database
     assert len(set(pids)) <= SERVER_CONNECTIONS
 
 
-async def test_failed_transaction_is_rolled_back_for_whoever_comes_next(database: Database) -> None:
+async def test_failed_transaction_is_rolled_back_before_the_next_client(database: Database) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         async with database.transaction(ACROSS_TENANTS) as connection:
             await connection.execute("SELECT 1 / 0")
@@ -143,7 +143,7 @@ async def test_failed_transaction_leaves_neither_its_tenant_nor_its_role_behind(
         assert left_behind(conninfo, pooler) == (True, "")
 
 
-async def test_without_the_pooler_the_hot_paths_go_on(service: Service, org: Organization, pooler: PgBouncer) -> None:
+async def test_hot_paths_work_without_the_pooler(service: Service, org: Organization, pooler: PgBouncer) -> None:
     key = await service.key(org.owner, org.id, "projects:read")
     assert (await org.owner.post(PROJECTS, {"name": "kept"})).status_code == 201
     pooler.stop()

@@ -61,7 +61,7 @@ async def test_production_installation_holds_nothing_for_development(production:
 
 
 @pytest.mark.parametrize("command", ["demo", "listen", "trigger"])
-async def test_command_of_the_development_kit_says_what_to_install(
+async def test_command_of_the_development_kit_names_the_package_to_install(
     production: str, command: str, tmp_path: Path
 ) -> None:
     done = await run(command, folder=tmp_path, python=production, PYTHONPATH="")
@@ -69,7 +69,7 @@ async def test_command_of_the_development_kit_says_what_to_install(
     assert f'`tenantry {command}` needs the development kit: pip install "tenantry[demo]"' in done.err
 
 
-async def test_embedded_database_says_what_to_install(production: str, tmp_path: Path) -> None:
+async def test_embedded_database_names_the_package_to_install(production: str, tmp_path: Path) -> None:
     done = await run("migrate", folder=tmp_path, python=production, PYTHONPATH="", DATABASE_URL="embedded")
     assert done.code == 2
     assert 'DATABASE_URL=embedded needs the development kit: pip install "tenantry[demo]"' in done.err

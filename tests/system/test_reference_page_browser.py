@@ -86,7 +86,7 @@ async def test_it_asks_only_its_own_origin_and_the_browser_complains_of_nothing(
     assert watched.complaints == []
 
 
-async def test_its_policy_lets_no_script_of_others_run(page: Page, address: str) -> None:
+async def test_its_policy_blocks_foreign_scripts(page: Page, address: str) -> None:
     await show(page, address)
     ran = await page.evaluate(
         "() => { const s = document.createElement('script'); s.textContent = 'window.ran = true';"

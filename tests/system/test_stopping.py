@@ -74,9 +74,7 @@ async def test_request_that_never_ends_is_not_waited_for(
         assert connection.execute("SELECT id FROM billing_events").fetchall() == []
 
 
-async def test_signal_to_all_processes_lets_them_drain_once(
-    database_url: str, tmp_path: Path, connect: Connect
-) -> None:
+async def test_signal_to_all_processes_drains_them_once(database_url: str, tmp_path: Path, connect: Connect) -> None:
     async with deployed(database_url, tmp_path) as deployment:
         line = await connect(deployment)
         upload = Upload(line, "evt_kept")

@@ -82,7 +82,7 @@ def mounted_at(pid: int, place: str) -> list[str]:
 
 
 @pytest.mark.parametrize("unit", [SERVER, WORKER], ids=["server", "worker"])
-def test_a_service_that_dies_is_started_again(started: Machine, unit: str) -> None:
+def test_a_killed_service_is_restarted(started: Machine, unit: str) -> None:
     before = int(started.shown(unit, "NRestarts"))
     started.process(unit).send_signal(signal.SIGKILL)
     started.until(unit, "NRestarts", str(before + 1))
@@ -98,7 +98,7 @@ def test_a_command_runs_as_the_service_user_and_returns_its_exit_code(started: M
     assert started.run(*command, "admin", "show-tenant", "missing").code == NOT_FOUND
 
 
-def test_what_is_started_without_a_database_begins_by_itself_once_there_is_one(started: Machine) -> None:
+def test_a_service_without_a_database_starts_when_it_is_available(started: Machine) -> None:
     assert started.run("systemctl", "stop", SERVER, WORKER).code == 0
     with started.without_database():
         assert started.run("systemctl", "start", "--no-block", SERVER, WORKER).code == 0

@@ -122,7 +122,7 @@ async def test_release_before_works_on_the_new_schema(database_url: str, tmp_pat
         await settled(database_url, tmp_path, old)
 
 
-async def test_release_before_works_on_the_new_schema_as_the_login_that_it_was_given(
+async def test_previous_release_works_on_the_new_schema_as_its_login(
     old_schema: str, tmp_path: Path, release_before: Path
 ) -> None:
     """A login from before the roles has its own privileges; row-level security does not apply to it."""
@@ -165,9 +165,7 @@ async def test_both_releases_work_beside_each_other(database_url: str, tmp_path:
         await settled(database_url, tmp_path, old, new)
 
 
-async def test_new_release_says_that_it_waits_for_its_schema_and_goes_on_once_it_is_there(
-    old_schema: str, tmp_path: Path
-) -> None:
+async def test_new_release_reports_that_it_waits_for_its_schema_and_continues(old_schema: str, tmp_path: Path) -> None:
     port = str(free_port())
     values = {"DATABASE_URL": as_url(old_schema), "PORT": port, "RUN_JOBS": "false", "DRAIN_SECONDS": "0", **SECRETS}
     async with (

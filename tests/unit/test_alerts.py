@@ -36,13 +36,13 @@ def test_an_alert_asks_for_metrics_and_labels_that_there_are(rule: dict[str, Any
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
-def test_an_alert_says_how_urgent_it_is_and_what_it_is_about(rule: dict[str, Any]) -> None:
+def test_an_alert_has_a_severity_and_a_summary(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert rule["annotations"]["summary"].endswith(".")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
-def test_an_alert_leads_to_what_to_look_at_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_an_alert_links_to_its_runbook(rule: dict[str, Any]) -> None:
     name = rule["alert"]
     assert rule["annotations"]["runbook"] == f"docs/operations.md#{name.lower()}"
     assert PARTS[name].strip().startswith(f"*{rule['labels']['severity']}.*")

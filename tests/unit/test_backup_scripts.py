@@ -77,7 +77,7 @@ def test_a_backup_that_fails_leaves_nothing_behind(
     assert list(machine.kept.iterdir()) == []
 
 
-def test_a_missing_pg_verifybackup_is_told_of_before_the_cluster_is_copied(machine: Machine) -> None:
+def test_a_missing_pg_verifybackup_is_reported_before_the_copy(machine: Machine) -> None:
     machine.has("pg_basebackup", 'echo "the cluster is copied"')
     done = run_script("base-backup.sh", machine.kept, binaries=machine.programs)
     assert done.returncode != 0

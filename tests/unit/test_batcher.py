@@ -228,7 +228,7 @@ async def test_canceled_submitter_does_not_affect_its_batch() -> None:
     assert await second == 4
 
 
-async def test_closing_waits_for_what_was_submitted() -> None:
+async def test_closing_waits_for_submitted_work() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run)
     first = await held(batcher, doubler, 1)

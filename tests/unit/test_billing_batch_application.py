@@ -132,7 +132,7 @@ def test_a_checkout_links_a_further_customer_and_the_last_one_shows() -> None:
     assert changed.customer_id == "cus_1"
 
 
-def test_the_first_claim_on_a_customer_stands() -> None:
+def test_the_first_link_of_a_customer_is_kept() -> None:
     result = received(standing(account(), account("other"), cus_1="other"), completed())
     assert result.links == []
     [entry] = result.entries
@@ -140,14 +140,14 @@ def test_the_first_claim_on_a_customer_stands() -> None:
     assert "belongs to another tenant" in entry.reason
 
 
-def test_the_first_claim_in_a_batch_stands() -> None:
+def test_the_first_link_in_a_batch_is_kept() -> None:
     result = received(
         standing(account(), account("other")), completed(event_id="1"), completed(event_id="2", org_id="other")
     )
     assert result.links == [CustomerLink("cus_1", "acme", "1")]
 
 
-def test_a_subscription_that_claims_anothers_customer_is_applied_and_says_so() -> None:
+def test_a_subscription_with_a_foreign_customer_is_applied_and_reported() -> None:
     result = received(standing(account(), account("other"), cus_1="other"), updated(customer_id="cus_1"))
     [entry] = result.entries
     assert (entry.outcome, entry.tenant_id) == (Outcome.APPLIED, "acme")
@@ -309,7 +309,7 @@ def test_an_event_of_a_listed_account_counts() -> None:
     assert outcomes(result.entries) == [("applied", "acme")]
 
 
-def test_an_event_of_the_other_mode_is_ignored_where_the_settings_say_so() -> None:
+def test_an_event_of_the_other_mode_is_ignored_if_configured() -> None:
     result = settlement(standing(account()), policy=LIVE_ONLY)
     result.receive(ReceivedEvent(updated(livemode=False), NOW))
     [entry] = result.entries

@@ -34,7 +34,7 @@ def test_arrival_decides_where_nothing_is_proven() -> None:
     assert ids(updated(event_id="b"), failed(event_id="c"), deleted(event_id="a")) == ["b", "c", "a"]
 
 
-def test_what_an_event_replaced_came_before_it() -> None:
+def test_replaced_values_come_before_their_event() -> None:
     first = updated(event_id="1", status="active", previous={"status": "incomplete"})
     second = updated(event_id="2", status="past_due", previous={"status": "active"})
     assert orders(first, second) == {("1", "2")}
@@ -102,7 +102,7 @@ def test_events_of_different_subscriptions_prove_nothing_about_each_other() -> N
     assert ids(second, first) == ["2", "1"]
 
 
-def test_what_an_event_left_as_it_was_proves_its_place_too() -> None:
+def test_unchanged_values_prove_the_order_too() -> None:
     chain = [
         updated(event_id="1", status="past_due", cancel_at_period_end=False, previous={"status": "active"}),
         updated(event_id="2", status="past_due", cancel_at_period_end=True, previous={"cancel_at_period_end": False}),
@@ -117,7 +117,7 @@ def test_an_end_comes_after_the_update_that_did_not_replace_it() -> None:
     assert orders(last, deleted(event_id="2")) == {("1", "2")}
 
 
-def test_a_missing_link_still_leaves_what_two_events_prove() -> None:
+def test_a_missing_link_keeps_the_proven_order_of_two_events() -> None:
     first = updated(event_id="1", status="active", price_id="price_pro", previous={"status": "incomplete"})
     second = updated(event_id="2", status="past_due", price_id="price_pro", previous={"status": "active"})
     stray = updated(event_id="3", status="unpaid", price_id="price_free", previous={"price_id": "price_business"})
@@ -201,7 +201,7 @@ def test_each_subscription_is_compared_with_its_own_last_event() -> None:
         (updated(event_id="1", status="unpaid", previous={"status": "past_due"}), deleted(event_id="2")),
     ],
 )
-def test_what_two_payloads_prove_of_each_other(first: BillingEvent, second: BillingEvent) -> None:
+def test_order_proven_by_two_payloads(first: BillingEvent, second: BillingEvent) -> None:
     assert orders(first, second) == {("1", "2")}
 
 

@@ -32,11 +32,11 @@ def test_the_answer_has_the_facts_of_the_subscription() -> None:
     assert event == observed(customer_id="cus_1", cancel_at_period_end=True)
 
 
-def test_where_nobody_knows_of_a_subscription_there_is_nothing_to_say() -> None:
+def test_an_unknown_subscription_gives_no_answer() -> None:
     assert chosen() is None
 
 
-def test_of_a_subscription_that_the_provider_does_not_know_there_is_nothing_to_say() -> None:
+def test_a_subscription_unknown_to_the_provider_gives_no_answer() -> None:
     assert chosen(provider_status="active", subscription_id="sub_9") is None
     assert chosen(subscription("sub_1", status="canceled"), provider_status="active", subscription_id="sub_9") is None
 
@@ -61,7 +61,7 @@ def test_an_ended_subscription_that_says_what_the_state_says_is_preferred() -> N
     assert chosen(*ended, provider_status="canceled") == "sub_1 canceled"
 
 
-def test_a_subscription_that_waits_for_its_first_payment_counts_once_events_have_told_of_it() -> None:
+def test_an_incomplete_subscription_counts_after_its_first_event() -> None:
     waiting = subscription(status="incomplete")
     assert chosen(waiting) is None
     assert chosen(waiting, subscription_id="sub_1", provider_status="incomplete") == "sub_1 incomplete"
@@ -88,7 +88,7 @@ def test_an_answer_that_the_subscription_is_cancelled_is_folded_like_its_end() -
     assert asked.account.state.plan == "free"
 
 
-def test_what_comes_late_does_not_undo_an_answer() -> None:
+def test_late_events_do_not_undo_an_answer() -> None:
     ledger = Ledger(ANY)
     ledger.deliver([observed(200)])
     [entry] = ledger.applied([deleted(150)]).entries
@@ -113,7 +113,7 @@ def test_an_answer_that_confirms_takes_the_place_of_the_one_before() -> None:
     ],
     ids=["it repaired something", "something came between", "it says something else", "it is older"],
 )
-def test_an_answer_that_does_more_than_confirm_stands_beside_the_one_before(before: list[Any], newer: Any) -> None:
+def test_an_answer_that_changes_the_state_is_a_new_entry(before: list[Any], newer: Any) -> None:
     ledger = Ledger(ANY)
     for event in (updated(100), *before):
         ledger.deliver([event])

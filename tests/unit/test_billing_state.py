@@ -42,7 +42,7 @@ def test_any_price_of_a_plan_means_the_plan() -> None:
 
 
 @pytest.mark.parametrize("price_id", ["price_unknown", "", None])
-def test_another_price_means_free_and_the_reason_says_so(price_id: str | None) -> None:
+def test_an_unknown_price_means_free_with_a_reason(price_id: str | None) -> None:
     step = apply(BUSINESS, updated(price_id=price_id), ANY)
     assert step.state.plan == "free"
     assert "plan is free" in step.reason
@@ -120,7 +120,7 @@ def test_every_subscription_counts() -> None:
         [updated(**OLD), deleted(**OLD), updated(**NEW)],
     ],
 )
-def test_newest_lets_the_end_of_an_older_one_pass(events: list[BillingEvent]) -> None:
+def test_newest_ignores_the_end_of_an_older_subscription(events: list[BillingEvent]) -> None:
     before = after(FRESH, *events, policy=NEWEST)
     passed = after(before, deleted(**OLD), policy=NEWEST)
     assert msgspec.structs.replace(passed, others=before.others) == before

@@ -43,7 +43,7 @@ def test_header_must_equal_the_claim(header: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "é", "a" * 65, "a\n", "a/b"])
-def test_what_is_no_tenant_id_is_no_organization(name: str) -> None:
+def test_invalid_tenant_id_is_no_organization(name: str) -> None:
     with pytest.raises(NoOrganizationError):
         requested_organization(None, name.encode("latin-1"))
     with pytest.raises(NoOrganizationError):

@@ -16,7 +16,7 @@ def test_everything_is_pinned_with_hashes(name: str) -> None:
     assert [pin for pin in pins if "==" not in pin or not audit.hashes(pin)] == []
 
 
-def test_every_licence_of_what_the_service_runs_with_is_allowed() -> None:
+def test_every_license_of_the_dependencies_is_allowed() -> None:
     assert audit.licence_faults() == []
 
 
@@ -41,7 +41,7 @@ def package(**said: str | list[str]) -> metadata.PackageMetadata:
         {"Classifier": "License :: Other/Proprietary License", "License": ""},
     ],
 )
-def test_licence_that_nobody_has_looked_at_is_not_allowed(said: dict[str, str | list[str]]) -> None:
+def test_unreviewed_license_is_not_allowed(said: dict[str, str | list[str]]) -> None:
     assert not audit.is_allowed(audit.licence(package(**said)))
 
 

@@ -26,7 +26,7 @@ def problem(findings: list[Finding], level: Level = Level.WARNING) -> Finding:
 
 
 @pytest.mark.parametrize("value", ["on", "local", "remote_write", "remote_apply"])
-def test_synchronous_commit_in_any_form_is_fine(value: str) -> None:
+def test_every_enabled_synchronous_commit_is_accepted(value: str) -> None:
     assert levels(judge_durability({**DURABLE, "synchronous_commit": value})) == {Level.OK}
 
 
@@ -145,7 +145,7 @@ def test_a_short_secret_is_reported_without_being_shown() -> None:
     assert "hunter2" not in repr(finding)
 
 
-def test_different_secrets_are_fine() -> None:
+def test_different_secrets_are_accepted() -> None:
     assert levels(judge_secrets([("A", Secret("a" * 16)), ("B", Secret("b" * 16))])) == {Level.OK}
 
 

@@ -30,7 +30,7 @@ def test_timeout_of_a_page_names_when_to_retry(path: str) -> None:
     assert b"an-id" in page.body
 
 
-def test_timeout_of_a_form_says_that_it_may_have_been_processed() -> None:
+def test_timeout_of_a_form_warns_that_it_may_have_been_processed() -> None:
     page = page_of("/orgs/acme/projects/new", method="POST")
     assert page is not None
     assert b"may have succeeded" in page.body

@@ -44,14 +44,14 @@ def test_nginx_and_caddy_pass_on_the_identity() -> None:
 
 
 @pytest.mark.parametrize("config", FORWARD_AUTH.values(), ids=FORWARD_AUTH)
-def test_traefik_passes_on_the_identity_and_believes_nobody(config: dict[str, Any]) -> None:
+def test_traefik_forwards_the_identity_and_trusts_no_client_header(config: dict[str, Any]) -> None:
     assert {name.lower() for name in config["authResponseHeaders"]} == NAMES
     assert config["authRequestHeaders"] == ["Authorization", "X-Organization-Id"]
     assert config["trustForwardHeader"] is False
 
 
 @pytest.mark.parametrize("config", EXT_AUTHZ.values(), ids=EXT_AUTHZ)
-def test_envoy_passes_on_the_identity_and_lets_nobody_in_without_an_answer(config: dict[str, Any]) -> None:
+def test_envoy_forwards_the_identity_and_fails_closed(config: dict[str, Any]) -> None:
     answer = config["http_service"]["authorization_response"]
     assert {pattern["exact"] for pattern in answer["allowed_upstream_headers"]["patterns"]} == NAMES
     assert config["failure_mode_allow"] is False
@@ -59,7 +59,7 @@ def test_envoy_passes_on_the_identity_and_lets_nobody_in_without_an_answer(confi
     assert config["http_service"]["server_uri"]["cluster"] in {cluster["name"] for cluster in ENVOY["clusters"]}
 
 
-def test_every_example_takes_the_clients_own_identity_away() -> None:
+def test_every_example_removes_the_clients_identity_headers() -> None:
     assert set(re.findall(r"proxy_set_header (\S+)", NGINX.lower())) >= NAMES
     assert set(re.findall(r"request_header -(\S+)", CADDY.lower())) >= {*NAMES, "*_*"}
     taken = {name.lower() for name in TRAEFIK["middlewares"]["clean"]["headers"]["customRequestHeaders"]}

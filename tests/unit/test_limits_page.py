@@ -40,5 +40,5 @@ LIMITS = client_timeouts.ClientLimits()
         ("sign-ins of a process whose authorization code is being redeemed", f"{sign_in.MOST_REDEMPTIONS}"),
     ],
 )
-def test_limit_is_what_the_page_says(limit: str, value: str) -> None:
+def test_limit_matches_the_page(limit: str, value: str) -> None:
     assert f"\n| {limit} | {value} |" in PAGE

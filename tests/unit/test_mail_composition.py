@@ -299,7 +299,7 @@ def test_headers_of_a_leak() -> None:
         "Only this key was revoked",
     ],
 )
-def test_both_parts_name_the_key_and_say_what_to_do(subtype: str, said: str) -> None:
+def test_both_parts_name_the_key_and_the_next_step(subtype: str, said: str) -> None:
     assert said in body(leak_mail(), subtype)
 
 

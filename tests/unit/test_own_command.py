@@ -36,7 +36,7 @@ def test_command_off_the_path_is_a_path(installed: Path, monkeypatch: pytest.Mon
     assert own_command() == f"'{installed}'"
 
 
-def test_another_command_of_this_name_on_the_path_is_not_meant(
+def test_another_command_of_this_name_on_the_path_is_ignored(
     installed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"

@@ -73,13 +73,13 @@ ONE_FAULT = {
 
 
 @pytest.mark.parametrize(("text", "message"), ONE_FAULT.values(), ids=ONE_FAULT)
-def test_fault_is_named(text: str, message: str) -> None:
+def test_catalog_error_is_named(text: str, message: str) -> None:
     faults = faults_of(text)
     assert len(faults) == 1
     assert faults[0].startswith(message)
 
 
-def test_every_fault_has_a_message_of_its_own() -> None:
+def test_every_catalog_error_has_its_own_message() -> None:
     faults = faults_of('colour = "red"\n[[plans]]\nid = "pro"\nseats = 1\n[plans.limits]\nprojects = "many"\n')
     assert [fault.partition(":")[0] for fault in faults] == [
         "unknown key 'colour'",

@@ -70,7 +70,7 @@ def test_faults_are_listed_with_their_location() -> None:
     ]
 
 
-def test_replay_names_what_was_made() -> None:
+def test_replay_names_the_created_object() -> None:
     assert json.loads(refuse_domain_error(errors.IdempotencyReplayError("key_1"), "r").body)["id"] == "key_1"
 
 
@@ -103,7 +103,7 @@ def test_no_other_refusal_is_challenged(kind: type[DomainError]) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in STATUSES if STATUSES[kind] is HTTPStatus.SERVICE_UNAVAILABLE])
-def test_outage_says_when_to_come_again(kind: type[DomainError]) -> None:
+def test_outage_has_retry_after(kind: type[DomainError]) -> None:
     assert headers_of(refuse_domain_error(kind("x"), "r"))[b"retry-after"] == b"1"
 
 
@@ -136,13 +136,13 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
         ('{"inner": {"number": 1}, "names": ["a", 2]}', "names[1]", "Expected `str`, got `int`"),
     ],
 )
-def test_fault_of_a_body_is_located(text: str, location: str, message: str) -> None:
+def test_error_in_a_body_is_located(text: str, location: str, message: str) -> None:
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.json.decode(text, type=Body)
     assert fault_of(error.value) == (location, message)
 
 
-def test_fault_does_not_repeat_a_body_of_any_length() -> None:
+def test_error_does_not_repeat_the_body() -> None:
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.json.decode(json.dumps({"x" * 5000: 1}), type=Body)
     location, message = fault_of(error.value)

@@ -21,7 +21,7 @@ def test_two_limits_are_a_list() -> None:
     )
 
 
-def test_without_limits_there_is_nothing_to_say() -> None:
+def test_without_limits_there_are_no_limit_headers() -> None:
     assert rate_headers(()) == ()
 
 

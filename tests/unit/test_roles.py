@@ -46,11 +46,11 @@ def test_role_grants_its_scopes_and_level(role: Role, scopes: tuple[str, ...], l
 
 
 @pytest.mark.parametrize("entries", [("openid", "profile", "email"), ("offline_access",), ("OWNER",)])
-def test_entries_that_are_not_scopes_of_ours_do_not_narrow(entries: tuple[str, ...]) -> None:
+def test_foreign_scopes_do_not_narrow(entries: tuple[str, ...]) -> None:
     assert role_grants(Role.OWNER, entries) == (("*:*",), AccessLevel.OWNER)
 
 
-def test_scope_of_ours_narrows_and_takes_the_owner_level_away() -> None:
+def test_own_scope_narrows_and_removes_the_owner_level() -> None:
     assert role_grants(Role.OWNER, ("openid", "projects:read")) == (("projects:read",), AccessLevel.SCOPED)
 
 

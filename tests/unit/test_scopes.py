@@ -75,7 +75,7 @@ def test_no_grant_covers_nothing() -> None:
         (("a:b",), ("a:b", "*:*"), ("a:b",)),
     ],
 )
-def test_intersection_is_what_both_sides_grant(
+def test_intersection_contains_the_common_scopes(
     left: tuple[str, ...], right: tuple[str, ...], common: tuple[str, ...]
 ) -> None:
     assert intersect(left, right) == common
@@ -88,5 +88,5 @@ def test_caller_without_the_scope_is_refused_with_its_name() -> None:
     assert refusal.value.scope == "projects:read"
 
 
-def test_caller_with_the_scope_is_let_in() -> None:
+def test_caller_with_the_scope_is_authorized() -> None:
     make_principal("projects:read").require("projects:read")

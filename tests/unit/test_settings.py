@@ -173,7 +173,7 @@ def test_hours_and_days_of_billing_are_read() -> None:
     ("key", "livemode"),
     [("sk_live_1", True), ("rk_live_1", True), ("sk_test_1", False), ("rk_test_1", False), ("mine", None), ("", None)],
 )
-def test_the_provider_key_tells_the_mode_of_events(key: str, livemode: bool | None) -> None:
+def test_the_provider_key_determines_the_mode_of_events(key: str, livemode: bool | None) -> None:
     assert loaded(PROVIDER_SECRET_KEY=key).billing.livemode is livemode
 
 
@@ -284,12 +284,12 @@ def test_catalog_faults_come_one_by_one(tmp_path: Path) -> None:
     ]
 
 
-def test_catalog_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+def test_missing_catalog_is_an_error(tmp_path: Path) -> None:
     (fault,) = faults_of(TENANTRY_PLANS=str(tmp_path / "none.toml"))
     assert fault.startswith(f"TENANTRY_PLANS: {tmp_path / 'none.toml'} cannot be read")
 
 
-def test_catalog_that_is_no_text_is_a_fault(tmp_path: Path) -> None:
+def test_undecodable_catalog_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "plans.toml").write_bytes(b"\xff\xfe")
     assert faults_of(TENANTRY_PLANS=str(tmp_path / "plans.toml"))[0].startswith("TENANTRY_PLANS: ")
 
@@ -316,7 +316,7 @@ def test_issuer_needs_an_audience() -> None:
     assert fault.startswith("OIDC_AUDIENCE: is missing")
 
 
-def test_plain_issuer_is_taken_on_loopback_or_when_a_setting_says_so() -> None:
+def test_http_issuer_is_accepted_on_loopback_or_by_a_setting() -> None:
     assert faults_of(OIDC_ISSUER="http://id.example", OIDC_AUDIENCE="api")[0].startswith("OIDC_ISSUER: must be https")
     loaded(OIDC_ISSUER="http://127.0.0.1:9", OIDC_AUDIENCE="api")
     loaded(OIDC_ISSUER="http://id.example", OIDC_AUDIENCE="api", OIDC_ALLOW_HTTP="true")
@@ -333,7 +333,7 @@ def test_mail_server_and_sender_are_read() -> None:
     assert (smtp.host, smtp.port, smtp.sender) == ("mail.example", 465, "Billing <a@b.example>")
 
 
-def test_fault_of_the_mail_address_does_not_show_the_password() -> None:
+def test_error_in_the_smtp_url_does_not_show_the_password() -> None:
     (fault,) = faults_of(SMTP_URL="smtp://me:hunter2@mail.example:25?tls=none", MAIL_FROM="a@b.example")
     assert fault.startswith("SMTP_URL: ")
     assert "hunter2" not in fault
@@ -409,7 +409,7 @@ def test_a_secret_from_a_file_is_held_to_the_same_rules(tmp_path: Path) -> None:
     assert faults_of_file(tmp_path / "pepper") == ["API_KEY_PEPPER: is shorter than 32 characters"]
 
 
-def test_a_secret_that_is_given_in_both_ways_is_refused(tmp_path: Path) -> None:
+def test_a_secret_as_variable_and_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "pepper").write_text("hunter2" * 10)
     (fault,) = faults_of_file(tmp_path / "pepper", API_KEY_PEPPER=SECRETS["API_KEY_PEPPER"])
     assert fault == "API_KEY_PEPPER_FILE: API_KEY_PEPPER is set too: remove one of them"
@@ -421,7 +421,7 @@ def test_an_empty_name_of_a_file_and_an_empty_secret_beside_a_file_count_as_unse
     loaded(API_KEY_PEPPER=" ", API_KEY_PEPPER_FILE=str(tmp_path / "pepper"))
 
 
-def test_what_only_asks_for_the_database_finds_the_fault_of_its_file(tmp_path: Path) -> None:
+def test_database_only_commands_report_an_unreadable_file(tmp_path: Path) -> None:
     assert load_database_url(DATABASE) is None
     with pytest.raises(SettingsError) as error:
         load_database_url({"DATABASE_URL_FILE": str(tmp_path / "none")})

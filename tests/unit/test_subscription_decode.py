@@ -66,7 +66,7 @@ def test_an_empty_organization_is_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["id", "customer", "created", "status"])
-def test_what_must_be_there(name: str) -> None:
+def test_missing_fields_are_rejected(name: str) -> None:
     subscription = events.subscription()
     del subscription[name]
     with pytest.raises(NotASubscriptionError):
@@ -100,13 +100,13 @@ def test_what_must_be_there(name: str) -> None:
         {"cancel_at_period_end": 1},
     ],
 )
-def test_what_cannot_be_used(fields: dict[str, Any]) -> None:
+def test_invalid_fields_are_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(NotASubscriptionError):
         decode(events.subscription(), **fields)
 
 
 @pytest.mark.parametrize("raw", [b"", b"null", b"[]", b"{", b'"sub_1"', b"\xff", b"[" * 100_000])
-def test_what_is_no_object(raw: bytes) -> None:
+def test_non_objects_are_rejected(raw: bytes) -> None:
     with pytest.raises(NotASubscriptionError):
         decode_subscription(raw)
 

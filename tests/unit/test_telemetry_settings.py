@@ -27,13 +27,13 @@ def test_traces_are_made_where_the_standard_variables_ask_for_them(values: dict[
     assert make_settings(**values).traces is traces
 
 
-def test_an_exporter_that_is_not_there_is_a_fault() -> None:
+def test_a_missing_exporter_is_an_error() -> None:
     with pytest.raises(SettingsError) as refused:
         make_settings(OTEL_TRACES_EXPORTER="zipkin")
     assert refused.value.faults == ["OTEL_TRACES_EXPORTER: must be one of otlp, none"]
 
 
-def test_what_the_collector_is_sent_as_a_credential_is_a_secret() -> None:
+def test_the_collectors_credential_is_a_secret() -> None:
     settings = make_settings(
         OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20token-of-the-collector, x-team=accounts-team"
     )

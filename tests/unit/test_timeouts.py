@@ -3,7 +3,7 @@
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 
 
-def test_what_a_request_waits_for_ends_before_the_request_and_that_within_5_s() -> None:
+def test_inner_timeouts_end_before_the_request_which_ends_within_5_s() -> None:
     limits = DEFAULT_TIMEOUTS
     parts = (limits.batch_start, limits.rate_limits, limits.connect, limits.statement, limits.identity_provider)
     assert max(parts) < limits.batch < limits.request < 5

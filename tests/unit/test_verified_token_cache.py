@@ -68,7 +68,7 @@ def test_too_large_entry_is_not_kept() -> None:
     assert (len(proven), proven.bytes_held) == (0, 0)
 
 
-def test_many_small_scopes_count_for_what_they_take() -> None:
+def test_many_small_scopes_count_by_their_size() -> None:
     few, many = VerifiedTokenCache(), VerifiedTokenCache()
     few.add(token_digest("a"), proof(), 8192)
     many.add(token_digest("a"), proof(scopes=("s",) * 3000), 8192)

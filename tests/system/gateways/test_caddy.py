@@ -37,7 +37,9 @@ async def test_neither_query_nor_cookies_are_sent_to_the_service(gateway: Gatewa
 
 
 @pytest.mark.parametrize("scope", ["", "reports"])
-async def test_faulty_scope_lets_nobody_in(behind: Backstage, org: Organization, tmp_path: Path, scope: str) -> None:
+async def test_invalid_scope_rejects_every_request(
+    behind: Backstage, org: Organization, tmp_path: Path, scope: str
+) -> None:
     line = "vars tenantry_scope reports:read\n"
     changes = {line: f"vars tenantry_scope {scope}\n" if scope else ""}
     async with running_gateway("caddy", tmp_path, behind.port, changes) as gateway:

@@ -10,7 +10,7 @@ from tests.support.service import Organization
 SPOOFED: Final = "org-of-another-user"
 
 
-async def test_application_learns_who_asks(gateway: Gateway, org: Organization, owner: str) -> None:
+async def test_application_gets_the_callers_identity(gateway: Gateway, org: Organization, owner: str) -> None:
     answer = await gateway.send("GET", "/projects/7?full=yes", credential=owner)
     assert (answer.status, answer.body, answer.header("x-from")) == (200, b"the application", "application")
     request = gateway.application.only()
@@ -70,7 +70,9 @@ async def test_clients_identity_headers_do_not_reach_the_application(
 
 
 @pytest.mark.parametrize("headers", SPOOFS.values(), ids=SPOOFS)
-async def test_nor_do_they_where_nobody_is_asked(gateway: Gateway, headers: list[tuple[str, str]]) -> None:
+async def test_client_identity_headers_are_removed_on_public_paths_too(
+    gateway: Gateway, headers: list[tuple[str, str]]
+) -> None:
     assert (await gateway.send("GET", "/status", *headers)).status == 200
     assert gateway.application.only().identity() == {}
     assert gateway.line.requests() == []
@@ -85,7 +87,7 @@ async def test_nor_do_they_after_the_body(gateway: Gateway, owner: str) -> None:
     assert gateway.application.only().body == 2
 
 
-async def test_user_of_several_tenants_says_for_which(gateway: Gateway, behind: Backstage) -> None:
+async def test_user_of_several_tenants_names_one(gateway: Gateway, behind: Backstage) -> None:
     user = behind.service.user("of-several")
     ids = []
     for name in ("One", "Two"):

@@ -38,7 +38,7 @@ async def asking(
         "/projects/mode/any?", "/me/mode/any",
     ],
 )  # fmt: skip
-async def test_test_key_is_refused_as_the_example_stands(gateway: Gateway, test_key: str, target: str) -> None:
+async def test_test_key_is_rejected_by_the_unchanged_example(gateway: Gateway, test_key: str, target: str) -> None:
     answer = await gateway.send("GET", target, ("X-Mode", "live"), credential=test_key)
     if "%2F" in target:
         assert answer.status == 400
@@ -47,9 +47,7 @@ async def test_test_key_is_refused_as_the_example_stands(gateway: Gateway, test_
     assert gateway.application.received == []
 
 
-async def test_test_key_is_accepted_where_the_configuration_says_so(
-    asking: tuple[Gateway, str], test_key: str, owner: str
-) -> None:
+async def test_test_key_is_accepted_if_configured(asking: tuple[Gateway, str], test_key: str, owner: str) -> None:
     gateway, mode = asking
     gateway.application.received.clear()
     gateway.line.forget()

@@ -14,7 +14,7 @@ def two_services(first: str) -> dict[str, str]:
     return {"server 127.0.0.1:3001;": f"server {first};\n    server 127.0.0.1:3001;"}
 
 
-async def test_answer_of_the_second_service_counts_where_the_first_is_away(
+async def test_second_service_answers_while_the_first_is_down(
     behind: Backstage, org: Organization, tmp_path: Path
 ) -> None:
     changes = two_services(f"127.0.0.1:{free_port()} max_fails=0")
@@ -32,7 +32,9 @@ async def test_answer_of_the_second_service_counts_where_the_first_is_away(
         assert seen == [503] * 6
 
 
-async def test_nginxs_own_fault_after_a_yes_is_500(behind: Backstage, org: Organization, tmp_path: Path) -> None:
+async def test_internal_error_of_nginx_after_acceptance_is_500(
+    behind: Backstage, org: Organization, tmp_path: Path
+) -> None:
     async with running_gateway("nginx", tmp_path, behind.port) as gateway:
         (tmp_path / "body").rmdir()
         (tmp_path / "body").touch()  # where nginx wants to keep large bodies
@@ -43,7 +45,7 @@ async def test_nginxs_own_fault_after_a_yes_is_500(behind: Backstage, org: Organ
         assert (await gateway.send("GET", "/me", credential=org.owner.credential)).status == 200
 
 
-async def test_location_that_names_no_scope_lets_nobody_in(
+async def test_location_without_a_scope_rejects_every_request(
     behind: Backstage, org: Organization, tmp_path: Path
 ) -> None:
     changes = {"        set $tenantry_scope reports:read;\n": ""}
@@ -52,7 +54,9 @@ async def test_location_that_names_no_scope_lets_nobody_in(
         assert (answer.status, gateway.application.received) == (503, [])
 
 
-async def test_scope_that_is_none_lets_nobody_in(behind: Backstage, org: Organization, tmp_path: Path) -> None:
+async def test_invalid_scope_of_a_location_rejects_every_request(
+    behind: Backstage, org: Organization, tmp_path: Path
+) -> None:
     async with running_gateway("nginx", tmp_path, behind.port, {"reports:read;": "reports;"}) as gateway:
         answer = await gateway.send("GET", "/reports", credential=org.owner.credential)
         assert (answer.status, gateway.application.received) == (503, [])

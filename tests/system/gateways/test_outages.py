@@ -6,7 +6,7 @@ from tests.support.findings import free_port
 from tests.support.gateways import Backstage, Gateway, refused, running_gateway
 
 
-async def test_service_that_is_away_is_503_and_nobody_gets_in(gateway: Gateway, owner: str) -> None:
+async def test_unreachable_service_is_503_for_every_request(gateway: Gateway, owner: str) -> None:
     await gateway.line.cut()
     answers = [await gateway.send("GET", "/projects", credential=owner), await gateway.send("POST", "/me")]
     public = await gateway.send("GET", "/status")
@@ -19,7 +19,7 @@ async def test_service_that_is_away_is_503_and_nobody_gets_in(gateway: Gateway, 
     assert (await gateway.send("GET", "/projects", credential=owner)).status == 200
 
 
-async def test_database_that_is_away_is_503_and_nobody_gets_in(gateway: Gateway, behind: Backstage, owner: str) -> None:
+async def test_unreachable_database_is_503_for_every_request(gateway: Gateway, behind: Backstage, owner: str) -> None:
     await behind.database.cut()
     answer = await gateway.send("GET", "/projects", credential=owner)
     await behind.database.restore()
@@ -47,7 +47,7 @@ async def test_applications_own_errors_pass_as_they_are(gateway: Gateway, owner:
     assert answer.header("www-authenticate") is answer.header("retry-after") is None
 
 
-async def test_application_that_is_away_is_502(
+async def test_unreachable_application_is_502(
     running: Gateway, behind: Backstage, owner: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder, nowhere = tmp_path_factory.mktemp("away"), {"127.0.0.1:8000": f"127.0.0.1:{free_port()}"}

@@ -72,7 +72,7 @@ async def test_suspended_tenant_is_403(gateway: Gateway, behind: Backstage) -> N
     assert answer.header("www-authenticate") is None
 
 
-async def test_limited_is_429_and_says_when_to_come_again(gateway: Gateway, behind: Backstage) -> None:
+async def test_limited_request_is_429_with_retry_after(gateway: Gateway, behind: Backstage) -> None:
     org = await behind.service.organization()
     with psycopg.connect(behind.conninfo) as connection:
         connection.execute("UPDATE tenants SET plan = 'tight' WHERE id = %s", [org.id])
@@ -95,7 +95,7 @@ def limits_of(answer: Answer) -> dict[str, str]:
     return dict(part.split("=", 1) for part in first.split(";")[1:] if "=" in part)
 
 
-async def test_every_answer_that_counts_says_what_is_left(gateway: Gateway, behind: Backstage) -> None:
+async def test_every_counted_answer_has_the_remaining_count(gateway: Gateway, behind: Backstage) -> None:
     org = await behind.service.organization()
     reader = str((await behind.service.key(org.owner, org.id, "projects:read")).caller.credential)
     with psycopg.connect(behind.conninfo) as connection:

@@ -42,7 +42,7 @@ DISGUISES: Final = {
 
 
 @pytest.mark.parametrize(("target", "headers"), DISGUISES.values(), ids=DISGUISES)
-async def test_client_has_no_say_in_which_scope_is_asked_for(
+async def test_client_cannot_choose_the_required_scope(
     gateway: Gateway, reader: str, target: str, headers: list[tuple[str, str]]
 ) -> None:
     refused(await gateway.send("GET", target, *headers, credential=reader), 403, "insufficient_scope")
@@ -57,9 +57,7 @@ OVERRIDES: Final = (
 )  # fmt: skip
 
 
-async def test_application_is_not_told_another_request_than_the_one_that_was_checked(
-    gateway: Gateway, reader: str
-) -> None:
+async def test_application_gets_exactly_the_checked_request(gateway: Gateway, reader: str) -> None:
     headers = [(name, "DELETE") for name in OVERRIDES]
     assert (await gateway.send("GET", "/projects", *headers, credential=reader)).status == 200
     assert "DELETE" not in str(gateway.application.only())
@@ -89,7 +87,7 @@ async def test_ordinary_path_reaches_the_application_as_it_is(gateway: Gateway, 
 
 
 @pytest.mark.parametrize("target", ["/", "/other", "/projectsx", "/status/", "/_tenantry", VERIFY])
-async def test_what_is_not_listed_is_not_there(gateway: Gateway, owner: str, target: str) -> None:
+async def test_unlisted_path_is_404(gateway: Gateway, owner: str, target: str) -> None:
     assert (await gateway.send("GET", target, credential=owner)).status == 404
     assert gateway.application.received == []
 
@@ -103,7 +101,7 @@ async def test_public_path_is_exact(gateway: Gateway, target: str) -> None:
     assert gateway.application.received == []
 
 
-async def test_public_path_asks_nobody(gateway: Gateway) -> None:
+async def test_public_path_needs_no_check(gateway: Gateway) -> None:
     assert (await gateway.send("GET", "/status?x=1")).status == 200
     assert gateway.application.only().target == "/status?x=1"
     assert gateway.line.requests() == []
