@@ -39,7 +39,6 @@ class KeyForm(msgspec.Struct, frozen=True):
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """All chosen scopes, each once."""
         if self.access == _OWNER:
             return (OWNER_ALIAS,)
         return tuple(dict.fromkeys([*self.checked, *self.own.replace(",", " ").split()]))
@@ -52,7 +51,6 @@ class KeyForm(msgspec.Struct, frozen=True):
 
 
 def submitted_values(form: Form) -> KeyForm:
-    """Return the values of a submitted form."""
     return KeyForm(
         name=form.text("name"),
         access=form.text("access") or _SCOPED,

@@ -187,8 +187,7 @@ async def show_revoke_key(ctx: Context, key_id: KeyId) -> Response[str]:
 
 @post(_KEY + "/revoke", guards=[_writer])
 async def revoke_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
-    key = await ctx.services.api_keys.get(ctx.principal, key_id)
-    ctx.principal.require_holding((), key.access_level)
+    key = await _writable_key(ctx, key_id)
     typed, force = form.text("word"), form.checked("force")
     if forms.confirmation_text(typed, "") != _confirmation_of(key):
         errors = {"word": "This is not the key's name. Type it again."}
@@ -200,22 +199,24 @@ async def revoke_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Respon
     return ctx.redirect(_path_of(ctx, key_id))
 
 
-async def _changeable_key(ctx: PageContext, key_id: str) -> ApiKey:
-    """Return a key that the user may change.
-
-    Raises `NotFoundError`, `ScopeEscalationError` and `KeyNotActiveError`.
-    """
+async def _writable_key(ctx: PageContext, key_id: str) -> ApiKey:
+    """Return a key that the user's role may change. Raises `NotFoundError` and `ScopeEscalationError`."""
     key = await ctx.services.api_keys.get(ctx.principal, key_id)
     ctx.principal.require_holding((), key.access_level)
+    return key
+
+
+async def _changeable_key(ctx: PageContext, key_id: str) -> ApiKey:
+    """Return an active key. Raises as `_writable_key` does, and `KeyNotActiveError`."""
+    key = await _writable_key(ctx, key_id)
     if key.status is not KeyStatus.ACTIVE:
         raise KeyNotActiveError(f"The key is {key.status}.")
     return key
 
 
 async def _replaceable_key(ctx: PageContext, key_id: str) -> ApiKey:
-    """Return a leaked key that the user may replace. Raises as `_changeable_key` does."""
-    key = await ctx.services.api_keys.get(ctx.principal, key_id)
-    ctx.principal.require_holding((), key.access_level)
+    """Return a leaked key without a replacement. Raises as `_changeable_key` does."""
+    key = await _writable_key(ctx, key_id)
     if key.leak_reported_at is None or key.superseded_by is not None:
         raise KeyNotActiveError("The key was not reported as leaked, or it already has a replacement.")
     return key

@@ -53,7 +53,6 @@ class Form:
         return [(name, value) for name, value in items if isinstance(value, str) and name != TOKEN_FIELD]
 
     def checked(self, name: str) -> bool:
-        """Whether a box is checked."""
         return bool(self.text(name))
 
 
@@ -78,7 +77,6 @@ def is_same_origin(request: AnyRequest) -> bool:
 
 
 def has_token(form: Form, expected: str) -> bool:
-    """Whether a form carries the CSRF token of this session."""
     return hmac.compare_digest(form.text(TOKEN_FIELD).encode(), expected.encode())
 
 

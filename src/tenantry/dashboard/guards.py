@@ -106,7 +106,6 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
 
     @property
     def base(self) -> str:
-        """The path above all pages of the tenant."""
         return f"/orgs/{self.principal.org_id}"
 
     @property
@@ -116,12 +115,12 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
     def may(self, scope: str) -> bool:
         return self.caller is not None and covers(self.caller.scopes, scope)
 
+    # Pages offer a change or a replacement; the service decides about it.
+
     def may_change(self, key: ApiKey) -> bool:
-        """Whether pages offer to change a key; the service decides."""
         return key.status is KeyStatus.ACTIVE and self._may_write(key)
 
     def may_replace(self, key: ApiKey) -> bool:
-        """Whether pages offer to replace a leaked key; the service decides."""
         return key.leak_reported_at is not None and key.superseded_by is None and self._may_write(key)
 
     def _may_write(self, key: ApiKey) -> bool:
@@ -248,7 +247,6 @@ async def _same_origin_form(connection: Connection) -> Form | None:
 
 
 def current_user(request: AnyRequest) -> DashboardUser | None:
-    """Return the user that the route's guard authorized."""
     user = _state(request).get(_AUTHORIZED)
     return user if isinstance(user, DashboardUser) else None
 

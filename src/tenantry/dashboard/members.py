@@ -36,6 +36,8 @@ _EMAIL_AS_ID: Final = (
     "This is an email address. Enter the user id, which users find on their profile, or on the page after their first "
     "sign-in."
 )
+_TRANSFER_FIRST: Final = "This member owns the organization. Transfer it to another member first."
+_LAST_OWNER: Final = "This is the last owner. Make another member an owner first."
 _MESSAGES: Final = {
     "userId": "Use 1 to 255 visible ASCII characters, without blanks.",
     "role": "Choose one of the roles.",
@@ -126,9 +128,7 @@ async def change_role(ctx: Context, form: SubmittedForm, member_id: MemberId) ->
     except InvalidFormError as error:
         return await _member_page(ctx, member_id, error.errors, role=role)
     except LastOwnerError:
-        return await _member_page(
-            ctx, member_id, {"role": await _last_owner_error(ctx, member_id)}, role=role, sure=sure
-        )
+        return await _member_page(ctx, member_id, {}, last_owner_field="role", role=role, sure=sure)
     except (MemberNotActiveError, ScopeEscalationError) as error:
         return await _member_page(ctx, member_id, _errors_of(error), role=role)
     return ctx.redirect_with(FlashMessage.MEMBER_CHANGED, f"{ctx.user.base}/settings/members/{member_id}")
@@ -172,8 +172,7 @@ async def remove_member(ctx: Context, form: SubmittedForm, member_id: MemberId) 
     try:
         await members.remove(ctx.principal, ctx.author, member_id)
     except LastOwnerError:
-        errors = {"last": await _last_owner_error(ctx, member_id)}
-        return await _member_page(ctx, member_id, errors, "member_remove.html")
+        return await _member_page(ctx, member_id, {}, "member_remove.html", last_owner_field="last")
     except ScopeEscalationError as error:
         return await _member_page(ctx, member_id, {"last": _errors_of(error)["role"]}, "member_remove.html")
     is_invited = member.status is MemberStatus.INVITED
@@ -213,12 +212,17 @@ async def _member_page(
     errors: Mapping[str, str],
     template: str = "member.html",
     *,
+    last_owner_field: str = "",
     role: str = "",
     sure: bool = False,
 ) -> Response[str]:
+    """Render a page of a member; ``last_owner_field`` is the field that shows why the last owner must stay."""
     services, principal = ctx.services, ctx.principal
     member = await services.members.get(principal, member_id)
     tenant = await services.tenants.get(principal, principal.org_id)
+    is_tenant_owner = member.user_id == tenant.owner_id
+    if last_owner_field:
+        errors = {last_owner_field: _TRANSFER_FIRST if is_tenant_owner else _LAST_OWNER}
     names = await services.sessions.names_of(ctx.user.session, member.org_id, [member.user_id])
     return ctx.render(
         template,
@@ -230,7 +234,7 @@ async def _member_page(
         role_names=dict(ROLES),
         roles=_assignable_roles(principal),
         is_self=_is_self(ctx, member.user_id),
-        is_tenant_owner=member.user_id == tenant.owner_id,
+        is_tenant_owner=is_tenant_owner,
         may_manage=ctx.user.may("members:write") and _is_allowed(partial(check_may_manage, principal, member.role)),
         may_transfer=_may_transfer(ctx),
     )
@@ -240,14 +244,6 @@ def _errors_of(error: DomainError) -> dict[str, str]:
     if isinstance(error, PlanLimitReachedError):
         return {"userId": f"{error.detail} Remove members, or compare the plans under Billing."}
     return dict([_ERRORS[type(error)]])
-
-
-async def _last_owner_error(ctx: PageContext, member_id: str) -> str:
-    member = await ctx.services.members.get(ctx.principal, member_id)
-    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
-    if member.user_id == tenant.owner_id:
-        return "This member owns the organization. Transfer it to another member first."
-    return "This is the last owner. Make another member an owner first."
 
 
 def _is_self(ctx: PageContext, user_id: str) -> bool:
