@@ -108,7 +108,7 @@ def error_text(error: DomainError) -> str:
     return text.next_step if text.replaces_detail else f"{error.detail} {text.next_step}"
 
 
-def conflict_text(current: dict[str, str], fields: frozenset[str]) -> str:
+def conflict_text(current: dict[str, str], fields: set[str]) -> str:
     """Say what another user changed of a key while a form was open."""
     now = "; ".join(f"{name}: {current[name]}" for name in ("name", "scopes", "expiry") if name in fields)
     return f"Another user changed this key. Current {now}. Save again to replace it."

@@ -12,13 +12,11 @@ from tenantry.dashboard.forms import retry_while_in_flight
 from tenantry.dashboard.guards import ORG, SubmittedForm, needs
 from tenantry.dashboard.labels import FlashMessage, has_subscription, subscription_status_label, will_end
 from tenantry.domain.errors import (
+    DatabaseUnavailableError,
     DomainError,
     IdempotencyInFlightError,
     IdempotencyMismatchError,
-    NoCustomerError,
-    ProviderNotConfiguredError,
     ProviderRefusedError,
-    ProviderUnavailableError,
     ValidationError,
 )
 from tenantry.domain.plans import FREE
@@ -28,15 +26,6 @@ from tenantry.server.problems import STATUSES
 PATH: Final = f"{ORG}/billing"
 _CHECKOUT: Final = "/billing/checkout"
 _PORTAL: Final = "/billing/portal"
-_SHOWN_ERRORS: Final = (
-    IdempotencyInFlightError,
-    IdempotencyMismatchError,
-    NoCustomerError,
-    ProviderNotConfiguredError,
-    ProviderRefusedError,
-    ProviderUnavailableError,
-    ValidationError,
-)
 
 
 def waits_for_provider(path: str) -> bool:
@@ -101,7 +90,9 @@ async def _redirect_to_provider(ctx: PageContext, get_url: Callable[[], Awaitabl
         url = await retry_while_in_flight(get_url)
         if not url.startswith(("https://", "http://")) or not url.isascii() or not url.isprintable():
             raise ProviderRefusedError("The payment provider answered with an invalid address.")
-    except _SHOWN_ERRORS as error:
+    except DatabaseUnavailableError:
+        raise
+    except DomainError as error:
         return await _billing_page(ctx, problem=error)
     response = ctx.renderer.page("provider_redirect.html", url=url, back=f"{ctx.user.base}/billing")
     response.headers["Refresh"] = f"0; url={url}"

@@ -18,7 +18,7 @@ from tenantry.billing.event_feed import FeedWatcher
 from tenantry.billing.replay import MOST_AT_ONCE, RecentReplay
 from tenantry.common.encoding import NOT_JSON
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.guards import ORG, SCRIPT_ONLY, SessionState, needs
+from tenantry.dashboard.guards import ORG, SCRIPT_ONLY, needs
 from tenantry.dashboard.labels import TYPES, EventLabels, folded_difference
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, OverloadedError
@@ -138,7 +138,6 @@ def readable_payload(body: bytes) -> str:
 HEARTBEAT: Final = 15.0
 """Seconds between two messages of a stream at most. Before each, the stream checks the session again."""
 _MOST_ARRIVAL: Final = 2**62
-_BYES: Final = {SessionState.STALE: "event: bye\ndata: renew\n\n", SessionState.ENDED: "event: bye\ndata: over\n\n"}
 
 
 def is_stream(path: str) -> bool:
@@ -162,7 +161,7 @@ async def stream_events(
 
     async def messages() -> AsyncIterator[str]:
         with news.watch(org_id, watcher, after) as watch:
-            async for message in stream_messages(watch, partial(ctx.sessions.state_of, request, _SCOPE)):
+            async for message in stream_messages(watch, partial(ctx.sessions.end_of_stream, request, _SCOPE)):
                 yield message
 
     # a proxy must not buffer the stream
@@ -171,7 +170,7 @@ async def stream_events(
 
 
 async def stream_messages(
-    watch: FeedWatcher, session_state: Callable[[], Awaitable[SessionState]], heartbeat: float = HEARTBEAT
+    watch: FeedWatcher, end_of_stream: Callable[[], Awaitable[str]], heartbeat: float = HEARTBEAT
 ) -> AsyncIterator[str]:
     """Yield the messages of a stream until the session or the process ends.
 
@@ -180,11 +179,11 @@ async def stream_messages(
     arrival = None
     while not watch.has_ended:
         try:
-            state = await session_state()
+            reason = await end_of_stream()
         except DatabaseUnavailableError:
             return
-        if state is not SessionState.ACTIVE:
-            yield _BYES[state]
+        if reason:
+            yield f"event: bye\ndata: {reason}\n\n"
             return
         yield (f"event: live\ndata: {heartbeat:g}\n\n" if arrival is None else f"event: news\ndata: {arrival}\n\n")
         arrival = await watch.wait(heartbeat)

@@ -6,7 +6,7 @@ import hmac
 import secrets
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from litestar.datastructures import FormMultiDict
@@ -127,24 +127,20 @@ def confirmation_errors(typed: str, field: str, expected: str) -> dict[str, str]
     return {} if is_same else {field: "The name does not match. Nothing was changed. Type it again."}
 
 
-class Edits(NamedTuple):
-    """The fields that a user changed, and those among them that another user changed meanwhile."""
-
-    changed: frozenset[str]
-    conflicts: frozenset[str]
-
-
 def field_digests(fields: Mapping[str, str]) -> dict[str, str]:
     """Return hidden fields for an edit form: the digests of what it shows."""
     return {_DIGEST_PREFIX + name: _digest(text) for name, text in fields.items()}
 
 
-def find_edits(form: Form, submitted: Mapping[str, str], current: Mapping[str, str]) -> Edits:
-    """Compare submitted fields with what the form showed (its `field_digests`) and with the current values."""
+def find_edits(form: Form, submitted: Mapping[str, str], current: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """Return the fields that a user changed, and those among them that another user changed meanwhile.
+
+    The form carries the `field_digests` of what it showed.
+    """
     shown = {name: form.text(_DIGEST_PREFIX + name) for name in submitted}
     now = {name: _digest(text) for name, text in current.items()}
     changed = {name for name, text in submitted.items() if _digest(text) not in (shown[name], now[name])}
-    return Edits(frozenset(changed), frozenset(name for name in changed if now[name] != shown[name]))
+    return changed, {name for name in changed if now[name] != shown[name]}
 
 
 def _digest(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from enum import Enum, auto
 from typing import Any, Final, cast
 
 import msgspec
@@ -36,15 +35,6 @@ DASHBOARD: Final = "tenantry.dashboard"
 _AUTHORIZED: Final = "tenantry.authorized_user"
 _SIGNED_IN: Final = "tenantry.signed_in_user"
 _FORM: Final = "tenantry.form"
-
-
-class SessionState(Enum):
-    """Whether a user may keep an open stream."""
-
-    ACTIVE = auto()
-    STALE = auto()
-    """Only after the identity provider confirms the user again."""
-    ENDED = auto()
 
 
 class UnsentFormError(Exception):
@@ -180,16 +170,19 @@ class SessionGuard:
         with suppress(NotSignedInError, StaleSignInError, DomainError):
             await self.authenticate(connection)
 
-    async def state_of(self, connection: Connection, scope: str) -> SessionState:
-        """Check again whether the user of an open stream may see it. Raises `DatabaseUnavailableError`."""
+    async def end_of_stream(self, connection: Connection, scope: str) -> str:
+        """Check again whether a user may keep a stream open; return ``""``, ``renew`` or ``over``.
+
+        ``renew`` means that the identity provider must confirm the user first. Raises `DatabaseUnavailableError`.
+        """
         try:
             user = await self.authenticate(connection, allow_stale_login=True)
             user.principal.require(scope)
         except DatabaseUnavailableError:
             raise
         except (NotSignedInError, DomainError):
-            return SessionState.ENDED
-        return SessionState.ACTIVE if self._is_fresh(user.session) else SessionState.STALE
+            return "over"
+        return "" if self._is_fresh(user.session) else "renew"
 
     def _is_fresh(self, session: Session) -> bool:
         """Whether the identity provider confirmed the user recently enough to see pages."""

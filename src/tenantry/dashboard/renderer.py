@@ -11,7 +11,6 @@ from litestar import MediaType, Response
 from litestar.response import Stream
 from markupsafe import Markup
 
-from tenantry import __version__
 from tenantry.common.templates import page_templates
 from tenantry.dashboard.api_key_labels import scope_label
 from tenantry.dashboard.cookies import Cookies
@@ -44,7 +43,6 @@ class Renderer:
         command: str = "tenantry",
         demo_pages: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self.command = command
         self.assets = PageAssets(resources.files(__package__) / "assets", secure=secure)
         self.headers = self.assets.headers
         self._cookies = cookies
@@ -58,9 +56,7 @@ class Renderer:
             display_text=display_text,
             scope_label=scope_label,
         )
-        self._templates.globals.update(
-            assets=self.assets.address, version=__version__, command=command, demo_pages=demo_pages
-        )
+        self._templates.globals.update(assets=self.assets.address, command=command, demo_pages=demo_pages)
 
     def page(
         self, template: str, status_code: int = 200, *, user: DashboardUser | None = None, **context: object
