@@ -76,12 +76,10 @@ class EmbeddedServer:
 
     @property
     def conninfo(self) -> str:
-        """The connection string of the default database."""
         return make_conninfo(**self._address, dbname="postgres")
 
     @property
     def url(self) -> str:
-        """The connection string as a ``postgresql://`` address."""
         return f"postgresql:///postgres?{urlencode(self._address, quote_via=quote)}"  # libpq does not decode "+"
 
     @property

@@ -86,7 +86,6 @@ class Inbox:
             return self._arrival.wait_for(condition, seconds)
 
     def mails(self) -> list[Mail]:
-        """Return all messages, newest first."""
         return [mail for mail_id in self.ids() if (mail := self.mail(mail_id)) is not None]
 
     def mail(self, mail_id: str) -> Mail | None:
@@ -100,7 +99,6 @@ class Inbox:
         return _read(mail_id, content)
 
     def ids(self) -> list[str]:
-        """Return the ids of all messages, newest first."""
         names = (path.stem for path in self._directory.glob(f"*{_SUFFIX}"))
         return sorted((name for name in names if _id.fullmatch(name)), reverse=True)
 
@@ -233,7 +231,6 @@ _MAIL_POLICY: Final = (
 
 
 def inbox_routes(inbox: Inbox, pages: CompanionPages) -> list[ControllerRouterHandler]:
-    """Return the handlers of ``/inbox``."""
 
     def missing() -> Response[str]:
         return pages.message("Not found", "There is no such message.", 404)

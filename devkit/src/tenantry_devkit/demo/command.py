@@ -186,7 +186,6 @@ def _with_listener(values: dict[str, str]) -> str:
 
 
 def _fill(provider: Simulator, catalog: Catalog, webhook_url: str, webhook_secret: Secret) -> None:
-    """Create what the previous run's account lacks: the customer, the prices, the endpoint."""
     if setup.CUSTOMER not in provider.customers:
         owner = setup.USERS[0]
         provider.customer(setup.CUSTOMER, email=owner.email, name=owner.name)
@@ -309,12 +308,8 @@ def reset(*, yes: bool) -> None:
     uses a database of yours (DATABASE_URL) is not deleted: its keys would be lost, and its database would stay.
     """
     values = read_environment()
-    unnamed = {
-        **values,
-        Settings.database_url.name: "",
-        Settings.database_url.file_name: "",
-    }  # the demo may use a database of yours
-    directory = find_demo(unnamed)
+    # the demo may use a database of yours
+    directory = find_demo({**values, Settings.database_url.name: "", Settings.database_url.file_name: ""})
     if directory is None:
         fail(f"There is no demo in {data_dir(values)}. Start one: {own_command()} demo")
     directory = directory.resolve()
@@ -356,7 +351,6 @@ def _unlink(file: Path) -> None:
 
 
 def _without_password(url: str) -> str:
-    """Format a database's address for people."""
     try:
         parts = conninfo_to_dict(url)
     except (psycopg.ProgrammingError, UnicodeDecodeError):

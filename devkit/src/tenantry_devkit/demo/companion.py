@@ -77,7 +77,6 @@ class Companion:
 
     @property
     def issuer(self) -> str:
-        """The identity provider's issuer identifier."""
         return self.http_url
 
     @property

@@ -44,7 +44,6 @@ class DemoFile:
         self.values: dict[str, str] = {}
 
     def load(self) -> None:
-        """Read the file, and create missing secrets."""
         if self._path.exists():
             self.values = {name: value for name, value in dotenv_values(self._path).items() if value is not None}
         fresh = {
@@ -60,7 +59,6 @@ class DemoFile:
         self.save({name: value for name, value in fresh.items() if name not in self.values})
 
     def save(self, more: Mapping[str, str]) -> None:
-        """Add values and write the file."""
         self.values.update(more)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(f"{name}={value}\n" for name, value in self.values.items())
@@ -82,7 +80,17 @@ async def seed(
             return None
         created = []
         for mode, project in ((Mode.LIVE, "First project"), (Mode.TEST, "First test project")):
-            principal = _owner(mode)
+            principal = Principal(
+                kind=PrincipalKind.USER,
+                id=OPERATOR,
+                org_id=TENANT,
+                mode=mode,
+                scopes=("*:*",),
+                access_level=AccessLevel.OWNER,
+                plan="free",
+                subscription_status="none",
+                expires_at=None,
+            )
             await projects.create(principal, BY_OPERATOR, project, None, None)
             key = await keys.create(
                 principal,
@@ -97,20 +105,6 @@ async def seed(
             )
             created.append(key.secret)
         return created[0], created[1]
-
-
-def _owner(mode: Mode) -> Principal:
-    return Principal(
-        kind=PrincipalKind.USER,
-        id=OPERATOR,
-        org_id=TENANT,
-        mode=mode,
-        scopes=("*:*",),
-        access_level=AccessLevel.OWNER,
-        plan="free",
-        subscription_status="none",
-        expires_at=None,
-    )
 
 
 async def next_moment(database: Database, now: datetime) -> datetime:

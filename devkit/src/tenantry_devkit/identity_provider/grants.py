@@ -139,7 +139,6 @@ class Devices:
         self._devices: dict[str, _Device] = {}
 
     def begin(self, scopes: tuple[str, ...]) -> tuple[str, str]:
-        """Return a device code and its user code."""
         now = self._clock()
         self._devices = {code: device for code, device in self._devices.items() if device.expires_at > now}
         letters = "".join(secrets.choice(_LETTERS) for _ in range(8))

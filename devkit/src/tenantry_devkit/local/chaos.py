@@ -149,7 +149,6 @@ class ResponseCounts(msgspec.Struct):
             self.examples.append(f"{request.kind}: {request.event_id}: {response.status} {response.text[:100]}")
 
     def in_order(self) -> list[tuple[RequestKind, int, int]]:
-        """Return kind, status and count, genuine events first."""
         kinds = list(RequestKind)
         return sorted(
             ((kind, status, number) for (kind, status), number in self.counts.items()),
@@ -305,7 +304,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return self.expected == self.actual and not self.missing and not self.forged
 
     def rows(self) -> list[tuple[str, Value, Value]]:
-        """Return label, expected and actual value of each field."""
         return [(_LABELS[name], _shown_as(name, fact), _shown_as(name, self.actual[name]))
                 for name, fact in self.expected.items()]  # fmt: skip
 
@@ -344,7 +342,6 @@ def _shown_as(name: str, fact: Value) -> Value:
 
 
 async def run_chaos(session: TriggerSession) -> int:
-    """Create a history, deliver it badly, show the verdict, and return the exit code."""
     options = session.options
     seed = secrets.randbits(32) if options.seed is None else options.seed
     if options.what is None and options.times is not None and options.times < SHORTEST_HISTORY:

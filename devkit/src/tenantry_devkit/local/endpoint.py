@@ -88,7 +88,6 @@ class EndpointResponse(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        """Whether the endpoint accepted the event."""
         return self.status is not None and httpx2.codes.is_success(self.status)
 
 

@@ -137,7 +137,6 @@ def listen(
 
 
 def _parse_since(text: str | None) -> int | None:
-    """Return the second that ``--since`` names."""
     if text is None:
         return None
     now = system_clock()
@@ -186,7 +185,6 @@ class _Child:
 
     @classmethod
     async def start(cls, words: Sequence[str], environment: Mapping[str, str], stdout: IO[str] | None) -> "_Child":
-        """Start it; raises `OSError`."""
         process = await asyncio.create_subprocess_exec(
             *words, env=dict(environment), stdin=asyncio.subprocess.DEVNULL, stdout=stdout, start_new_session=True
         )
@@ -236,7 +234,7 @@ class _Session:
             asyncio.get_running_loop().add_signal_handler(number, self._handle_signal, number)
         async with aclosing(provider), new_http_client(TIMEOUT) as client:
             feed = EventFeed(provider, self._types)
-            if not await self._unless_stopped(feed.begin(since)):
+            if not await self._until_stopped(feed.begin(since)):
                 return 0
             endpoint = Endpoint(client, self._address, self._secret)
             relay = Relay(feed, endpoint, self, policy=policy, concurrency=concurrency)
@@ -246,7 +244,7 @@ class _Session:
                 if words:
                     code = await self._relay_beside_child(relay, words)
                 else:
-                    await self._unless_stopped(relay.run())
+                    await self._until_stopped(relay.run())
             finally:
                 if self._stderr.is_terminal:
                     self._print("")  # after the terminal's ^C
@@ -254,7 +252,6 @@ class _Session:
             return code or (0 if relay.counts.delivered == relay.counts.received else 1)
 
     async def _relay_beside_child(self, relay: Relay, words: list[str]) -> int:
-        """Relay until the child ends; return its exit code."""
         environment = read_environment()
         known = environment.get(WEBHOOK_SECRET, "").strip()
         environment[WEBHOOK_SECRET] = ",".join(filter(None, (self._secret.reveal(), known)))
@@ -263,27 +260,21 @@ class _Session:
         except OSError as error:
             fail(f"--exec: {words[0]} cannot be started: {error.strerror or error}")
         ended = asyncio.create_task(child.wait())
-        relaying = asyncio.create_task(self._relay_once_ready(relay))
-        stopped = asyncio.create_task(self._stop.wait())  # by a signal before the child's start
+        ended.add_done_callback(lambda _: self._stop.set())
         try:
-            await asyncio.wait((ended, relaying, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await self._until_stopped(self._relay_once_ready(relay))
         finally:
-            for task in (relaying, stopped):
-                task.cancel()
             if child.is_running:
                 child.send(signal.SIGTERM)
-            code = await child.wait()
-            await asyncio.wait((relaying, stopped))
-        if not relaying.cancelled():
-            relaying.result()
+            code = await ended
         return code
 
     async def _relay_once_ready(self, relay: Relay) -> None:
         await wait_for_listener(self._address)
         await relay.run()
 
-    async def _unless_stopped(self, action: Coroutine[Any, Any, None]) -> bool:
-        """Return whether the action completed before a signal."""
+    async def _until_stopped(self, action: Coroutine[Any, Any, None]) -> bool:
+        """Run an action until a signal or the child's end; return whether it has completed."""
         acting, stopped = asyncio.create_task(action), asyncio.create_task(self._stop.wait())
         await asyncio.wait((acting, stopped), return_when=asyncio.FIRST_COMPLETED)
         for task in (acting, stopped):
@@ -368,7 +359,6 @@ def _problem(attempt: RelayAttempt) -> Text:
 
 
 def json_line(attempt: RelayAttempt) -> str:
-    """Format an attempt as one line of JSON."""
     event, response = attempt.event, attempt.response
     line = {
         "time": shown(attempt.at),
@@ -387,7 +377,6 @@ def json_line(attempt: RelayAttempt) -> str:
 
 
 def summary(counts: RelayCounts) -> str:
-    """Return the summary of a run, in one line."""
     others = {"refused": counts.refused, "given up": counts.given_up, "not delivered yet": counts.pending}
     parts = [f"{counts.delivered:,} delivered", *(f"{number:,} {what}" for what, number in others.items() if number)]
     return f"{counted(counts.received, 'event')}: {', '.join(parts)}"

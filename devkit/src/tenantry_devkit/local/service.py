@@ -131,7 +131,6 @@ class ServiceReader:
 
     @property
     def is_operator(self) -> bool:
-        """Whether it can create and end tenants."""
         return self._credentials.operator is not None
 
     async def own_tenant(self) -> str | None:
@@ -184,7 +183,6 @@ class ServiceReader:
             cursor = {"cursor": page.next_cursor}
 
     async def create_tenant(self, tenant_id: str, name: str, owner_email: str, customer: str | None = None) -> None:
-        """Create a tenant as the operator, linked to a customer if one is given."""
         link = {} if customer is None else {"stripeCustomerId": customer}
         body = {"name": name, "ownerEmail": owner_email, **link}
         response = await self._request("PUT", f"{TENANTS_PATH}/{tenant_id}", self._credentials.operator, body)

@@ -63,7 +63,6 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def price(self) -> str:
-        """The chosen plan's price."""
         return self.plan.stripe_price_ids[0]
 
     async def tenant_id(self) -> str:
@@ -138,7 +137,6 @@ def changes(before: Tenant | None, after: Tenant | None) -> list[FieldChange]:
 
 
 def change_lines(changed: list[FieldChange]) -> Iterator[Text]:
-    """Format each change as a line, in columns."""
     width = max((len(change.field) for change in changed), default=0)
     olds = [shown(change.before) for change in changed]  # type: ignore[arg-type]
     middle = max(map(len, olds), default=0)
@@ -148,7 +146,6 @@ def change_lines(changed: list[FieldChange]) -> Iterator[Text]:
 
 
 def rejection_lines(response: EndpointResponse, sign_as: str) -> Iterator[Text]:
-    """Format the service's reason for a rejection, and a remedy if one is known."""
     yield Text(printable(" ".join(response.text.split())) or "(no text)", "red")
     if response.text == BAD_SIGNATURE:
         other = "--sign-as listener" if sign_as == "service" else "--sign-as service"

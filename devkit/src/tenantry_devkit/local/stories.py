@@ -138,7 +138,6 @@ class StoryStage(NamedTuple):
     higher_price: str
 
     async def subscribe(self, trial_days: int = 0) -> Subscription:
-        """Complete a checkout."""
         subject = self.subject
         session = self.simulator.checkout(
             subject.price, metadata=subject.metadata, customer=subject.customer, trial_days=trial_days
@@ -175,7 +174,6 @@ class Scene(NamedTuple):
 
 
 async def play(story: Story, stage: StoryStage) -> AsyncIterator[Scene]:
-    """Play a story, scene by scene."""
     shown = 0
     async for text in story.scenes(stage):
         deliveries = stage.simulator.deliveries()[shown:]
@@ -262,7 +260,6 @@ STORIES: Final = {
 
 
 def chosen_story(session: TriggerSession) -> Story:
-    """Return the story that the command line names."""
     name = (session.options.what or "").removeprefix(STORY)
     if name not in STORIES:
         raise click.UsageError(f"There is no story {name!r}. There are {', '.join(STORIES)}.")
@@ -282,7 +279,6 @@ def stage_for(
 
 
 async def run_story(session: TriggerSession) -> int:
-    """Play the story, show each scene, and return the exit code."""
     story, options = chosen_story(session), session.options
     async with tenant_for(session, "story") as (tenant_id, view):
         stage = stage_for(session, story, tenant_id, view, session.client)
@@ -310,7 +306,6 @@ async def run_story(session: TriggerSession) -> int:
 
 
 async def _new_mails(session: TriggerSession, scene: Scene, tenant: Tenant | None) -> list[InboxMessage]:
-    """Wait for the mails about the scene's failed payments."""
     if session.inbox is None or tenant is None:
         return []
     failures = sum(event.type == PAYMENT_FAILED for event, _ in scene.events)

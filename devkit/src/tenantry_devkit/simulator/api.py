@@ -33,6 +33,14 @@ _SUBSCRIPTION_STATUSES: Final = (
     "active", "all", "canceled", "ended", "incomplete", "incomplete_expired", "past_due", "paused", "trialing",
     "unpaid",
 )  # fmt: skip
+_FILTERS: Final = {
+    "prices": ("product",),
+    "customers": ("email",),
+    "subscriptions": ("customer",),
+    "invoices": ("customer", "subscription", "status"),
+    "checkout/sessions": ("customer", "subscription", "status"),
+}
+"""The attributes by which lists can be filtered."""
 _FIRST_PAYMENTS: Final = tuple(way.value for way in FirstPayment if way is not FirstPayment.CHECKOUT)
 _EVENT_SECONDS: Final = 30 * DAY
 """How long the API lists an event."""
@@ -64,17 +72,17 @@ class Api:
             "POST /v1/prices": self._create_price,
             "GET /v1/prices": self._list_prices,
             "POST /v1/customers": self._create_customer,
-            "GET /v1/customers": self._list_customers,
+            "GET /v1/customers": lambda call: self._list("customers", call, lambda customer: not customer.deleted),
             "POST /v1/customers/{}": self._update_customer,
             "DELETE /v1/customers/{}": lambda call: call.render(storefront.delete_customer(call.id)),
             "POST /v1/subscriptions": self._create_subscription,
             "GET /v1/subscriptions": self._list_subscriptions,
             "POST /v1/subscriptions/{}": self._update_subscription,
             "DELETE /v1/subscriptions/{}": lambda call: call.render(billing.cancel_subscription(call.id)),
-            "GET /v1/invoices": self._list_invoices,
+            "GET /v1/invoices": partial(self._list, "invoices"),
             "POST /v1/invoices/{}/pay": lambda call: call.render(billing.pay(call.id)),
             "POST /v1/checkout/sessions": self._create_checkout,
-            "GET /v1/checkout/sessions": self._list_checkouts,
+            "GET /v1/checkout/sessions": partial(self._list, "checkout/sessions"),
             "POST /v1/checkout/sessions/{}/expire": lambda call: call.render(storefront.expire_checkout(call.id)),
             "POST /v1/billing_portal/sessions": self._create_portal,
             "GET /v1/events": self._list_events,
@@ -165,11 +173,19 @@ class Api:
         thing = tables.get(field, {}).get(wanted)
         return None if thing is None else render(thing, shape)
 
-    def _page(self, call: ApiCall, path: str, test: Callable[[Any], bool]) -> Json:
-        """Return a page of the objects that pass a test and the filter ``created``."""
+    def _list(self, path: str, call: ApiCall, test: Callable[[Any], bool] = lambda _: True) -> Json:
+        """Return a page of the objects that pass a test, the filter ``created`` and those of `_FILTERS`."""
         kind, table = self._tables[path]
+        wanted = {name: text for name in _FILTERS[path] if (text := call.parameters.text(name)) is not None}
+        if "customer" in wanted:
+            found(self._account.customers, "customer", wanted["customer"], param="customer")
         is_in_range = in_range(call.parameters, "created")
-        return call.page((thing for thing in table.values() if is_in_range(thing.created) and test(thing)), kind)
+
+        def matches(thing: Any) -> bool:  # noqa: ANN401
+            is_equal = all(getattr(thing, name) == text for name, text in wanted.items())
+            return is_equal and is_in_range(thing.created) and test(thing)
+
+        return call.page(filter(matches, table.values()), kind)
 
     def _create_price(self, call: ApiCall) -> Json:
         given = call.parameters
@@ -190,16 +206,9 @@ class Api:
         return call.render(price)
 
     def _list_prices(self, call: ApiCall) -> Json:
-        given = call.parameters
-        active, product, keys = given.boolean("active"), given.text("product"), given.texts("lookup_keys")
-        return self._page(
-            call,
-            "prices",
-            lambda price: (
-                active in {None, price.active}
-                and product in {None, price.product}
-                and (not keys or price.lookup_key in keys)
-            ),
+        active, keys = call.parameters.boolean("active"), call.parameters.texts("lookup_keys")
+        return self._list(
+            "prices", call, lambda price: active in {None, price.active} and (not keys or price.lookup_key in keys)
         )
 
     def _create_customer(self, call: ApiCall) -> Json:
@@ -207,12 +216,6 @@ class Api:
         fields = {name: given.text(name) for name in ("email", "name", "description")}
         card = _card(given) or Card.WORKS
         return call.render(self._storefront.create_customer(metadata=given.metadata(), card=card, **fields))
-
-    def _list_customers(self, call: ApiCall) -> Json:
-        email = call.parameters.text("email")
-        return self._page(
-            call, "customers", lambda customer: not customer.deleted and email in {None, customer.email}
-        )  # fmt: skip
 
     def _update_customer(self, call: ApiCall) -> Json:
         given = call.parameters
@@ -247,15 +250,13 @@ class Api:
 
     def _list_subscriptions(self, call: ApiCall) -> Json:
         given = call.parameters
-        customer, price = self._listed_customer(given), given.text("price")
-        status = given.choice("status", _SUBSCRIPTION_STATUSES)
+        price, status = given.text("price"), given.choice("status", _SUBSCRIPTION_STATUSES)
         ends_in_range = in_range(given, "current_period_end")
-        return self._page(
-            call,
+        return self._list(
             "subscriptions",
+            call,
             lambda subscription: (
-                customer in {None, subscription.customer}
-                and (price is None or any(item.price.id == price for item in subscription.items))
+                (price is None or any(item.price.id == price for item in subscription.items))
                 and _has_status(subscription, status)
                 and ends_in_range(subscription.period_end)
             ),
@@ -271,19 +272,6 @@ class Api:
             end_trial=given.text("trial_end") == "now",
         )
         return call.render(subscription)
-
-    def _list_invoices(self, call: ApiCall) -> Json:
-        given = call.parameters
-        customer, subscription, status = self._listed_customer(given), given.text("subscription"), given.text("status")
-        return self._page(
-            call,
-            "invoices",
-            lambda invoice: (
-                customer in {None, invoice.customer}
-                and subscription in {None, invoice.subscription}
-                and status in {None, invoice.status}
-            ),
-        )
 
     def _create_checkout(self, call: ApiCall) -> Json:
         given = call.parameters
@@ -314,18 +302,6 @@ class Api:
             cancel_url=given.text("cancel_url"),
         )
         return call.render(session)
-
-    def _list_checkouts(self, call: ApiCall) -> Json:
-        customer, subscription, status = map(call.parameters.text, ("customer", "subscription", "status"))
-        return self._page(
-            call,
-            "checkout/sessions",
-            lambda session: (
-                customer in {None, session.customer}
-                and subscription in {None, session.subscription}
-                and status in {None, session.status}
-            ),
-        )
 
     def _create_portal(self, call: ApiCall) -> Json:
         given = call.parameters
@@ -379,11 +355,6 @@ class Api:
         endpoint = found(self._account.endpoints, "webhook endpoint", call.id)
         del self._account.endpoints[endpoint.id]
         return {"id": endpoint.id, "object": "webhook_endpoint", "deleted": True}
-
-    def _listed_customer(self, given: Parameters) -> str | None:
-        """Return the customer of a list's filter, who may be deleted."""
-        customer = given.text("customer")
-        return None if customer is None else found(self._account.customers, "customer", customer, param="customer").id
 
     def _price(self, item: Parameters) -> Price:
         return found(self._account.prices, "price", item.required("price"), param=item.name_of("price"))

@@ -49,7 +49,6 @@ class Agenda:
         self._numbers = itertools.count()
 
     def register(self, **actions: Callable[..., None]) -> None:
-        """Define actions by name."""
         self._actions |= actions
 
     def add(self, moment: int, action: str, *arguments: str | int) -> None:

@@ -49,7 +49,6 @@ class DeliveryRule:
 
     @property
     def delay_seconds(self) -> tuple[int, int]:
-        """The shortest and the longest delay."""
         least, most = (self.delay, self.delay) if isinstance(self.delay, timedelta) else self.delay
         return int(least.total_seconds()), int(most.total_seconds())
 
@@ -134,7 +133,6 @@ class Courier:
         return self._lock.locked()
 
     def enqueue(self, event: Event) -> None:
-        """Schedule an event for every endpoint that wants it."""
         for endpoint in self._account.endpoints.values():
             if endpoint.wants(event.type):
                 self._add(event, endpoint.id, 0, due=self._account.now)

@@ -120,7 +120,6 @@ class Engine:
 
     @property
     def now(self) -> datetime:
-        """The simulated moment."""
         return datetime.fromtimestamp(self.account.now, UTC)
 
     async def advance(

@@ -212,7 +212,6 @@ class Event(Struct, frozen=True, kw_only=True):
 
     @property
     def customer(self) -> str | None:
-        """The customer's id."""
         if isinstance(self.object, Customer):
             return self.object.id
         return None if isinstance(self.object, Price) else self.object.customer

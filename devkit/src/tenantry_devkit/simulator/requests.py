@@ -84,14 +84,12 @@ class Parameters:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """All values as nested dicts."""
         return self._values
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
     def name_of(self, name: str) -> str:
-        """Return the whole name, with brackets."""
         return f"{self._within}[{name}]" if self._within else name
 
     def text(self, name: str) -> str | None:
@@ -143,7 +141,6 @@ class Parameters:
         return [inner.inner(number) for number in inner.keys_in_order()]
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of strings."""
         if isinstance(self._values.get(name), str):
             return [self._values[name]]
         inner = self.inner(name)

@@ -69,7 +69,6 @@ def _price(price: Price) -> Json:
 
 
 def _plan(price: Price) -> Json:
-    """Render a price as a plan, the predecessor of prices."""
     return {
         **_fields(price, "id", "active", "created", "currency", "metadata", "nickname", "product"),
         **_fields(price, "interval", "interval_count"),
@@ -268,12 +267,10 @@ _RENDERERS: Final[Mapping[type, Callable[[Any, Shape], Json]]] = {
 
 
 def render(thing: object, shape: Shape) -> Json:
-    """Return an object's JSON."""
     return _RENDERERS[type(thing)](thing, shape)
 
 
 def render_event(event: Event, api_version: str) -> Json:
-    """Return an event's JSON in the shape of an API version."""
     shape = Shape.of(api_version)
     data: Json = {"object": render(event.object, shape)}
     if event.before is not None:

@@ -54,7 +54,6 @@ class SessionDatabase:
             return [QueuedMail(*row) for row in connection.execute(_MAILS, {"tenants": list(tenants)}).fetchall()]
 
     def expire_key(self, tenant_id: str, key_id: str) -> None:
-        """Move a key's expiry one second into the past."""
         with self._connect() as connection:
             connection.execute(_EXPIRE_KEY, (tenant_id, key_id))
 

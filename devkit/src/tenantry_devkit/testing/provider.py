@@ -59,7 +59,6 @@ class ProviderServer:
             self._attached.remove(simulator)
 
     def call(self, action: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine in the event loop, and wait for it."""
         # without the caller's context, which may belong to another kind of event loop
         return Context().run(asyncio.run_coroutine_threadsafe, action, self._loop.result()).result()
 
@@ -116,7 +115,6 @@ class Provider:
 
     @property
     def url(self) -> str:
-        """The address of its API and pages."""
         return self._server.url
 
     advance = _coroutine(Simulator.advance)
@@ -147,7 +145,6 @@ class Provider:
 
     @property
     def now(self) -> datetime:
-        """The simulated moment."""
         return self._simulator.now
 
     @property

@@ -132,7 +132,6 @@ class ServiceProcess:
 
     @property
     def log_length(self) -> int:
-        """The current length of the service's log, in bytes."""
         return self._log.stat().st_size
 
     def log(self, since: int = 0) -> str:
@@ -209,7 +208,6 @@ class RunningService:
 
     @property
     def log_length(self) -> int:
-        """The current length of its log, in bytes."""
         return self._process.log_length
 
     def log(self, since: int = 0) -> str:

@@ -83,7 +83,6 @@ def _run(folder: Path, session: _TestSession) -> None:
 
 
 def _serve(folder: Path, environment: dict[str, str], session: _TestSession) -> None:
-    """Run the service until the end of the session."""
     path = folder / LOG
     with path.open("ab") as log:
         service = subprocess.Popen(
@@ -118,7 +117,6 @@ def _await_start(service: subprocess.Popen[bytes], log: Path, session: _TestSess
 
 
 def tail(log: Path) -> str:
-    """Return the end of a log."""
     try:
         return log.read_text(errors="replace")[-_TAIL_LENGTH:].strip()
     except OSError:

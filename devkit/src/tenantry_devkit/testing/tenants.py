@@ -108,7 +108,6 @@ class Key:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The API's current record of it."""
         found: dict[str, Any] = self._call("GET")
         return found
 
@@ -175,7 +174,6 @@ class Tenant:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The current tenant record of the API."""
         exported = self._context.as_operator("GET", f"/tenants/{self.id}/export")
         found: dict[str, Any] = exported["tenant"]
         return found
@@ -231,7 +229,6 @@ class Tenant:
         self._set(suspended=True)
 
     def reinstate(self) -> None:
-        """End a suspension."""
         self._set(suspended=False)
 
     def end(self) -> None:
