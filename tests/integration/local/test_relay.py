@@ -15,7 +15,7 @@ from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
-from tenantry_devkit.local.relay import OVERLAP, EventFeed, Relay, RelayOutcome
+from tenantry_devkit.local.relay import OVERLAP, ProviderEventFeed, Relay, RelayOutcome
 from tenantry_devkit.local.service import Credentials, ServiceReader
 from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
@@ -43,7 +43,7 @@ async def line(
     simulator = Simulator()
     simulator.customer("cus_1")
     async with simulator.serving(), provider_api(simulator) as provider, new_http_client(patience) as client:
-        source = EventFeed(provider, types)
+        source = ProviderEventFeed(provider, types)
         await source.begin(since)
         endpoint = Endpoint(client, url, Secret(SECRET))
         yield Line(
@@ -117,7 +117,7 @@ async def test_events_of_several_pages_arrive_in_order_and_once() -> None:
 async def test_memory_is_bounded() -> None:
     simulator = Simulator()
     async with simulator.serving(), provider_api(simulator) as provider:
-        source = EventFeed(provider, ALL)
+        source = ProviderEventFeed(provider, ALL)
         await source.begin()
         for number in range(4):
             await simulator.advance(seconds=OVERLAP + 1)
@@ -150,7 +150,7 @@ async def test_provider_outage_is_reported_once_and_loses_no_event() -> None:
     recorder, port = RelayRecorder(), free_port()
     simulator = Simulator(url=f"http://127.0.0.1:{port}")
     async with serving(receiver), new_http_client() as client, provider_api(simulator) as provider:
-        source = EventFeed(provider, ALL)
+        source = ProviderEventFeed(provider, ALL)
         async with simulator.serving(port):
             await source.begin()
             relay = Relay(source, Endpoint(client, receiver.url, Secret(SECRET)), recorder, policy=QUICK)
@@ -251,7 +251,7 @@ async def test_rejected_key_ends_the_relay() -> None:
         provider_api(simulator, "sk_test_of_somebody_else") as provider,
         new_http_client() as client,
     ):
-        source = EventFeed(provider, ALL)
+        source = ProviderEventFeed(provider, ALL)
         with pytest.raises(ProviderRefusedError):
             await source.begin()
         relay = Relay(source, Endpoint(client, "http://127.0.0.1:1/", Secret(SECRET)), RelayRecorder(), policy=QUICK)
@@ -263,7 +263,7 @@ async def test_unreachable_provider_at_the_start_is_an_error() -> None:
     simulator = Simulator(url=f"http://127.0.0.1:{free_port()}")
     async with provider_api(simulator) as provider:
         with pytest.raises(ProviderUnavailableError):
-            await EventFeed(provider, ALL).begin()
+            await ProviderEventFeed(provider, ALL).begin()
 
 
 class Listing:
@@ -299,10 +299,10 @@ class Seconds:
 
 
 @asynccontextmanager
-async def listing() -> AsyncIterator[tuple[Listing, EventFeed, Seconds]]:
+async def listing() -> AsyncIterator[tuple[Listing, ProviderEventFeed, Seconds]]:
     seconds = Seconds()
     async with serving(Listing()) as provider, aclosing(ProviderApi(Secret("sk_test_x"), provider.url)) as api:
-        yield provider, EventFeed(api, ALL, seconds), seconds
+        yield provider, ProviderEventFeed(api, ALL, seconds), seconds
 
 
 async def test_late_listed_event_is_found() -> None:

@@ -12,7 +12,7 @@ from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.chaos import ChaosKind, RequestKind, expected, judge, plan
 from tenantry_devkit.local.samples import API_VERSIONS, EventSubject
-from tenantry_devkit.local.service import LedgerEntry
+from tenantry_devkit.local.service import TenantLedgerEntry
 from tenantry_devkit.local.stories import SHORTEST_HISTORY, long_history
 from tenantry_devkit.simulator import render_event
 from tests.support.facts import ANY
@@ -100,8 +100,8 @@ def tenant(**fields: Any) -> Tenant:
     return Tenant(**{**known, **fields})
 
 
-def entry(event_id: str, created: int = START) -> LedgerEntry:
-    return LedgerEntry(event_id, "t", datetime.fromtimestamp(created, UTC), "applied", "")
+def entry(event_id: str, created: int = START) -> TenantLedgerEntry:
+    return TenantLedgerEntry(event_id, "t", datetime.fromtimestamp(created, UTC), "applied", "")
 
 
 async def test_verdict_names_what_is_wrong() -> None:

@@ -27,7 +27,7 @@ from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse
 from tenantry_devkit.local.relay import RetryPolicy
 from tenantry_devkit.local.samples import API_VERSIONS, sample_event
-from tenantry_devkit.local.service import LedgerEntry, ServiceUnreachableError, TenantView
+from tenantry_devkit.local.service import ServiceUnreachableError, TenantLedgerEntry, TenantView
 from tenantry_devkit.local.session import STORY, TriggerSession, current_second, first_second, tenant_for
 from tenantry_devkit.local.stories import SHORTEST_HISTORY, chosen_story, long_history, play, stage_for
 from tenantry_devkit.simulator import render_event
@@ -309,7 +309,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(
-    events: Sequence[Json], wanted: ExpectedStates, tenant: Tenant, ledger: Sequence[LedgerEntry] | None
+    events: Sequence[Json], wanted: ExpectedStates, tenant: Tenant, ledger: Sequence[TenantLedgerEntry] | None
 ) -> Verdict:
     """Compare the expected states of a history with the tenant's record and ledger."""
     actual = _record(_state_of(tenant))

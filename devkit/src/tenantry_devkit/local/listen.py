@@ -31,7 +31,7 @@ from tenantry.settings import SettingsError, load_for_admin, read_environment
 from tenantry_devkit.local.endpoint import TIMEOUT, Endpoint, service_address, signing_secret
 from tenantry_devkit.local.relay import (
     ALL_TYPES,
-    EventFeed,
+    ProviderEventFeed,
     Relay,
     RelayAttempt,
     RelayCounts,
@@ -233,7 +233,7 @@ class _Session:
         for number in _SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self._handle_signal, number)
         async with aclosing(provider), new_http_client(TIMEOUT) as client:
-            feed = EventFeed(provider, self._types)
+            feed = ProviderEventFeed(provider, self._types)
             if not await self._until_stopped(feed.begin(since)):
                 return 0
             endpoint = Endpoint(client, self._address, self._secret)

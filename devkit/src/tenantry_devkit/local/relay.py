@@ -72,7 +72,7 @@ def _at(value: object, *path: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-class EventFeed:
+class ProviderEventFeed:
     """The new events of these types in the provider's list, each once. Types may hold ``*``, as in ``invoice.*``.
 
     It remembers the events of the last `OVERLAP` seconds. ``monotonic`` is a monotonic clock, in seconds. The methods
@@ -206,7 +206,7 @@ class Relay:
 
     def __init__(
         self,
-        feed: EventFeed,
+        feed: ProviderEventFeed,
         endpoint: Endpoint,
         observer: RelayObserver,
         *,

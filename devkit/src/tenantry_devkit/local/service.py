@@ -86,7 +86,7 @@ class Credentials(msgspec.Struct, frozen=True):
     operator: Secret | None = None
 
 
-class LedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
+class TenantLedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
     id: str
     type: str
     created: datetime
@@ -104,13 +104,13 @@ class TenantView(msgspec.Struct, frozen=True):
 
 
 class _Page(msgspec.Struct, rename="camel"):
-    data: list[LedgerEntry]
+    data: list[TenantLedgerEntry]
     next_cursor: str | None
 
 
 class _Export(msgspec.Struct, rename="camel"):
     tenant: Tenant
-    billing_events: list[LedgerEntry]
+    billing_events: list[TenantLedgerEntry]
 
 
 class _Whoami(msgspec.Struct, rename="camel"):
@@ -156,21 +156,21 @@ class ServiceReader:
             return TenantView(problem=f"there is no tenant {tenant_id}", is_missing=True)
         return TenantView(export.tenant, max((entry.created for entry in export.billing_events), default=None))
 
-    async def entry(self, tenant_id: str, event_id: str) -> LedgerEntry | None:
+    async def entry(self, tenant_id: str, event_id: str) -> TenantLedgerEntry | None:
         """Return the ledger entry of an event; None if there is none, or the credentials cannot read it."""
         key = await self._key_for(tenant_id)
         if key is None:
             return next((entry for entry in await self.ledger(tenant_id) or [] if entry.id == event_id), None)
         response = await self._request("GET", f"{EVENTS_PATH}/{event_id}", key)
-        return self._decoded(response, LedgerEntry) if response.is_success else None
+        return self._decoded(response, TenantLedgerEntry) if response.is_success else None
 
-    async def ledger(self, tenant_id: str) -> Sequence[LedgerEntry] | None:
+    async def ledger(self, tenant_id: str) -> Sequence[TenantLedgerEntry] | None:
         """Return a tenant's whole ledger, unordered; None if the credentials cannot read it."""
         key = await self._key_for(tenant_id)
         if key is None:
             export = await self._export(tenant_id) if self._credentials.operator else None
             return export.billing_events if export else None
-        entries: list[LedgerEntry] = []
+        entries: list[TenantLedgerEntry] = []
         cursor: dict[str, Any] = {}
         while True:
             response = await self._request("GET", EVENTS_PATH, key, limit=_PER_PAGE, **cursor)

@@ -40,9 +40,9 @@ from tenantry_devkit.local.service import (
     CredentialRejectedError,
     Credentials,
     InboxPoller,
-    LedgerEntry,
     ServiceReader,
     ServiceUnreachableError,
+    TenantLedgerEntry,
     TenantView,
 )
 from tenantry_devkit.local.session import (
@@ -309,7 +309,7 @@ def _write_document(
     session: TriggerSession,
     tenant_id: str,
     sent: list[tuple[Json, EndpointResponse]],
-    entries: Mapping[str, LedgerEntry | None],
+    entries: Mapping[str, TenantLedgerEntry | None],
     before: TenantView,
     after: TenantView,
 ) -> None:
@@ -334,7 +334,7 @@ def _write_document(
 def _show_events(
     session: TriggerSession,
     sent: list[tuple[Json, EndpointResponse]],
-    entries: Mapping[str, LedgerEntry | None],
+    entries: Mapping[str, TenantLedgerEntry | None],
     subject: EventSubject,
     after: TenantView,
 ) -> None:

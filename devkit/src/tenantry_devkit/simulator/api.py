@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange
 from tenantry_devkit.simulator.clock import INTERVALS
-from tenantry_devkit.simulator.engine import Engine
+from tenantry_devkit.simulator.engine import SimulationEngine
 from tenantry_devkit.simulator.objects import ENDED, Card, Event, Price, Subscription, WebhookEndpoint
 from tenantry_devkit.simulator.requests import (
     FORM,
@@ -53,7 +53,7 @@ Handler = Callable[[ApiCall], Json]
 class Api:
     """Answers authenticated requests; repeats the response of a repeated idempotency key."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimulationEngine) -> None:
         self._engine = engine
         self._account = account = engine.account
         self._billing = billing = engine.billing

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.simulator.api import Api
-from tenantry_devkit.simulator.engine import Engine
+from tenantry_devkit.simulator.engine import SimulationEngine
 from tenantry_devkit.simulator.pages import Control, HostedPages, SimulatorPages
 from tenantry_devkit.simulator.requests import (
     BodyTooLargeError,
@@ -24,7 +24,7 @@ _OWN_SITES: Final = ("none", "same-origin")
 class Application:
     """Answers every request, and then attempts the deliveries that it causes."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimulationEngine) -> None:
         self._engine = engine
         self._pages = SimulatorPages()
         self._api = Api(engine)

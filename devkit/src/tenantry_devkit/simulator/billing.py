@@ -54,7 +54,7 @@ class ItemChange(NamedTuple):
     deleted: bool = False
 
 
-class Billing:
+class SubscriptionBilling:
     """Creates prices and subscriptions. It schedules their future on the account's agenda."""
 
     def __init__(self, account: Account, rules: Rules) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.simulator.account import TABLES, Account
-from tenantry_devkit.simulator.billing import Billing, Rules
+from tenantry_devkit.simulator.billing import Rules, SubscriptionBilling
 from tenantry_devkit.simulator.clock import SimulatedClock, Task
 from tenantry_devkit.simulator.delivery import Courier, Delivery
 from tenantry_devkit.simulator.objects import (
@@ -67,7 +67,7 @@ class AccountState(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"this is not the state of a simulated account: {error}") from error
 
 
-class Engine:
+class SimulationEngine:
     """What the API, the pages and the Python methods of the `Simulator` share."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Engine:
         """The API key that it accepts."""
         self.account = account = Account(clock=clock, ids=Ids(seed), api_version=api_version, url=url)
         self.courier = Courier(account, wall_clock=wall_clock, seed=seed, concurrency=concurrency, client=client)
-        self.billing = Billing(account, rules or Rules())
+        self.billing = SubscriptionBilling(account, rules or Rules())
         self.storefront = Storefront(account, self.billing)
         self.prices: Mapping[str, Price] = account.prices
         self.customers: Mapping[str, Customer] = account.customers

@@ -11,7 +11,7 @@ from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.html import HEADERS, Pages, form_action_to, page_headers
 from tenantry_devkit.simulator.billing import ItemChange
 from tenantry_devkit.simulator.delivery import DeliveryRule
-from tenantry_devkit.simulator.engine import Engine
+from tenantry_devkit.simulator.engine import SimulationEngine
 from tenantry_devkit.simulator.objects import Card, CheckoutSession, Invoice
 from tenantry_devkit.simulator.requests import FORM, ApiError, HttpRequest, HttpResponse, Parameters, Routes, found
 
@@ -52,7 +52,7 @@ def _redirect(location: str) -> HttpResponse:
 class HostedPages:
     """Forms for customers. The address of a page is its only secret."""
 
-    def __init__(self, engine: Engine, pages: SimulatorPages) -> None:
+    def __init__(self, engine: SimulationEngine, pages: SimulatorPages) -> None:
         self._engine = engine
         self._account = engine.account
         self._pages = pages
@@ -173,7 +173,7 @@ class _RuleBody(_NoBody):
 class Control:
     """The overview, and the commands under ``/_simulator/``, which take JSON or the overview's forms."""
 
-    def __init__(self, engine: Engine, pages: SimulatorPages) -> None:
+    def __init__(self, engine: SimulationEngine, pages: SimulatorPages) -> None:
         self._engine = engine
         self._account = engine.account
         self._pages = pages

@@ -10,7 +10,7 @@ from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator.application import Application
 from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange
 from tenantry_devkit.simulator.delivery import Delivery, DeliveryRule
-from tenantry_devkit.simulator.engine import Engine, id_of
+from tenantry_devkit.simulator.engine import SimulationEngine, id_of
 from tenantry_devkit.simulator.objects import (
     Card,
     CheckoutSession,
@@ -25,7 +25,7 @@ from tenantry_devkit.simulator.objects import (
 from tenantry_devkit.simulator.requests import found
 
 
-class Simulator(Engine):
+class Simulator(SimulationEngine):
     """The payment provider, with one account, in memory. For tests and development, on loopback only.
 
     It is an ASGI application (the API under ``/v1``, hosted pages, control), and its methods do the same without

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tenantry_devkit.simulator.account import Account
-from tenantry_devkit.simulator.billing import DAY, Billing, FirstPayment, declined
+from tenantry_devkit.simulator.billing import DAY, FirstPayment, SubscriptionBilling, declined
 from tenantry_devkit.simulator.objects import Card, CheckoutSession, Customer, PortalSession, Price
 from tenantry_devkit.simulator.requests import ApiError, check_url, found, missing
 
@@ -15,7 +15,7 @@ _PREFIX_LENGTH: Final = 8
 class Storefront:
     """Creates customers and sessions. A completed checkout creates its customer, if it has none, and subscription."""
 
-    def __init__(self, account: Account, billing: Billing) -> None:
+    def __init__(self, account: Account, billing: SubscriptionBilling) -> None:
         self._account = account
         self._billing = billing
         account.agenda.register(expire_checkout=self._expire_if_open)
