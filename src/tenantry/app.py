@@ -65,7 +65,7 @@ from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import PERIODIC, TASKS, Work
 from tenantry.notifications.delivery import MailService
 from tenantry.server.asgi_types import AsgiApp
-from tenantry.server.client_timeouts import ClientLimits
+from tenantry.server.client_limits import ClientLimits
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.health import health_routes
 from tenantry.server.metrics import Metrics

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from tenantry.server.asgi_types import HotRequest, HotResponse, Receive, Scope, Send
-from tenantry.server.client_timeouts import (
+from tenantry.server.client_limits import (
     CONNECTION_MONITOR,
     MAX_CHUNKS,
     MAX_DISCARDED_BYTES,

@@ -7,12 +7,12 @@ import pytest
 from tenantry.auth import failed_authentication_throttle as refusals
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.integrations.oidc import sign_in
-from tenantry.server import asgi_types, client_timeouts, rate_limits
+from tenantry.server import asgi_types, client_limits, rate_limits
 from tenantry.server.overload_detection import MAX_WAIT, MIN_CONCURRENT
 from tenantry.settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
-LIMITS = client_timeouts.ClientLimits()
+LIMITS = client_limits.ClientLimits()
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ LIMITS = client_timeouts.ClientLimits()
         ("a body, since its head, or since the answers before it", f"{LIMITS.body:g} s"),
         ("an answer that the client stops reading", f"{LIMITS.reading:g} s"),
         ("the service's own answer, since the request was received", f"{DEFAULT_TIMEOUTS.request:g} s"),
-        ("a request's head: target, names and values of fields", f"{client_timeouts.MAX_HEAD_BYTES} bytes"),
-        ("fields in a head", f"{client_timeouts.MAX_HEADERS}"),
-        ("target: path and query", f"{client_timeouts.MAX_TARGET_BYTES} bytes"),
+        ("a request's head: target, names and values of fields", f"{client_limits.MAX_HEAD_BYTES} bytes"),
+        ("fields in a head", f"{client_limits.MAX_HEADERS}"),
+        ("target: path and query", f"{client_limits.MAX_TARGET_BYTES} bytes"),
         ("a body, on every route", f"{asgi_types.MAX_BODY} bytes"),
-        ("a body of unknown length, in chunks", f"{client_timeouts.MAX_CHUNKS} chunks"),
-        ("the rest of a body after its answer", f"{client_timeouts.MAX_DISCARDED_BYTES} bytes"),
+        ("a body of unknown length, in chunks", f"{client_limits.MAX_CHUNKS} chunks"),
+        ("the rest of a body after its answer", f"{client_limits.MAX_DISCARDED_BYTES} bytes"),
         ("connections of a process, `MAX_CONNECTIONS`", f"{Settings.max_connections.default}"),
-        ("pipelined requests on a connection that wait for an earlier answer", f"{client_timeouts.MAX_PIPELINED}"),
+        ("pipelined requests on a connection that wait for an earlier answer", f"{client_limits.MAX_PIPELINED}"),
         ("requests in progress", f"as many as are answered in {MAX_WAIT:g} s, at least {MIN_CONCURRENT}"),
         ("rejected credentials per second", f"{refusals.PER_SECOND}"),
         (

@@ -1,9 +1,11 @@
 """Roles of users: which one counts, and what it grants."""
 
+from datetime import UTC, datetime
+
 import pytest
 
-from tenantry.auth.authentication import claimed_role
 from tenantry.domain.access import AccessLevel, Role, lower_role, role_grants
+from tenantry.integrations.oidc.claims import Claims
 
 MEMBER_SCOPES = ("projects:*", "tenants:read", "billing:read")
 
@@ -30,7 +32,9 @@ def test_lower_role_counts_and_silence_does_not(claimed: Role | None, stored: Ro
      ("superuser", Role.MEMBER), ("", Role.MEMBER)],
 )  # fmt: skip
 def test_unknown_role_is_the_least(claim: str | None, role: Role | None) -> None:
-    assert claimed_role(claim) is role
+    now = datetime.now(UTC)
+    claims = Claims("https://id.example", "ada", None, claim, (), now, now, None)
+    assert claims.claimed_role is role
 
 
 @pytest.mark.parametrize(

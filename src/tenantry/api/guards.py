@@ -31,6 +31,7 @@ from tenantry.domain.errors import (
     MissingCredentialError,
     UserTokenRequiredError,
 )
+from tenantry.domain.rate_limits import USER_CREATIONS_PER_MINUTE, USER_REQUESTS_PER_MINUTE
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import BODY_COMPLETE, CALLER, CLAIMS, OPERATOR, header_of
 from tenantry.server.dispatch import REQUEST_ID
@@ -39,10 +40,6 @@ from tenantry.server.rate_limits import admit, admit_user, authenticate_again
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1)."""
 _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
-
-# Limits of one user in all tenants: a user without a tenant has no plan with limits.
-_REQUESTS_PER_MINUTE: Final = 600
-_CREATIONS_PER_MINUTE: Final = 60
 
 AnyRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -122,7 +119,9 @@ class Access:
 
         Requests are limited for each user; the limit ``to_create`` tenants is lower.
         """
-        counted = ("creations of", _CREATIONS_PER_MINUTE) if to_create else ("requests of", _REQUESTS_PER_MINUTE)
+        counted = (
+            ("creations of", USER_CREATIONS_PER_MINUTE) if to_create else ("requests of", USER_REQUESTS_PER_MINUTE)
+        )
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             authorization = header(connection, "authorization")

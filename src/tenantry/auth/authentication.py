@@ -249,7 +249,7 @@ def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
 
 
 def _principal_of_user(claims: Claims, row: UserAccessRow) -> Principal:
-    role = (claimed_role(claims.role) or Role.MEMBER) if claims.org_id == row.org_id else None
+    role = (claims.claimed_role or Role.MEMBER) if claims.org_id == row.org_id else None
     if row.deleted:
         raise errors.InvalidCredentialError("The organization has ended.")
     if row.removed and (row.binds_owner or role is not Role.OWNER):
@@ -275,12 +275,7 @@ def effective_role(claims: Claims, row: UserAccessRow) -> Role:
     """Return the role of a user with these claims in this tenant."""
     binds_owner = row.binds_owner or claims.org_id != row.org_id
     stored = _ROLES[row.role] if row.role else None
-    return access.effective_role(claimed_role(claims.role), stored, binds_owner=binds_owner)
-
-
-def claimed_role(claim: str | None) -> Role | None:
-    """Return the role that a token claims; an unknown one counts as member."""
-    return None if claim is None else _ROLES.get(claim, Role.MEMBER)
+    return access.effective_role(claims.claimed_role, stored, binds_owner=binds_owner)
 
 
 async def reauthorize(connection: Connection, principal: Principal, issuer: str | None, now: datetime) -> Principal:

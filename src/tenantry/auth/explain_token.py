@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 import psycopg
 
-from tenantry.auth.authentication import Authenticator, claimed_role, effective_role, requested_organization
+from tenantry.auth.authentication import Authenticator, effective_role, requested_organization
 from tenantry.auth.authentication_store import UserAccessRow, UserQuery, find_user_access
 from tenantry.common.clock import Clock
 from tenantry.db.database import Database
@@ -104,7 +104,7 @@ def _access_of(claims: Claims, principal: Principal, rows: list[UserAccessRow]) 
     return ExplainedAccess(
         tenant_known=True,
         org_id=principal.org_id,
-        role=effective_role(claims, own) if own else lower_role(claimed_role(claims.role), None),
+        role=effective_role(claims, own) if own else lower_role(claims.claimed_role, None),
         scopes=principal.scopes,
         access_level=principal.access_level,
         plan=principal.plan,
@@ -113,7 +113,7 @@ def _access_of(claims: Claims, principal: Principal, rows: list[UserAccessRow]) 
 
 
 def _claimed_access(claims: Claims, organization: str | None) -> ExplainedAccess:
-    role = lower_role(claimed_role(claims.role), None)
+    role = lower_role(claims.claimed_role, None)
     scopes, level = role_grants(role, claims.scopes)
     return ExplainedAccess(
         tenant_known=False, org_id=claims.org_id or organization, role=role, scopes=scopes, access_level=level

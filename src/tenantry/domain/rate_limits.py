@@ -13,6 +13,10 @@ WINDOW: Final = 60
 """Seconds."""
 SLOTS: Final = WINDOW + 1
 """Seconds that are counted together."""
+USER_REQUESTS_PER_MINUTE: Final = 600
+"""Of one user in all tenants, on routes that need no tenant: no plan has a limit for them."""
+USER_CREATIONS_PER_MINUTE: Final = 60
+"""Of tenants, by one user."""
 _SHARES_OF_A_LIMIT: Final = 100
 _CAN_BE_SPARED: Final = 2 * _SHARES_OF_A_LIMIT
 _NEVER: Final = -SLOTS

@@ -10,6 +10,8 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.jobs import retention_store as store
 
+JOBS_KEPT_HOURS: Final = 24 * 30
+"""How long the job queue keeps ended jobs, whatever their outcome."""
 _MOST_ROUNDS: Final = 500
 # Each event has a body: a run, six times an hour, removes those of over 3,000 events a second.
 _MOST_ROUNDS_OF_BODIES: Final = 2000

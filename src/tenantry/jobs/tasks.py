@@ -20,7 +20,7 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError, ProviderRefusedError
 from tenantry.jobs import runs_store
-from tenantry.jobs.retention import RetentionService
+from tenantry.jobs.retention import JOBS_KEPT_HOURS, RetentionService
 from tenantry.notifications.delivery import MailDeferredError, MailService
 
 logger = logging.getLogger(__name__)
@@ -170,6 +170,6 @@ def _register_periodic(app: App, requeue_stalled: Callable[[], Awaitable[None]])
     async def remove_old_data(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
         async with _run(context, RETENTION) as work:
             await app.job_manager.delete_old_jobs(
-                nb_hours=24 * 30, include_failed=True, include_cancelled=True, include_aborted=True
+                nb_hours=JOBS_KEPT_HOURS, include_failed=True, include_cancelled=True, include_aborted=True
             )
             await work.retention.run()

@@ -26,7 +26,7 @@ from tenantry.server.asgi_types import (
     header_of,
     request_id_of,
 )
-from tenantry.server.client_timeouts import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
+from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
 from tenantry.server.metrics import Metrics
 from tenantry.server.overload_detection import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.problems import RETRY_AFTER, UNSUPPORTED_MEDIA_TYPE, VARIES, Refusal, refuse, refuse_domain_error

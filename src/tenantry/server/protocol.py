@@ -26,7 +26,7 @@ from tenantry.server.asgi_types import (
     Send,
     header_of,
 )
-from tenantry.server.client_timeouts import (
+from tenantry.server.client_limits import (
     CONNECTION_MONITOR,
     MAX_CHUNKS,
     MAX_DISCARDED_BYTES,

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tenantry.server.asgi_types import HotResponse, request_id_of
-from tenantry.server.client_timeouts import (
+from tenantry.server.client_limits import (
     MAX_CHUNKS,
     MAX_FRAMING_BYTES,
     MAX_HEAD_BYTES,

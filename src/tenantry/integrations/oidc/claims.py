@@ -8,6 +8,9 @@ from typing import Any, Final, NoReturn
 import msgspec
 from joserfc.util import urlsafe_b64decode
 
+from tenantry.domain.access import Role
+
+_ROLES: Final = {role.value: role for role in Role}
 _MAX_SHOWN: Final = 120
 _UNITS: Final = (("d", 24 * 3600), ("h", 3600), ("min", 60), ("s", 1))
 _MAX_EMAIL: Final = 254
@@ -45,6 +48,11 @@ class Claims(msgspec.Struct, frozen=True):
     issued_at: datetime
     expires_at: datetime
     email: str | None
+
+    @property
+    def claimed_role(self) -> Role | None:
+        """The role; an unknown one counts as member."""
+        return None if self.role is None else _ROLES.get(self.role, Role.MEMBER)
 
 
 class Header(msgspec.Struct, frozen=True):
