@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.integrations.smtp import Mailer, MailError, PermanentMailError, TemporaryMailError, parse_smtp_url
+from tenantry.integrations.smtp import MailDeliveryError, Mailer, PermanentMailError, TemporaryMailError, parse_smtp_url
 from tests.support.smtp import LOOPBACK_IN_DISGUISE, MailServer, running, self_signed
 
 SENDER = "Billing <billing@example.com>"
@@ -98,7 +98,7 @@ async def test_a_server_that_repeats_the_password_does_not_get_it_into_the_error
     caplog.set_level(logging.INFO)
     async with running(MailServer(account=("user", "right"))) as server:
         server.replies_to_auth.append("535 5.7.8 bad: user hunter2")
-        with pytest.raises(MailError) as caught:
+        with pytest.raises(MailDeliveryError) as caught:
             await mailer(server, login="user:hunter2@").send(message())
     shown = "".join(traceback.format_exception(caught.value, limit=0)) + caught.value.reply + caplog.text
     assert "hunter2" not in shown

@@ -48,7 +48,7 @@ _DECIMALS: Final = {
 }
 
 
-class MailError(Exception):
+class MailDeliveryError(Exception):
     """A mail was not accepted. The message is safe to log; ``reply``, the server's text, may contain addresses."""
 
     def __init__(self, message: str, reply: str = "") -> None:
@@ -56,11 +56,11 @@ class MailError(Exception):
         self.reply = reply
 
 
-class PermanentMailError(MailError):
+class PermanentMailError(MailDeliveryError):
     """The server permanently rejected the recipient, the sender or the mail."""
 
 
-class TemporaryMailError(MailError):
+class TemporaryMailError(MailDeliveryError):
     """A retry may succeed: no connection, a timeout, a temporary rejection, or a wrong configuration."""
 
 
@@ -229,7 +229,7 @@ class Mailer:
         return f"the mail server {where} does not offer what is needed: TLS, or a way to sign in"
 
 
-def _rejected(error: aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseException) -> MailError:
+def _rejected(error: aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseException) -> MailDeliveryError:
     if isinstance(error, aiosmtplib.SMTPAuthenticationError):
         # Without the reply, which may contain the password.
         return TemporaryMailError(f"the mail server refused the user or password ({error.code})")

@@ -11,7 +11,7 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.domain import owner_mails as rules
 from tenantry.domain.owner_mails import PendingMail
-from tenantry.integrations.smtp import Mailer, MailError, PermanentMailError, compose
+from tenantry.integrations.smtp import MailDeliveryError, Mailer, PermanentMailError, compose
 from tenantry.notifications import mails_store as store
 
 RetrySchedule = Callable[[int], float | None]
@@ -68,7 +68,7 @@ class MailService:
             return
         try:
             await self._mailer.send(compose(mail, self._mailer.config.sender))
-        except MailError as error:
+        except MailDeliveryError as error:
             await self._failed(mail, error)
         else:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
@@ -98,7 +98,7 @@ class MailService:
             about = row.about
         return PendingMail(mail_id, row.attempts, row.created_at, row.tenant_name, row.recipient, row.tenant_id, about)
 
-    async def _failed(self, mail: PendingMail, error: MailError) -> None:
+    async def _failed(self, mail: PendingMail, error: MailDeliveryError) -> None:
         attempt = mail.attempts + 1
         delay = None if isinstance(error, PermanentMailError) else self._schedule(attempt)
         async with self._database.transaction(ACROSS_TENANTS) as connection:

@@ -18,7 +18,7 @@ from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.jwks import FetchError, fetch_published_keys
-from tenantry.integrations.smtp import Mailer, MailError, SmtpConfig, SmtpProbe
+from tenantry.integrations.smtp import MailDeliveryError, Mailer, SmtpConfig, SmtpProbe
 from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint, ProviderPrice
 
 SHORTEST: Final = 16
@@ -208,7 +208,7 @@ async def check_mail(config: SmtpConfig | None, now: datetime) -> list[Finding]:
         return []
     try:
         probed = await Mailer(config).probe()
-    except MailError as trouble:
+    except MailDeliveryError as trouble:
         return [_MAIL_FAILS.found(trouble=trouble)]
     return judge_mail_server(config, probed, now)
 

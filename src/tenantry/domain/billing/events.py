@@ -26,6 +26,8 @@ FOLDED_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | {SNAPSHOT}
 
 
 class Outcome(StrEnum):
+    """The outcome of an event on arrival."""
+
     APPLIED = "applied"
     LATE = "late"
     PARKED = "parked"
