@@ -41,7 +41,7 @@ async def enter(page: Page, dashboard: Dashboard, path: str, user: DemoUser = OL
     return watched
 
 
-async def test_an_event_appears_without_a_reload_in_a_polite_live_region(page: Page, dashboard: Dashboard) -> None:
+async def test_new_event_appears_and_is_announced_politely(page: Page, dashboard: Dashboard) -> None:
     watched = await enter(page, dashboard, "/events")
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
     await dashboard.deliver(updated(event_id="evt_1"))
@@ -51,7 +51,7 @@ async def test_an_event_appears_without_a_reload_in_a_polite_live_region(page: P
     assert watched.complaints == []
 
 
-async def test_the_banner_of_a_failed_payment_follows_the_events(page: Page, dashboard: Dashboard) -> None:
+async def test_banner_of_a_failed_payment_follows_the_events(page: Page, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(created=events.NOW))
     await enter(page, dashboard, "/events")
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
@@ -63,7 +63,7 @@ async def test_the_banner_of_a_failed_payment_follows_the_events(page: Page, das
     await expect(banner).to_have_count(0)
 
 
-async def test_an_open_billing_page_learns_of_a_failed_payment(page: Page, dashboard: Dashboard) -> None:
+async def test_open_billing_page_shows_a_failed_payment(page: Page, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(created=events.NOW))
     watched = await enter(page, dashboard, "/billing")
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
@@ -89,7 +89,7 @@ async def test_an_event_that_changes_nothing_is_not_announced_as_a_change(page: 
     await expect(page.locator("#announcer")).to_have_count(0)
 
 
-async def test_moments_of_one_minute_are_told_apart_in_the_readers_own_words(page: Page, dashboard: Dashboard) -> None:
+async def test_times_of_one_minute_show_seconds_in_the_readers_locale(page: Page, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW, period_end=events.NOW + 10))
     await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 20))
     await enter(page, dashboard, "/events/evt_2")
@@ -97,7 +97,7 @@ async def test_moments_of_one_minute_are_told_apart_in_the_readers_own_words(pag
     assert len(set(times)) == len(times) == 2
 
 
-async def test_the_focus_stays_where_it_was_when_news_come(page: Page, dashboard: Dashboard) -> None:
+async def test_updates_keep_the_focus(page: Page, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
     await enter(page, dashboard, "/events")
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
@@ -107,7 +107,7 @@ async def test_the_focus_stays_where_it_was_when_news_come(page: Page, dashboard
     await expect(page.locator('[data-event="evt_1"] a')).to_be_focused()
 
 
-async def test_a_filtered_page_takes_in_only_what_it_asks_for(page: Page, dashboard: Dashboard) -> None:
+async def test_filtered_page_adds_only_matching_events(page: Page, dashboard: Dashboard) -> None:
     await enter(page, dashboard, "/events?type=invoice.payment_failed")
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
@@ -116,9 +116,7 @@ async def test_a_filtered_page_takes_in_only_what_it_asks_for(page: Page, dashbo
     await expect(page.locator("[data-event]")).to_have_count(1)
 
 
-async def test_the_page_of_a_member_who_was_removed_is_not_live_any_more(
-    page: Page, dashboard: Dashboard, conninfo: str
-) -> None:
+async def test_page_of_a_removed_member_stops_updating(page: Page, dashboard: Dashboard, conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute(
             "INSERT INTO memberships (issuer, subject, tenant_id, role) "
@@ -135,7 +133,7 @@ async def test_the_page_of_a_member_who_was_removed_is_not_live_any_more(
     await expect(page.locator("[data-event]")).to_have_count(0)
 
 
-async def test_without_script_events_are_filtered_and_reloaded_by_links(browser: Browser, dashboard: Dashboard) -> None:
+async def test_events_are_filtered_and_reloaded_without_javascript(browser: Browser, dashboard: Dashboard) -> None:
     context = await browser.new_context(java_script_enabled=False)
     page = await context.new_page()
     await enter(page, dashboard, "/events")
@@ -152,7 +150,7 @@ async def test_without_script_events_are_filtered_and_reloaded_by_links(browser:
 
 
 @pytest.mark.parametrize("scripted", [True, False])
-async def test_a_checkout_leads_to_the_provider(browser: Browser, dashboard: Dashboard, *, scripted: bool) -> None:
+async def test_checkout_opens_the_provider(browser: Browser, dashboard: Dashboard, *, scripted: bool) -> None:
     context = await browser.new_context(java_script_enabled=scripted)
     await context.route("https://checkout.provider.example/**", lambda route: route.fulfill(body="pay here"))
     page = await context.new_page()
@@ -163,7 +161,7 @@ async def test_a_checkout_leads_to_the_provider(browser: Browser, dashboard: Das
     await context.close()
 
 
-async def test_markup_from_outside_is_text_everywhere(page: Page, dashboard: Dashboard) -> None:
+async def test_foreign_markup_is_escaped_everywhere(page: Page, dashboard: Dashboard) -> None:
     hostile = updated(event_id="evt_1", price=MARKUP)
     hostile["data"]["object"]["metadata"][MARKUP] = MARKUP
     await dashboard.deliver(hostile)
@@ -180,7 +178,7 @@ async def test_markup_from_outside_is_text_everywhere(page: Page, dashboard: Das
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_pages_fit_every_width_and_can_be_read(page: Page, dashboard: Dashboard, scheme: Scheme) -> None:
+async def test_pages_fit_every_width_and_are_legible(page: Page, dashboard: Dashboard, scheme: Scheme) -> None:
     await dashboard.deliver(updated(event_id="evt_0", price="price_" + "x" * 200))
     await dashboard.deliver(failed(event_id="evt_1", created=events.NOW + 1))
     watched = await enter(page, dashboard, "/")
@@ -195,7 +193,7 @@ async def test_pages_fit_every_width_and_can_be_read(page: Page, dashboard: Dash
     assert watched.complaints == []
 
 
-async def test_pages_print_over_the_whole_width_without_what_leads_elsewhere(page: Page, dashboard: Dashboard) -> None:
+async def test_printed_pages_use_the_whole_width_without_navigation(page: Page, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(event_id="evt_1"))
     await enter(page, dashboard, "/events")
     await page.set_viewport_size({"width": 1000, "height": 844})

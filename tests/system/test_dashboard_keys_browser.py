@@ -92,7 +92,7 @@ async def test_life_of_a_key(browser: Browser, dashboard: Dashboard) -> None:
     await context.close()
 
 
-async def test_life_of_a_key_without_script(browser: Browser, dashboard: Dashboard) -> None:
+async def test_life_of_a_key_without_javascript(browser: Browser, dashboard: Dashboard) -> None:
     context, page = await signed_in(browser, dashboard, script=False)
 
     secret = await create(page)
@@ -124,9 +124,7 @@ async def test_life_of_a_key_without_script(browser: Browser, dashboard: Dashboa
     await context.close()
 
 
-async def test_button_that_is_pressed_twice_makes_one_key_and_shows_its_secret(
-    browser: Browser, dashboard: Dashboard
-) -> None:
+async def test_double_click_creates_one_key_and_shows_its_secret(browser: Browser, dashboard: Dashboard) -> None:
     context, page = await signed_in(browser, dashboard)
     await fill_in(page)
     await page.get_by_role("button", name="Create key").dblclick()
@@ -137,9 +135,7 @@ async def test_button_that_is_pressed_twice_makes_one_key_and_shows_its_secret(
     await context.close()
 
 
-async def test_page_with_the_secret_that_is_loaded_again_says_that_the_key_exists(
-    browser: Browser, dashboard: Dashboard
-) -> None:
+async def test_reload_of_the_secret_page_says_that_the_key_exists(browser: Browser, dashboard: Dashboard) -> None:
     context, page = await signed_in(browser, dashboard)
     secret = await create(page)
     await page.get_by_label("I've saved this key").check()
@@ -151,7 +147,7 @@ async def test_page_with_the_secret_that_is_loaded_again_says_that_the_key_exist
     await context.close()
 
 
-async def test_page_with_the_secret_is_not_left_by_accident(browser: Browser, dashboard: Dashboard) -> None:
+async def test_leaving_the_secret_page_needs_confirmation(browser: Browser, dashboard: Dashboard) -> None:
     context, page = await signed_in(browser, dashboard)
     asked: list[str] = []
 
@@ -172,9 +168,7 @@ async def test_page_with_the_secret_is_not_left_by_accident(browser: Browser, da
     await context.close()
 
 
-async def test_owner_key_and_date_ask_for_more_only_once_they_are_chosen(
-    browser: Browser, dashboard: Dashboard
-) -> None:
+async def test_fields_of_owner_keys_and_dates_appear_when_chosen(browser: Browser, dashboard: Dashboard) -> None:
     context, page = await signed_in(browser, dashboard)
     await page.goto(f"{KEYS}/new")
     sure, scopes, until = (
@@ -194,7 +188,7 @@ async def test_owner_key_and_date_ask_for_more_only_once_they_are_chosen(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_pages_fit_every_width_and_can_be_read(browser: Browser, dashboard: Dashboard, scheme: Scheme) -> None:
+async def test_pages_fit_every_width_and_are_legible(browser: Browser, dashboard: Dashboard, scheme: Scheme) -> None:
     context, page = await signed_in(browser, dashboard)
     await page.emulate_media(color_scheme=scheme)
     await create(page, "A key with a name of some length, andwithonewordthatisverylongindeedandnowheretobreak")

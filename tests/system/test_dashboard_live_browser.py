@@ -58,7 +58,7 @@ async def page(context: BrowserContext, dashboard: Dashboard) -> Page:
     return page
 
 
-async def test_a_page_is_live_again_once_the_provider_has_vouched_in_another_tab(
+async def test_page_updates_again_after_a_renewal_in_another_tab(
     page: Page, context: BrowserContext, dashboard: Dashboard, conninfo: str
 ) -> None:
     await change(conninfo, PROOF_IS_OLD)
@@ -75,7 +75,7 @@ async def test_a_page_is_live_again_once_the_provider_has_vouched_in_another_tab
     await expect(page.get_by_role("link", name="Reload")).to_be_hidden()
 
 
-async def test_a_page_whose_session_is_over_says_so_and_asks_no_more(
+async def test_page_of_an_ended_session_says_so_and_stops_polling(
     page: Page, dashboard: Dashboard, conninfo: str
 ) -> None:
     watched = Watched(page)
@@ -90,7 +90,7 @@ async def test_a_page_whose_session_is_over_says_so_and_asks_no_more(
     await page.wait_for_url("**/sign-in?**")
 
 
-async def test_a_page_is_live_again_after_a_restart_of_the_service(page: Page, dashboard: Dashboard) -> None:
+async def test_page_updates_again_after_a_restart(page: Page, dashboard: Dashboard) -> None:
     async with dashboard.away():
         await expect(sign_of(page)).to_have_text("Reconnecting")
         await expect(page.get_by_role("link", name="Reload")).to_be_visible()
@@ -99,7 +99,7 @@ async def test_a_page_is_live_again_after_a_restart_of_the_service(page: Page, d
     await expect(entry_of(page, "evt_1")).to_be_visible()
 
 
-async def test_a_page_whose_session_ended_while_the_service_was_away_says_so(
+async def test_page_says_that_the_session_ended_during_an_outage(
     page: Page, dashboard: Dashboard, conninfo: str
 ) -> None:
     async with dashboard.away():
@@ -108,7 +108,7 @@ async def test_a_page_whose_session_ended_while_the_service_was_away_says_so(
     await expect(sign_of(page)).to_have_text(STOPPED, timeout=PATIENCE)
 
 
-async def test_a_page_opens_a_new_stream_after_a_sleep(page: Page, dashboard: Dashboard) -> None:
+async def test_page_opens_a_new_stream_after_a_sleep(page: Page, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
     await expect(entry_of(page, "evt_1")).to_be_visible()
     watched = Watched(page)

@@ -107,7 +107,7 @@ async def cookie(context: BrowserContext) -> str | None:
 
 
 @pytest.mark.parametrize("script", [True, False])
-async def test_one_signs_in_and_out_here_and_there(browser: Browser, place: Place, *, script: bool) -> None:
+async def test_user_signs_in_and_out_here_and_at_the_provider(browser: Browser, place: Place, *, script: bool) -> None:
     async with visiting(browser, script=script) as (context, page):
         await sign_in(page, place, PROJECTS)
         await expect(page.get_by_role("heading", level=1)).to_have_text("Projects")
@@ -126,7 +126,7 @@ async def test_one_signs_in_and_out_here_and_there(browser: Browser, place: Plac
 
 
 @pytest.mark.parametrize("script", [True, False])
-async def test_who_is_signed_in_there_is_vouched_for_again_without_a_question(
+async def test_sign_in_is_renewed_silently_with_a_provider_session(
     browser: Browser, place: Place, *, script: bool
 ) -> None:
     async with visiting(browser, script=script) as (context, page):
@@ -142,7 +142,7 @@ async def test_who_is_signed_in_there_is_vouched_for_again_without_a_question(
         assert asked.prompts() == ["none"]
 
 
-async def test_who_is_not_signed_in_there_any_more_signs_in_again(browser: Browser, place: Place) -> None:
+async def test_user_without_a_provider_session_signs_in_again(browser: Browser, place: Place) -> None:
     async with visiting(browser, script=True) as (context, page):
         await sign_in(page, place, HOME)
         ours = [one for one in await context.cookies() if one["name"] == "tenantry_session"]

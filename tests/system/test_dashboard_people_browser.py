@@ -83,7 +83,7 @@ async def paths(dashboard: Dashboard) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_every_page_is_legible_labelled_and_fits_the_narrowest_screen(
+async def test_every_page_is_legible_labeled_and_fits_narrow_screens(
     browser: Browser, dashboard: Dashboard, scheme: Scheme
 ) -> None:
     async with visiting(browser, dashboard, "/projects", width=320, scheme=scheme) as page:
@@ -100,7 +100,7 @@ async def test_every_page_is_legible_labelled_and_fits_the_narrowest_screen(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_the_demos_own_pages_are_legible_labelled_and_fit_too(
+async def test_demo_pages_are_legible_labeled_and_fit_narrow_screens(
     browser: Browser, dashboard: Dashboard, scheme: Scheme
 ) -> None:
     sim = a_simulator()
@@ -126,7 +126,7 @@ async def test_the_demos_own_pages_are_legible_labelled_and_fit_too(
         await page.close()
 
 
-async def test_a_payment_fails_by_the_simulators_buttons_without_script(browser: Browser) -> None:
+async def test_simulator_buttons_fail_a_payment_without_javascript(browser: Browser) -> None:
     sim = a_simulator()
     sim.subscribe(sim.customer("cus_acme"), "price_pro")
     async with serving(sim):
@@ -139,7 +139,7 @@ async def test_a_payment_fails_by_the_simulators_buttons_without_script(browser:
         await page.close()
 
 
-async def test_a_project_is_deleted_in_a_dialog(browser: Browser, dashboard: Dashboard) -> None:
+async def test_project_is_deleted_in_a_dialog(browser: Browser, dashboard: Dashboard) -> None:
     made = await dashboard.call("POST", "/projects", {"name": "Short-lived"})
     async with visiting(browser, dashboard, f"/projects/{made['id']}") as page:
         address = page.url
@@ -159,9 +159,7 @@ async def test_a_project_is_deleted_in_a_dialog(browser: Browser, dashboard: Das
         await expect(page.get_by_role("status").filter(has_text="deleted")).to_be_visible()
 
 
-async def test_a_member_is_invited_changed_removed_and_invited_again_without_script(
-    browser: Browser, dashboard: Dashboard
-) -> None:
+async def test_member_is_managed_without_javascript(browser: Browser, dashboard: Dashboard) -> None:
     async with visiting(browser, dashboard, "/settings/members", script=False) as page:
         await page.get_by_role("link", name="Invite member").click()
         await page.get_by_label("User id").fill("auth0|guest")
@@ -184,7 +182,7 @@ async def test_a_member_is_invited_changed_removed_and_invited_again_without_scr
         await expect(page.get_by_role("status")).to_contain_text("Invitation created.")
 
 
-async def test_the_dialog_that_removes_a_member_begins_with_the_way_out(browser: Browser, dashboard: Dashboard) -> None:
+async def test_remove_dialog_focuses_cancel(browser: Browser, dashboard: Dashboard) -> None:
     path = (await dashboard.add_member("auth0|stays")).removeprefix(AT_ACME)
     async with visiting(browser, dashboard, path) as page:
         await page.get_by_role("link", name="Remove").click()
@@ -197,7 +195,7 @@ async def test_the_dialog_that_removes_a_member_begins_with_the_way_out(browser:
         await expect(page.get_by_role("status")).to_contain_text("Member removed.")
 
 
-async def test_the_trail_opens_by_keyboard_and_is_downloaded(browser: Browser, dashboard: Dashboard) -> None:
+async def test_audit_entries_open_by_keyboard_and_are_exported(browser: Browser, dashboard: Dashboard) -> None:
     async with visiting(browser, dashboard, "/settings/audit") as page:
         entry = page.get_by_role("listitem").filter(has_text="Olivia Owner olivia created the key")
         await expect(entry.first).to_contain_text(MARKUP)
@@ -211,7 +209,7 @@ async def test_the_trail_opens_by_keyboard_and_is_downloaded(browser: Browser, d
         assert (await download.path()).read_text().count("\n") >= 3
 
 
-async def test_one_signs_out_everywhere_else(browser: Browser, dashboard: Dashboard) -> None:
+async def test_user_signs_out_everywhere_else(browser: Browser, dashboard: Dashboard) -> None:
     async with (
         visiting(browser, dashboard, "/profile") as other,
         visiting(browser, dashboard, "/profile", script=False) as page,
@@ -225,7 +223,7 @@ async def test_one_signs_out_everywhere_else(browser: Browser, dashboard: Dashbo
 
 
 @pytest.mark.parametrize("script", [True, False])
-async def test_what_was_typed_outlives_the_session(browser: Browser, dashboard: Dashboard, *, script: bool) -> None:
+async def test_input_survives_the_end_of_the_session(browser: Browser, dashboard: Dashboard, *, script: bool) -> None:
     context = await browser.new_context(java_script_enabled=script, base_url=dashboard.url)
     page = await context.new_page()
     await page.goto(dashboard.start_of(OLIVIA, f"{AT_ACME}/projects/new"))
@@ -249,7 +247,7 @@ async def test_what_was_typed_outlives_the_session(browser: Browser, dashboard: 
     await context.close()
 
 
-async def test_one_signs_out_where_the_session_has_ended_already(browser: Browser, dashboard: Dashboard) -> None:
+async def test_signing_out_of_an_ended_session_succeeds(browser: Browser, dashboard: Dashboard) -> None:
     async with visiting(browser, dashboard, "/projects") as page:
         await page.context.clear_cookies()
         await page.locator(".person summary").click()

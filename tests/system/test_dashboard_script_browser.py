@@ -55,9 +55,7 @@ async def create_key(page: Page) -> str:
     return secret
 
 
-async def test_secret_that_could_not_be_copied_stays_guarded_and_is_selected(
-    browser: Browser, dashboard: Dashboard
-) -> None:
+async def test_failed_copy_selects_the_secret_and_keeps_the_warning(browser: Browser, dashboard: Dashboard) -> None:
     async with visiting(browser, dashboard, f"{KEYS}/new") as page:
         secret = await create_key(page)
         await page.evaluate(COPIES_NOTHING)
@@ -68,7 +66,7 @@ async def test_secret_that_could_not_be_copied_stays_guarded_and_is_selected(
         assert await page.evaluate(ASKS_FIRST)
 
 
-async def test_every_copy_that_holds_the_secret_ends_the_guard(browser: Browser, dashboard: Dashboard) -> None:
+async def test_copying_the_secret_ends_the_warning(browser: Browser, dashboard: Dashboard) -> None:
     async with visiting(browser, dashboard, f"{KEYS}/new") as page:
         await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         secret = await create_key(page)
@@ -83,7 +81,7 @@ async def test_every_copy_that_holds_the_secret_ends_the_guard(browser: Browser,
         assert not await page.evaluate(ASKS_FIRST)
 
 
-async def test_menu_that_is_tabbed_out_of_closes(browser: Browser, dashboard: Dashboard) -> None:
+async def test_menu_closes_when_the_focus_leaves(browser: Browser, dashboard: Dashboard) -> None:
     async with visiting(browser, dashboard, BILLING) as page:
         menu = page.locator("details.person")
         await menu.locator("summary").press("Enter")
@@ -95,7 +93,7 @@ async def test_menu_that_is_tabbed_out_of_closes(browser: Browser, dashboard: Da
         await expect(menu).not_to_have_attribute("open", "")
 
 
-async def test_nothing_is_replaced_while_the_page_waits(browser: Browser, dashboard: Dashboard) -> None:
+async def test_polling_replaces_nothing_until_the_change(browser: Browser, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(price="price_business", created=1))
     async with visiting(browser, dashboard, AWAITS_PRO) as page:
         button = page.get_by_role("button", name="Update payment method")
@@ -108,7 +106,7 @@ async def test_nothing_is_replaced_while_the_page_waits(browser: Browser, dashbo
         await expect(page.locator("[data-mark]")).to_be_focused()
 
 
-async def test_plan_that_comes_is_told_and_the_focus_stays(browser: Browser, dashboard: Dashboard) -> None:
+async def test_new_plan_is_announced_and_the_focus_stays(browser: Browser, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(price="price_business", created=1))
     async with visiting(browser, dashboard, AWAITS_PRO) as page:
         button = page.get_by_role("button", name="Update payment method")
@@ -119,7 +117,7 @@ async def test_plan_that_comes_is_told_and_the_focus_stays(browser: Browser, das
         await expect(button).to_be_focused()
 
 
-async def test_form_that_came_later_is_sent_once_too(browser: Browser, dashboard: Dashboard) -> None:
+async def test_form_added_later_is_submitted_once(browser: Browser, dashboard: Dashboard) -> None:
     await dashboard.deliver(updated(price="price_business", created=1))
     async with visiting(browser, dashboard, AWAITS_PRO) as page:
         await dashboard.deliver(updated())
@@ -136,7 +134,7 @@ async def test_form_that_came_later_is_sent_once_too(browser: Browser, dashboard
         assert len(sent) == 1
 
 
-async def test_waiting_ends_with_a_word_and_begins_again_with_the_next_look(
+async def test_polling_ends_visibly_and_restarts_when_the_tab_is_visible(
     browser: Browser, dashboard: Dashboard
 ) -> None:
     async with visiting(browser, dashboard, f"{KEYS}/new") as page:
@@ -152,7 +150,7 @@ async def test_waiting_ends_with_a_word_and_begins_again_with_the_next_look(
         await expect(page.locator(".tick.done")).to_contain_text("The key works.")
 
 
-async def test_part_that_waits_is_asked_for_as_soon_as_it_is_seen_again(browser: Browser, dashboard: Dashboard) -> None:
+async def test_polling_restarts_immediately_when_the_tab_is_visible(browser: Browser, dashboard: Dashboard) -> None:
     async with visiting(browser, dashboard, AWAITS_PRO) as page:
         await page.evaluate(CHANGES_HIDDEN, True)
         await page.clock.pause_at(await page.evaluate("Date.now() + 60000"))

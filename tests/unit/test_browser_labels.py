@@ -24,5 +24,5 @@ WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko)"
         (None, "An unknown browser"),
     ],
 )
-def test_a_browser_is_named_by_what_it_is_and_not_by_its_forebears(agent: str | None, words: str) -> None:
+def test_browser_is_named_despite_inherited_names(agent: str | None, words: str) -> None:
     assert browser_label(agent) == words

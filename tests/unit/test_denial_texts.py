@@ -6,7 +6,7 @@ from tenantry.domain.access import Role
 from tests.support.routes import scopes_needed
 
 
-def test_whatever_a_page_needs_has_words() -> None:
+def test_every_scope_of_a_page_has_a_text() -> None:
     needed = scopes_needed(Credential.SESSION)
     assert "api-keys:read" in needed
     for scope in needed:
@@ -15,11 +15,11 @@ def test_whatever_a_page_needs_has_words() -> None:
         assert scope not in said
 
 
-def test_token_of_few_scopes_is_the_reason_where_the_role_would_do() -> None:
+def test_token_scopes_are_named_if_the_role_would_suffice() -> None:
     said = denial_text(Role.ADMIN, ("openid", "projects:read"), "api-keys:read", None)
     assert said == "Your identity provider restricted your sign-in to projects:read. You can't see API keys."
 
 
-def test_role_is_the_reason_where_it_would_not_do_whatever_the_token_says() -> None:
+def test_role_is_named_if_it_does_not_suffice() -> None:
     said = denial_text(Role.ADMIN, ("openid", "billing:read"), "billing:read", "replay the ledger")
     assert said == "Your role, admin, can't replay the ledger. Ask an owner of the organization."

@@ -41,7 +41,7 @@ def test_the_api_has_no_pages(path: str) -> None:
     assert page_of(path) is None
 
 
-def test_body_that_no_browser_sends_is_refused_without_a_page() -> None:
+def test_body_of_another_type_is_rejected_without_a_page() -> None:
     assert page_of("/orgs/acme/projects/new", method="POST", status=415) is None
 
 

@@ -51,11 +51,11 @@ class Heard:
 
 @asynccontextmanager
 async def listening(
-    visitor: Person, after: int | None = None, headers: Mapping[str, str] = SCRIPT
+    user: Person, after: int | None = None, headers: Mapping[str, str] = SCRIPT
 ) -> AsyncIterator[Heard]:
     """Open the stream as a page's script does, and wait for its start."""
     query = "" if after is None else f"?after={after}"
-    async with visitor.client.stream("GET", STREAM + query, headers=headers) as answer:
+    async with user.client.stream("GET", STREAM + query, headers=headers) as answer:
         heard = Heard(answer)
         await heard.until("event: live")
         await heard.until("data: 15")

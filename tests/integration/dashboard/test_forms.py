@@ -11,48 +11,48 @@ from tests.support.dashboard_page import Page
 OUT: Final = "/sign-out"
 
 
-async def is_signed_in(visitor: Person) -> bool:
-    return (await visitor.get("/orgs/acme/")).status_code == 200
+async def is_signed_in(user: Person) -> bool:
+    return (await user.get("/orgs/acme/")).status_code == 200
 
 
 async def test_form_of_the_session_is_processed(dashboard: Dashboard) -> None:
-    visitor = await dashboard.sign_in(MIA)
-    answer = await visitor.client.post(OUT, data={"form_token": await visitor.form_token()})
+    user = await dashboard.sign_in(MIA)
+    answer = await user.client.post(OUT, data={"form_token": await user.form_token()})
     assert answer.status_code == 303
-    assert not await is_signed_in(visitor)
+    assert not await is_signed_in(user)
 
 
 async def test_form_of_another_session_is_rejected(dashboard: Dashboard) -> None:
-    visitor, other = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
+    user, other = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
     for form_token in ("", "0" * 64, await other.form_token()):
-        answer = await visitor.client.post(OUT, data={"form_token": form_token})
+        answer = await user.client.post(OUT, data={"form_token": form_token})
         assert answer.status_code == 403
         assert "This form is invalid" in answer.text
-    assert await is_signed_in(visitor)
+    assert await is_signed_in(user)
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 async def test_form_from_another_site_is_rejected(dashboard: Dashboard, site: str) -> None:
-    visitor = await dashboard.sign_in(OLIVIA)
-    form = {"form_token": await visitor.form_token()}
-    answer = await visitor.client.post(OUT, data=form, headers={"sec-fetch-site": site})
+    user = await dashboard.sign_in(OLIVIA)
+    form = {"form_token": await user.form_token()}
+    answer = await user.client.post(OUT, data=form, headers={"sec-fetch-site": site})
     assert answer.status_code == 403
-    assert await is_signed_in(visitor)
+    assert await is_signed_in(user)
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data; boundary=x", ""])
 async def test_form_of_another_content_type_is_rejected(dashboard: Dashboard, kind: str) -> None:
-    visitor = await dashboard.sign_in(OLIVIA)
-    content = f"form_token={await visitor.form_token()}".encode()
-    answer = await visitor.client.post(OUT, content=content, headers={"content-type": kind})
+    user = await dashboard.sign_in(OLIVIA)
+    content = f"form_token={await user.form_token()}".encode()
+    answer = await user.client.post(OUT, content=content, headers={"content-type": kind})
     assert answer.status_code == 400
-    assert await is_signed_in(visitor)
+    assert await is_signed_in(user)
 
 
 async def test_oversized_form_is_rejected(dashboard: Dashboard) -> None:
-    visitor = await dashboard.sign_in(OLIVIA)
-    form = {"form_token": await visitor.form_token(), "more": "x" * 100_000}
-    assert (await visitor.client.post(OUT, data=form)).status_code == 400
+    user = await dashboard.sign_in(OLIVIA)
+    form = {"form_token": await user.form_token(), "more": "x" * 100_000}
+    assert (await user.client.post(OUT, data=form)).status_code == 400
 
 
 NEW: Final = "/orgs/acme/projects/new"
@@ -127,8 +127,8 @@ PAGES: Final = ("/sign-in", "/signed-out", "/orgs/acme/", "/orgs/acme/settings/a
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_pages_cannot_load_foreign_content_or_be_framed(dashboard: Dashboard, path: str) -> None:
-    visitor = await dashboard.sign_in(OLIVIA)
-    answer = await visitor.get(path)
+    user = await dashboard.sign_in(OLIVIA)
+    answer = await user.get(path)
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
     assert {policy[name] for name in ("script-src", "style-src", "connect-src", "form-action")} == {"'self'"}

@@ -133,10 +133,10 @@ if (waiting) {
   let [since, pause, timer] = [Date.now(), FIRST, 0];
   const later = () => {
     clearTimeout(timer);
-    timer = setTimeout(look, pause);
+    timer = setTimeout(poll, pause);
     pause *= 1.05;
   };
-  const look = async () => {
+  const poll = async () => {
     if (document.hidden) return;
     const [page, answer] = await load(waiting.dataset.poll);
     const part = page && page.getElementById(waiting.id);
@@ -154,7 +154,7 @@ if (waiting) {
     if (document.hidden || "done" in waiting.dataset) return;
     [since, pause] = [Date.now(), FIRST];
     hint.textContent = before;
-    look();
+    poll();
   });
   later();
 }
