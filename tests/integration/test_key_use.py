@@ -88,33 +88,33 @@ async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awai
     )  # fmt: skip
     await database.open()
 
-    async def let_in(key: Key, address: str) -> JsonObject:
+    async def authenticate(key: Key, address: str) -> JsonObject:
         await authenticator.authenticate(f"Bearer {key.caller.credential}".encode(), None, address)
         await use.write()
         shown: JsonObject = (await key.caller.get(key.path)).json()
         return shown
 
-    yield let_in
+    yield authenticate
     await authenticator.close()
     await database.close()
 
 
 async def test_last_use_is_written_once_a_minute(service: Service) -> None:
-    async with recording(service) as let_in:
+    async with recording(service) as authenticate:
         key = (await service.organization()).key
-        first = await let_in(key, "192.0.2.1")
+        first = await authenticate(key, "192.0.2.1")
         service.clock.advance(seconds=59)
-        within = await let_in(key, "192.0.2.1")
+        within = await authenticate(key, "192.0.2.1")
         service.clock.advance(seconds=2)
-        after = await let_in(key, "192.0.2.1")
+        after = await authenticate(key, "192.0.2.1")
     assert within["lastUsedAt"] == first["lastUsedAt"]
     assert after["lastUsedAt"] > first["lastUsedAt"]
 
 
 async def test_use_from_another_address_is_written_at_once(service: Service) -> None:
-    async with recording(service) as let_in:
+    async with recording(service) as authenticate:
         key = (await service.organization()).key
-        shown = [await let_in(key, address) for address in ("192.0.2.1", "192.0.2.2")]
+        shown = [await authenticate(key, address) for address in ("192.0.2.1", "192.0.2.2")]
     assert [key["lastUsedAddress"] for key in shown] == ["192.0.2.1", "192.0.2.2"]
     assert shown[0]["lastUsedAt"] < shown[1]["lastUsedAt"]
 

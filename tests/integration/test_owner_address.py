@@ -185,8 +185,8 @@ SCENES: Final[Sequence[Scene]] = (
 
 
 @asynccontextmanager
-async def noticing(conninfo: str) -> AsyncIterator[WriteBehind[Claims]]:
-    """What notices addresses in one process."""
+async def owner_address_writer(conninfo: str) -> AsyncIterator[WriteBehind[Claims]]:
+    """The pending writes of owner addresses of one process."""
     database = Database(conninfo, pool_size=1)
     await database.open()
     try:
@@ -211,7 +211,7 @@ async def address(service: Service, tenant: JsonObject) -> str:
 
 async def test_of_two_tokens_the_one_that_was_issued_later_counts(service: Service) -> None:
     tenant = await tenant_that_follows(service)
-    async with noticing(service.conninfo) as addresses:
+    async with owner_address_writer(service.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=2))
         addresses.record(tenant["id"], seen("older@x.example", issued_in=1))
         await addresses.write()
@@ -221,7 +221,7 @@ async def test_of_two_tokens_the_one_that_was_issued_later_counts(service: Servi
 @pytest.mark.parametrize(("issued_in", "counts"), [(1, NEW), (3, OLD)])
 async def test_older_token_does_not_restore_the_old_address(service: Service, issued_in: int, counts: str) -> None:
     tenant = await tenant_that_follows(service)
-    async with noticing(service.conninfo) as one, noticing(service.conninfo) as other:
+    async with owner_address_writer(service.conninfo) as one, owner_address_writer(service.conninfo) as other:
         one.record(tenant["id"], seen(NEW, issued_in=2))
         await one.write()
         other.record(tenant["id"], seen(OLD, issued_in=issued_in))
@@ -231,7 +231,7 @@ async def test_older_token_does_not_restore_the_old_address(service: Service, is
 
 async def test_noticed_address_is_kept_while_the_database_is_unavailable(service: Service) -> None:
     tenant = await tenant_that_follows(service)
-    async with database_link(service.conninfo) as link, noticing(link.conninfo) as addresses:
+    async with database_link(service.conninfo) as link, owner_address_writer(link.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=1))
         await link.cut()
         await addresses.write()
@@ -242,7 +242,7 @@ async def test_noticed_address_is_kept_while_the_database_is_unavailable(service
 
 async def test_noticed_address_is_kept_while_the_database_is_read_only(service: Service) -> None:
     tenant = await tenant_that_follows(service)
-    async with noticing(service.conninfo) as addresses:
+    async with owner_address_writer(service.conninfo) as addresses:
         addresses.record(tenant["id"], seen(NEW, issued_in=1))
         await rows(service.conninfo, "REVOKE ALL ON audit_events FROM tenantry_batch")
         with watched("tenantry.db.write_behind") as log:
