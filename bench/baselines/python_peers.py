@@ -70,6 +70,23 @@ class _PythonPeer(Contestant):
         vacuum(data)
         return printed
 
+    def _serving(
+        self, data: Dataset, variables: Mapping[str, str], port: int, *command: str
+    ) -> contextlib.AbstractContextManager[int]:
+        """Run a server; yield its process id."""
+        url, log = f"http://127.0.0.1:{port}/projects", data.folder / "server.log"
+        return serving([self._python, "-m", *command], _HERE, variables, url=url, log=log)
+
+    def _gunicorn(
+        self, data: Dataset, variables: Mapping[str, str], port: int
+    ) -> contextlib.AbstractContextManager[int]:
+        """Run a Django app; yield its process id."""
+        return self._serving(
+            data, variables, port, "gunicorn", "django.core.wsgi:get_wsgi_application()",
+            "--bind", f"127.0.0.1:{port}", "--workers", str(data.processes), "--worker-class", "gthread",
+            "--threads", "4", "--log-level", "warning", "--no-control-socket",
+        )  # fmt: skip
+
 
 @dataclass
 class FastApi(_PythonPeer):
@@ -86,12 +103,10 @@ class FastApi(_PythonPeer):
         variables = {"DATABASE_URL": data.conninfo, "STRIPE_WEBHOOK_SECRET": data.secret}
         keys = self._seed(data, variables, "fastapi_seed", self._package, *_sizes(data)).split()
         port = free_port()
-        command = [
-            self._python, "-m", "uvicorn", f"{self._package}.app:app", "--port", str(port),
-            "--workers", str(data.processes), "--loop", "uvloop", "--http", "httptools",
-            "--log-level", "warning", "--no-access-log",
-        ]  # fmt: skip
-        with _serving(command, variables, port, data) as pid:
+        options = ("--workers", str(data.processes), "--loop", "uvloop", "--http", "httptools")
+        quiet = ("--log-level", "warning", "--no-access-log")
+        command = ("uvicorn", f"{self._package}.app:app", "--port", str(port), *options, *quiet)
+        with self._serving(data, variables, port, *command) as pid:
             if job is Job.WEBHOOK:
                 yield Server(port, pid, "/webhooks/stripe", "Stripe-Signature")
             else:
@@ -134,7 +149,7 @@ class DjStripe(_PythonPeer):
             }
             path = self._seed(data, variables, "dj_stripe.seed", str(data.tenants), data.secret).strip()
             port = free_port()
-            with _serving(_gunicorn(self._python, port, data), variables, port, data) as pid:
+            with self._gunicorn(data, variables, port) as pid:
                 yield Server(port, pid, path, "Stripe-Signature")
 
     def events_stored(self, data: Dataset) -> int:
@@ -163,7 +178,7 @@ class DrfApiKey(_PythonPeer):
         variables = _django_variables(self._package, data)
         keys = self._seed(data, variables, "drf_api_key.seed", *_sizes(data)).split()
         port = free_port()
-        with _serving(_gunicorn(self._python, port, data), variables, port, data) as pid:
+        with self._gunicorn(data, variables, port) as pid:
             yield Server(port, pid, "/projects", credentials=[f"Api-Key {key}" for key in keys])
 
     def revoke(self, data: Dataset, server: Server, number: int) -> None:
@@ -176,22 +191,8 @@ def _django_variables(package: str, data: Dataset) -> dict[str, str]:
     return {"DATABASE_URL": data.conninfo, "DJANGO_SETTINGS_MODULE": f"{package}.settings", "SECRET_KEY": _SECRET_KEY}
 
 
-def _gunicorn(python: str, port: int, data: Dataset) -> list[str]:
-    return [
-        python, "-m", "gunicorn", "django.core.wsgi:get_wsgi_application()", "--bind", f"127.0.0.1:{port}",
-        "--workers", str(data.processes), "--worker-class", "gthread", "--threads", "4",
-        "--log-level", "warning", "--no-control-socket",
-    ]  # fmt: skip
-
-
 def _sizes(data: Dataset) -> list[str]:
     return [str(data.tenants), str(data.keys), str(data.projects)]
-
-
-def _serving(
-    command: Sequence[str], variables: Mapping[str, str], port: int, data: Dataset
-) -> contextlib.AbstractContextManager[int]:
-    return serving(command, _HERE, variables, url=f"http://127.0.0.1:{port}/projects", log=data.folder / "server.log")
 
 
 def _execute(data: Dataset, statement: str, *parameters: object) -> None:

@@ -56,25 +56,14 @@ class DatabaseKind(StrEnum):
     ASYNCHRONOUS = "a primary and an asynchronous standby"
 
 
-class FailingProvider:
-    """The simulated provider's API, which answers 500 while ``is_failing``."""
+class FailingProvider(Simulator):
+    """The simulated provider, which answers 500 while ``is_failing``."""
 
-    def __init__(self, simulator: Simulator) -> None:
-        self.is_failing = False
-        self._simulator = simulator
-
-    @property
-    def url(self) -> str:
-        """The simulator's address."""
-        return self._simulator.url
-
-    @url.setter
-    def url(self, url: str) -> None:
-        self._simulator.url = url
+    is_failing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self.is_failing:
-            await self._simulator(scope, receive, send)
+            await super().__call__(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": 500, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
@@ -100,8 +89,7 @@ class Deployment:
         self.ports = [support.free_port() for _ in WORKERS]
         self.workers = 1
         self.mail = MailServer(host=outside)
-        self.simulator = Simulator()
-        self.provider = FailingProvider(self.simulator)
+        self.provider = FailingProvider()
         self.link = Link(lambda: _connect(self.provider.url), outside)
         """The connection to the provider's API."""
         self.keys: list[str] = []
@@ -173,7 +161,7 @@ class Deployment:
                 )
         self.owners = dict(zip(OWNERS, support.create_owner_keys(self.conninfo, OWNERS), strict=True))
         for number in range(support.TENANTS):
-            self.simulator.customer(f"cus_{number}")
+            self.provider.customer(f"cus_{number}")
         self.supervise()
 
     def start(self, variables: Mapping[str, str]) -> None:

@@ -181,16 +181,15 @@ def _list_seeds() -> list[bytes]:
 _FIELDS: Final = tuple(
     b'"%s"' % name
     for name in (
-        b"type", b"data", b"object", b"id", b"created", b"livemode", b"api_version", b"previous_attributes", b"status",
-        b"metadata", b"orgId", b"items", b"price", b"plan", b"current_period_end", b"cancel_at_period_end", b"customer",
-        b"subscription", b"parent", b"subscription_details", b"hosted_invoice_url", b"amount_due", b"currency", b"mode",
-        b"client_reference_id", b"has_more", b"\\ud800", b"\\u0000",
-    )
-)  # fmt: skip
-_TYPES: Final = (
-    b"customer.subscription.updated", b"customer.subscription.created", b"customer.subscription.deleted",
-    b"invoice.payment_failed", b"invoice.paid", b"checkout.session.completed",
-)  # fmt: skip
+        b"type data object id created livemode api_version previous_attributes status metadata orgId items price plan "
+        b"current_period_end cancel_at_period_end customer subscription parent subscription_details hosted_invoice_url "
+        b"amount_due currency mode client_reference_id has_more \\ud800 \\u0000"
+    ).split()
+)
+_TYPES: Final = tuple(
+    b"customer.subscription.updated customer.subscription.created customer.subscription.deleted "
+    b"invoice.payment_failed invoice.paid checkout.session.completed".split()
+)
 
 TARGETS: Final = (
     Target(

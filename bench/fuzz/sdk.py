@@ -3,7 +3,6 @@
 import contextlib
 import tempfile
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,28 +51,22 @@ def check_tokens(data: bytes) -> None:
             read()
 
 
-@cache
-def _folder() -> Path:
-    held = tempfile.TemporaryDirectory(prefix="tenantry-fuzz-")
-    _folder_holds.append(held)
-    return Path(held.name)
-
-
-_folder_holds: Final[list[Any]] = []  # deletes the folder with the process
+_folder: Final = tempfile.TemporaryDirectory(prefix="tenantry-fuzz-")
 
 
 def check_files(data: bytes) -> None:
     """Require that configuration, session and token files raise only declared errors."""
-    path = _folder() / "config.toml"
+    folder = Path(_folder.name)
+    path = folder / "config.toml"
     path.write_bytes(data)
     with contextlib.suppress(CommandError):
         read_config(path)
-    session = _folder() / "default" / "session.json"
+    session = folder / "default" / "session.json"
     session.parent.mkdir(exist_ok=True)
     session.write_bytes(data)
     with contextlib.suppress(FaultySignInError):
-        SignInStorage(_folder(), "default").load()
-    token = _folder() / "token.json"
+        SignInStorage(folder, "default").load()
+    token = folder / "token.json"
     token.touch(mode=0o600)
     token.write_bytes(data)
     with contextlib.suppress(ConfigurationError):
