@@ -10,13 +10,8 @@ from pathlib import Path
 import pytest
 
 from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor.setup_checks import (
-    check_identity,
-    check_mail,
-    check_provider,
-    judge_endpoints,
-    judge_mail_server,
-)
+from tenantry.cli.doctor.billing_checks import check_provider, judge_endpoints
+from tenantry.cli.doctor.setup_checks import check_identity, check_mail, judge_mail_server
 from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog, parse_catalog

@@ -1,6 +1,6 @@
-"""Checks of the billing ledger and of the tenants' billing state."""
+"""Checks of the payment provider, of the billing ledger and of the tenants' billing state."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -12,8 +12,11 @@ from tenantry.cli.doctor import Finding, Subject
 from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.doctor_store import TopNames
 from tenantry.db.connection import Connection
-from tenantry.domain.billing.events import Anomaly
+from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
+from tenantry.domain.plans import Catalog
+from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint, ProviderPrice
 
 HOUR: Final = timedelta(hours=1)
 LEDGER_DAYS: Final = 30
@@ -25,6 +28,10 @@ COMPARISONS_MISSED: Final = 3
 
 LEDGER: Final = Subject("billing ledger")
 TENANTS: Final = Subject("tenants")
+_PROVIDER: Final = Subject("payment provider")
+_PRICES: Final = Subject("prices")
+_LISTED_TYPES: Final = ", ".join(sorted(HANDLED_TYPES))
+_UNSYNCED: Final = "Plans do not follow what is paid."
 _SINCE: Final = f"in the last {LEDGER_DAYS} days"
 _MODES: Final = {True: "live", False: "test"}
 _CHECK_WORKER: Final = "check that `tenantry worker` runs (or `serve` with RUN_JOBS), and its log"
@@ -32,6 +39,44 @@ _FREE_THOUGH_PAID: Final = "These tenants pay, and have the plan free."
 _CHECK_ENDPOINT: Final = "check in the provider's dashboard that the webhook endpoint is enabled and deliveries succeed"
 _UNPAID_CHANGES: Final = "Test payments change plans."
 
+_NO_PROVIDER_KEY: Final = _PROVIDER.warning(
+    "no API key is set: no checkout, no customer portal, no reconciliation, and the webhook endpoint is not checked",
+    "Tenants whose events get lost keep a plan that they may no longer have.",
+    "Set PROVIDER_SECRET_KEY.",
+)
+_PROVIDER_REFUSES: Final = _PROVIDER.error(
+    "{trouble}", "Checkouts fail, and lost events go unnoticed.", "Check PROVIDER_SECRET_KEY."
+)
+_PROVIDER_UNAVAILABLE: Final = _PROVIDER_REFUSES._replace(
+    remedy="Check PROVIDER_API_BASE, and that this machine reaches it."
+)
+_ENDPOINTS_UNREADABLE: Final = _PROVIDER.warning(
+    "the API key may not read webhook endpoints: they are not checked",
+    _UNSYNCED,
+    f"Grant the restricted key that permission, or compare the event types in the provider's dashboard: "
+    f"{_LISTED_TYPES}.",
+)
+_PRICES_UNREADABLE: Final = _PRICES.warning(
+    "the API key may not read prices: they are not checked",
+    "A wrong price shows only when a customer wants to buy.",
+    "Grant the restricted key that permission, or compare the plan catalog with the provider's dashboard.",
+)
+_WRONG_PRICE: Final = _PRICES.warning(
+    "the plan {plan} has the price {price}, which {fault}",
+    "A checkout of this plan fails, and no subscription leads to it.",
+    "Correct it in the plan catalog (TENANTRY_PLANS), or create it at the provider, in the mode of the API key.",
+)
+_NO_ENDPOINT: Final = _PROVIDER.warning(
+    "has no endpoint for {url}: no event arrives",
+    _UNSYNCED,
+    f"Add it in the provider's dashboard, with the types {_LISTED_TYPES}; put its signing secret into "
+    "PROVIDER_WEBHOOK_SECRET. For a local address use `tenantry listen` instead.",
+)
+_WRONG_ENDPOINT: Final = _PROVIDER.warning(
+    "the endpoint {url} {faults}",
+    f"{_UNSYNCED} Types beyond the five cause needless work.",
+    f"Enable it in the provider's dashboard for exactly {_LISTED_TYPES}.",
+)
 _PARKED: Final = LEDGER.warning(
     "events for a tenant or customer that is not known: {number}",
     "A customer pays, and no tenant gets the plan.",
@@ -215,3 +260,58 @@ async def check_tenants(connection: Connection, terms: BillingTerms, now: dateti
         missed = await store.not_compared(connection, now - longest)
         found += _NOT_COMPARED.found_if(missed.number, hours=longest // HOUR, listed=missed.counted)
     return found or [TENANTS.ok("each has a plan of the catalog and current billing events")]
+
+
+async def check_provider(api: ProviderApi | None, webhook_url: str, catalog: Catalog) -> list[Finding]:
+    """Check that the payment provider accepts the key, has the catalog's prices, and sends its events to us."""
+    if api is None:
+        return [_NO_PROVIDER_KEY.found()]
+    try:
+        endpoints = await api.webhook_endpoints()
+        plans = {price: plan.id for plan in catalog.plans for price in plan.stripe_price_ids}
+        prices = judge_prices(plans, await api.prices(sorted(plans)))
+    except ProviderRefusedError as refusal:
+        return [_PROVIDER_REFUSES.found(trouble=refusal.detail)]
+    except ProviderUnavailableError as refusal:
+        return [_PROVIDER_UNAVAILABLE.found(trouble=refusal.detail)]
+    if endpoints is None:
+        return [_ENDPOINTS_UNREADABLE.found(), *prices]
+    return [*judge_endpoints(endpoints, webhook_url), *prices]
+
+
+def judge_prices(plans: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None) -> list[Finding]:
+    """Judge whether the provider has the prices of the catalog, given with their plans; None if they cannot be read."""
+    if prices is None:
+        return [_PRICES_UNREADABLE.found()]
+    found = [
+        _WRONG_PRICE.found(plan=plans[price_id], price=price_id, fault=fault)
+        for price_id, price in prices.items()
+        if (fault := _fault_of(price))
+    ]
+    return found or ([_PRICES.ok(f"the provider has all of the plan catalog: {len(prices)}")] if prices else [])
+
+
+def _fault_of(price: ProviderPrice | None) -> str | None:
+    if price is None:
+        return "the provider does not know"
+    if not price.recurring:
+        return "is not recurring"
+    return None if price.active else "is archived"
+
+
+def judge_endpoints(endpoints: Collection[ProviderEndpoint], webhook_url: str) -> list[Finding]:
+    """Judge whether an endpoint for our address exists, is enabled, and gets exactly the five types of SPEC 6.2."""
+    ours = [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
+    return [_judge_endpoint(endpoint) for endpoint in ours] or [_NO_ENDPOINT.found(url=webhook_url)]
+
+
+def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
+    enabled = set(endpoint.enabled_events)
+    missing = set() if "*" in enabled else HANDLED_TYPES - enabled
+    surplus = enabled - HANDLED_TYPES
+    faults = [] if endpoint.status == "enabled" else [f"is {endpoint.status}"]
+    faults += [f"lacks {', '.join(sorted(missing))}"] if missing else []
+    faults += [f"sends needless {', '.join(sorted(surplus))}"] if surplus else []
+    if faults:
+        return _WRONG_ENDPOINT.found(url=endpoint.url, faults="; ".join(faults))
+    return _PROVIDER.ok(f"sends the five event types to {endpoint.url}")

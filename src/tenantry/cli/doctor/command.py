@@ -15,12 +15,11 @@ import msgspec
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.database import command_values, database, lacks_database
 from tenantry.cli.doctor import Finding, Level, Subject
-from tenantry.cli.doctor.billing_checks import BillingTerms
+from tenantry.cli.doctor.billing_checks import BillingTerms, check_provider
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.setup_checks import (
     check_identity,
     check_mail,
-    check_provider,
     judge_address,
     judge_catalog,
     judge_secrets,

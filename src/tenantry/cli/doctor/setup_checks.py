@@ -1,7 +1,7 @@
-"""Checks of the settings and the plan catalog, of the mail server and of both providers."""
+"""Checks of the settings and the plan catalog, of the mail server and of the identity provider."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -12,14 +12,11 @@ from tenantry.cli.doctor import Finding, Level, Subject
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
-from tenantry.domain.billing.events import HANDLED_TYPES
-from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.jwks import FetchError, fetch_published_keys
 from tenantry.integrations.smtp import MailDeliveryError, Mailer, SmtpConfig, SmtpProbe
-from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint, ProviderPrice
 
 SHORTEST: Final = 16
 """Characters of a secret."""
@@ -120,13 +117,8 @@ def judge_catalog(catalog: Catalog) -> list[Finding]:
 
 CERTIFICATE_DAYS: Final = timedelta(days=14)
 """How long a certificate must still be valid."""
-_ALL_TYPES: Final = "*"
 _MAIL: Final = Subject("mail")
 _IDENTITY: Final = Subject("identity provider")
-_PROVIDER: Final = Subject("payment provider")
-_PRICES: Final = Subject("prices")
-_LISTED_TYPES: Final = ", ".join(sorted(HANDLED_TYPES))
-_UNSYNCED: Final = "Plans do not follow what is paid."
 
 _MAIL_FAILS: Final = _MAIL.error(
     "{trouble}",
@@ -161,44 +153,6 @@ _IDENTITY_FAILS: Final = _IDENTITY.error(
     "Signing in fails, and tokens are rejected once the cached keys are a day old.",
     "Check that OIDC_ISSUER is exactly the issuer in the provider's /.well-known/openid-configuration, and that this "
     "machine reaches it.",
-)
-_NO_PROVIDER_KEY: Final = _PROVIDER.warning(
-    "no API key is set: no checkout, no customer portal, no reconciliation, and the webhook endpoint is not checked",
-    "Tenants whose events get lost keep a plan that they may no longer have.",
-    "Set PROVIDER_SECRET_KEY.",
-)
-_PROVIDER_REFUSES: Final = _PROVIDER.error(
-    "{trouble}", "Checkouts fail, and lost events go unnoticed.", "Check PROVIDER_SECRET_KEY."
-)
-_PROVIDER_UNAVAILABLE: Final = _PROVIDER_REFUSES._replace(
-    remedy="Check PROVIDER_API_BASE, and that this machine reaches it."
-)
-_ENDPOINTS_UNREADABLE: Final = _PROVIDER.warning(
-    "the API key may not read webhook endpoints: they are not checked",
-    _UNSYNCED,
-    f"Grant the restricted key that permission, or compare the event types in the provider's dashboard: "
-    f"{_LISTED_TYPES}.",
-)
-_PRICES_UNREADABLE: Final = _PRICES.warning(
-    "the API key may not read prices: they are not checked",
-    "A wrong price shows only when a customer wants to buy.",
-    "Grant the restricted key that permission, or compare the plan catalog with the provider's dashboard.",
-)
-_WRONG_PRICE: Final = _PRICES.warning(
-    "the plan {plan} has the price {price}, which {fault}",
-    "A checkout of this plan fails, and no subscription leads to it.",
-    "Correct it in the plan catalog (TENANTRY_PLANS), or create it at the provider, in the mode of the API key.",
-)
-_NO_ENDPOINT: Final = _PROVIDER.warning(
-    "has no endpoint for {url}: no event arrives",
-    _UNSYNCED,
-    f"Add it in the provider's dashboard, with the types {_LISTED_TYPES}; put its signing secret into "
-    "PROVIDER_WEBHOOK_SECRET. For a local address use `tenantry listen` instead.",
-)
-_WRONG_ENDPOINT: Final = _PROVIDER.warning(
-    "the endpoint {url} {faults}",
-    f"{_UNSYNCED} Types beyond the five cause needless work.",
-    f"Enable it in the provider's dashboard for exactly {_LISTED_TYPES}.",
 )
 
 
@@ -250,58 +204,3 @@ async def _discover(config: OidcConfig) -> Finding:
             return _IDENTITY.ok(f"{config.issuer} publishes its keys")
         trouble = "publishes no key for RS256, ES256 or EdDSA"
     return _IDENTITY_FAILS.found(issuer=config.issuer, trouble=trouble)
-
-
-async def check_provider(api: ProviderApi | None, webhook_url: str, catalog: Catalog) -> list[Finding]:
-    """Check that the payment provider accepts the key, has the catalog's prices, and sends its events to us."""
-    if api is None:
-        return [_NO_PROVIDER_KEY.found()]
-    try:
-        endpoints = await api.webhook_endpoints()
-        plans = {price: plan.id for plan in catalog.plans for price in plan.stripe_price_ids}
-        prices = judge_prices(plans, await api.prices(sorted(plans)))
-    except ProviderRefusedError as refusal:
-        return [_PROVIDER_REFUSES.found(trouble=refusal.detail)]
-    except ProviderUnavailableError as refusal:
-        return [_PROVIDER_UNAVAILABLE.found(trouble=refusal.detail)]
-    if endpoints is None:
-        return [_ENDPOINTS_UNREADABLE.found(), *prices]
-    return [*judge_endpoints(endpoints, webhook_url), *prices]
-
-
-def judge_prices(plans: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None) -> list[Finding]:
-    """Judge whether the provider has the prices of the catalog, given with their plans; None if they cannot be read."""
-    if prices is None:
-        return [_PRICES_UNREADABLE.found()]
-    found = [
-        _WRONG_PRICE.found(plan=plans[price_id], price=price_id, fault=fault)
-        for price_id, price in prices.items()
-        if (fault := _fault_of(price))
-    ]
-    return found or ([_PRICES.ok(f"the provider has all of the plan catalog: {len(prices)}")] if prices else [])
-
-
-def _fault_of(price: ProviderPrice | None) -> str | None:
-    if price is None:
-        return "the provider does not know"
-    if not price.recurring:
-        return "is not recurring"
-    return None if price.active else "is archived"
-
-
-def judge_endpoints(endpoints: Collection[ProviderEndpoint], webhook_url: str) -> list[Finding]:
-    """Judge whether an endpoint for our address exists, is enabled, and gets exactly the five types of SPEC 6.2."""
-    ours = [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
-    return [_judge_endpoint(endpoint) for endpoint in ours] or [_NO_ENDPOINT.found(url=webhook_url)]
-
-
-def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
-    enabled = set(endpoint.enabled_events)
-    missing = set() if _ALL_TYPES in enabled else HANDLED_TYPES - enabled
-    surplus = enabled - HANDLED_TYPES
-    faults = [] if endpoint.status == "enabled" else [f"is {endpoint.status}"]
-    faults += [f"lacks {', '.join(sorted(missing))}"] if missing else []
-    faults += [f"sends needless {', '.join(sorted(surplus))}"] if surplus else []
-    if faults:
-        return _WRONG_ENDPOINT.found(url=endpoint.url, faults="; ".join(faults))
-    return _PROVIDER.ok(f"sends the five event types to {endpoint.url}")
