@@ -5,58 +5,47 @@ from typing import Final
 import click
 
 from tenantry import __version__
-from tenantry.cli.command_group import LazyGroup, Root, Sections
+from tenantry.cli.command_group import Entry, LazyGroup, Root, Sections
 
-_KEYS: Final = LazyGroup(
+
+def _group(name: str, help: str, **commands: Entry) -> LazyGroup:  # noqa: A002  # click's name
+    return LazyGroup(name, help, {"Commands": commands})
+
+
+_KEYS: Final = _group(
     "keys",
     "Create, list, rotate and revoke API keys, and find leaked ones.",
-    {
-        "Commands": {
-            "create": ("tenantry.cli.keys", "Create a key and print its secret, alone, on stdout."),
-            "list": ("tenantry.cli.keys:list_keys", "List keys, the newest first."),
-            "show": ("tenantry.cli.keys", "Show a key, never its secret."),
-            "rotate": ("tenantry.cli.keys", "Replace a key by a new one."),
-            "revoke": ("tenantry.cli.keys", "Revoke keys: the very next request with one is rejected."),
-            "scan": ("tenantry.cli.key_scan:scan_command", "Search files and folders for API keys."),
-        }
-    },
+    create=("tenantry.cli.keys", "Create a key and print its secret, alone, on stdout."),
+    list=("tenantry.cli.keys:list_keys", "List keys, the newest first."),
+    show=("tenantry.cli.keys", "Show a key, never its secret."),
+    rotate=("tenantry.cli.keys", "Replace a key by a new one."),
+    revoke=("tenantry.cli.keys", "Revoke keys: the very next request with one is rejected."),
+    scan=("tenantry.cli.key_scan:scan_command", "Search files and folders for API keys."),
 )
-_PROJECTS: Final = LazyGroup(
+_PROJECTS: Final = _group(
     "projects",
     "Create, list, change and delete projects.",
-    {
-        "Commands": {
-            "create": ("tenantry.cli.projects", "Create a project and print its id on stdout."),
-            "list": ("tenantry.cli.projects:list_projects", "List projects, the newest first."),
-            "show": ("tenantry.cli.projects", "Show a project."),
-            "update": ("tenantry.cli.projects", "Change a project's name or description."),
-            "delete": ("tenantry.cli.projects", "Delete projects."),
-        }
-    },
+    create=("tenantry.cli.projects", "Create a project and print its id on stdout."),
+    list=("tenantry.cli.projects:list_projects", "List projects, the newest first."),
+    show=("tenantry.cli.projects", "Show a project."),
+    update=("tenantry.cli.projects", "Change a project's name or description."),
+    delete=("tenantry.cli.projects", "Delete projects."),
 )
-_MEMBERS: Final = LazyGroup(
+_MEMBERS: Final = _group(
     "members",
     "List, invite, change and remove the users of an organization.",
-    {
-        "Commands": {
-            "add": ("tenantry.cli.members", "Invite a user of the identity provider."),
-            "list": ("tenantry.cli.members:list_members", "List members, the newest first."),
-            "show": ("tenantry.cli.members", "Show a member."),
-            "update": ("tenantry.cli.members", "Give a member another role."),
-            "remove": ("tenantry.cli.members", "Remove members: their next request is rejected."),
-        }
-    },
+    add=("tenantry.cli.members", "Invite a user of the identity provider."),
+    list=("tenantry.cli.members:list_members", "List members, the newest first."),
+    show=("tenantry.cli.members", "Show a member."),
+    update=("tenantry.cli.members", "Give a member another role."),
+    remove=("tenantry.cli.members", "Remove members: their next request is rejected."),
 )
-_MEMBERSHIPS: Final = LazyGroup(
+_MEMBERSHIPS: Final = _group(
     "memberships",
     "List your own memberships and invitations; accept, decline and leave.",
-    {
-        "Commands": {
-            "list": ("tenantry.cli.members:list_memberships", "List your memberships and invitations."),
-            "accept": ("tenantry.cli.members", "Accept an invitation."),
-            "leave": ("tenantry.cli.members", "Leave organizations, or decline their invitations."),
-        }
-    },
+    list=("tenantry.cli.members:list_memberships", "List your memberships and invitations."),
+    accept=("tenantry.cli.members", "Accept an invitation."),
+    leave=("tenantry.cli.members", "Leave organizations, or decline their invitations."),
 )
 _TENANTS: Final = LazyGroup(
     "tenants",

@@ -4,7 +4,8 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -40,15 +41,10 @@ T = TypeVar("T")
 PAGE: Final = 100
 """The largest page of a list."""
 _CODES: Final[dict[int, int]] = {
-    400: USAGE,
-    401: NOT_AUTHENTICATED,
-    403: NOT_AUTHENTICATED,
+    **dict.fromkeys((400, 422), USAGE),
+    **dict.fromkeys((401, 403), NOT_AUTHENTICATED),
     404: NOT_FOUND,
-    408: OUT_OF_REACH,
-    422: USAGE,
-    502: OUT_OF_REACH,
-    503: OUT_OF_REACH,
-    504: OUT_OF_REACH,
+    **dict.fromkeys((408, 502, 503, 504), OUT_OF_REACH),
 }
 # The status of these errors is misleading.
 _CODES_OF_REASONS: Final[dict[str, int]] = {"plan_limit_reached": FAILED, "provider_refused": FAILED}
@@ -76,14 +72,13 @@ _FAULTY: Final = {"invalid_request", "invalid_scope", "invalid_target", "unsuppo
 
 
 class WaitTimes(NamedTuple):
-    """How long a command waits, in seconds. Tests pass shorter values, as click's ``obj``."""
+    """How long a command waits, in seconds: between the attempts of an API call (``backoff``), for a response of the
+    identity ``provider``, and at least between two polls of the device flow. Tests pass others, as click's ``obj``.
+    """
 
     backoff: Backoff = BACKOFF
-    """Between the attempts of an API call."""
     provider: float = 10.0
-    """For a response of the identity provider."""
     poll: float = 1.0
-    """Minimum polling interval of the device flow (RFC 8628)."""
 
 
 def wait_times() -> WaitTimes:
@@ -127,12 +122,10 @@ def failure_of(error: TenantryError, target: Target) -> CommandFailure:
     service = target.base_url.value
     detail, code, next_step = str(error), FAILED, None
     match error:
-        case errors.APIError():
-            code = _CODES_OF_REASONS.get(error.code, _CODES.get(error.status_code, FAILED))
-            next_step = _next_step(error, target)
-            return CommandFailure(
-                error.detail, code, service, error.code, error.status_code, error.errors, next_step, error.request_id
-            )
+        case APIError(status_code=status):
+            code = _CODES_OF_REASONS.get(error.code, _CODES.get(status, FAILED))
+            step = _next_step(error, target)
+            return CommandFailure(error.detail, code, service, error.code, status, error.errors, step, error.request_id)
         case errors.ConnectionFailedError():
             detail, code, next_step = f"There was no answer. {error}", OUT_OF_REACH, _hint(error, target)
         case errors.TokenRefreshError() if error.code in _ENDED:
@@ -143,8 +136,6 @@ def failure_of(error: TenantryError, target: Target) -> CommandFailure:
             code, next_step = NOT_AUTHENTICATED, _SIGN_IN
         case errors.LostKeyError(key_id=str()):
             next_step = f"tenantry keys revoke {error.key_id}"
-        case _:
-            pass
     return CommandFailure(detail, code, service, next_step=next_step)
 
 
@@ -172,22 +163,17 @@ def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
     return f"The demo does not seem to run. Start it: {prefix}{own_command(folder if prefix else None)} demo"
 
 
+@dataclass
 class ApiContext:
     """The service, during one command. An SDK error inside the block ends the command with a message."""
 
-    def __init__(
-        self,
-        target: Target,
-        *,
-        as_json: bool,
-        timeout: float = 30.0,
-        attempts: int = 4,
-        waits: WaitTimes = WaitTimes(),  # noqa: B008  # immutable
-    ) -> None:
-        self.target = target
-        self.as_json = as_json
-        self.now = datetime.now(UTC)
-        self._timeout, self._attempts, self._waits = timeout, attempts, waits
+    target: Target
+    _: KW_ONLY
+    as_json: bool
+    timeout: float = 30.0
+    attempts: int = 4
+    backoff: Backoff = BACKOFF
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @cached_property
     def client(self) -> Tenantry:
@@ -200,9 +186,9 @@ class ApiContext:
             base_url=target.base_url.value,
             tokens=tokens,
             organization=target.organization,
-            timeout=self._timeout,
-            attempts=self._attempts,
-            _backoff=self._waits.backoff,
+            timeout=self.timeout,
+            attempts=self.attempts,
+            _backoff=self.backoff,
         )
 
     @property
@@ -217,13 +203,8 @@ class ApiContext:
 
     def print_secret(self, key: NewApiKey, message: str) -> None:
         """Print a new key's secret on stdout; if that fails, name the key that the user must revoke."""
-        if not self.as_json:
-            self.say(message)
         try:
-            if self.as_json:
-                self.document(key)
-            else:
-                click.echo(key.secret.reveal())
+            self.done(key, message, key.secret.reveal())
         except OSError as error:
             _discard_stdout()
             raise CommandError(
@@ -241,12 +222,12 @@ class ApiContext:
     def end_each(
         self,
         ids: Iterable[str],
-        *,
         question: Callable[[str], str],
         end: Callable[[str], object],
         verb: str,
-        outcome: Mapping[str, object],
+        *,
         yes: bool,
+        **outcome: object,
     ) -> None:
         """End several objects, after one confirmation each; ``verb`` and ``outcome`` describe an ended one.
 
@@ -266,18 +247,19 @@ class ApiContext:
                 failure.print(as_json=self.as_json)
                 code = code or failure.exit_code
             else:
-                self.done({"id": one, **outcome}, f"{verb} {one}.", as_line=True)
+                if self.as_json:
+                    click.echo(_encoded({"id": one, **outcome}))
+                else:
+                    self.say(f"{verb} {one}.")
         if code:
             sys.exit(code)
 
     def document(self, value: Any) -> None:  # noqa: ANN401  # anything that can be JSON
         click.echo(msgspec.json.format(_encoded(value), indent=2))
 
-    def done(self, value: Any, message: str, result: str = "", *, as_line: bool = False) -> None:  # noqa: ANN401
+    def done(self, value: Any, message: str, result: str = "") -> None:  # noqa: ANN401
         """Report a change: with ``--json`` the object, else a message for people, and the result on stdout."""
-        if self.as_json and as_line:
-            click.echo(_encoded(value))
-        elif self.as_json:
+        if self.as_json:
             self.document(value)
         else:
             self.say(message)
@@ -331,22 +313,14 @@ def _discard_stdout() -> None:
 
 
 def _limited(pager: Pager[T], limit: int | None) -> Iterator[Sequence[T]]:
-    left = limit
+    left = sys.maxsize if limit is None else limit
     for page in pager.pages():
-        items = page.data if left is None else page.data[:left]
-        yield items
-        if left is not None:
-            left -= len(items)
-            if left <= 0:
-                return
+        yield page.data[:left]
+        left -= len(page.data)
+        if left <= 0:
+            return
 
 
 def _encoded(value: Any) -> str:  # noqa: ANN401
-    return json_text(msgspec.json.encode(value, enc_hook=_revealed))
-
-
-def _revealed(value: object) -> object:
-    """Encode a secret: only new ones, which are shown once, are encoded."""
-    if isinstance(value, Secret):
-        return value.reveal()
-    raise NotImplementedError(type(value))
+    # only new secrets, which are shown once, are encoded
+    return json_text(msgspec.json.encode(value, enc_hook=Secret.reveal))

@@ -17,7 +17,6 @@ from tenantry_sdk import Tenantry
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-_COMPLETION_SECONDS: Final = 2.0
 _LISTS: Final[dict[str, Callable[[Tenantry], Any]]] = {
     "active keys": lambda client: client.api_keys.list(status="active", limit=PAGE),
     "keys": lambda client: client.api_keys.list(limit=PAGE),
@@ -46,28 +45,19 @@ class ServiceCommand(click.Command):
     Reports a `CommandError` on stderr and exits.
     """
 
-    service_options: Sequence[str] = ServiceOptions._fields
-
     def __init__(
         self,
-        name: str,
-        *,
-        params: list[click.Parameter] | None = None,
+        *args: Any,  # noqa: ANN401  # click's own, here and below
         json_help: str = "As one JSON document.",
-        **more: object,
+        service_options: Sequence[str] = ServiceOptions._fields,
+        **more: Any,  # noqa: ANN401
     ) -> None:
-        as_json = click.Option(["--json", "as_json"], is_flag=True, help=json_help)
-        service = [
-            click.Option(
-                [f"--{name.replace('_', '-')}"],
-                metavar=metavar,
-                help=text,
-                type=click.Path(dir_okay=False) if metavar == "FILE" else None,
-            )
-            for name, (metavar, text) in _SERVICE_OPTIONS.items()
-            if name in self.service_options
-        ]
-        super().__init__(name, params=[*(params or []), as_json, *service], **more)  # type: ignore[arg-type]
+        super().__init__(*args, **more)
+        self.params.append(click.Option(["--json", "as_json"], is_flag=True, help=json_help))
+        for name in service_options:
+            metavar, text = _SERVICE_OPTIONS[name]
+            kind = click.Path(dir_okay=False) if metavar == "FILE" else None
+            self.params.append(click.Option([f"--{name.replace('_', '-')}"], metavar=metavar, help=text, type=kind))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; with ``--json`` among them, errors are JSON too."""
@@ -109,7 +99,7 @@ class ApiCommand(ServiceCommand):
     def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
         assert self.callback is not None  # noqa: S101
         target = ClientConfiguration(options, os.environ).target()
-        with ApiContext(target, as_json=as_json, waits=wait_times()) as api:
+        with ApiContext(target, as_json=as_json, backoff=wait_times().backoff) as api:
             return ctx.invoke(self.callback, api, **ctx.params)
 
 
@@ -155,7 +145,7 @@ def _completer(kind: str) -> Callable[[click.Context, click.Parameter, str], lis
         try:
             with contextlib.redirect_stderr(discarded), contextlib.redirect_stdout(discarded):
                 target = _without_refresh(ClientConfiguration(service_options_of(ctx), os.environ).target())
-                with ApiContext(target, as_json=True, timeout=_COMPLETION_SECONDS, attempts=1) as api:
+                with ApiContext(target, as_json=True, timeout=2.0, attempts=1) as api:
                     items = _LISTS[kind](api.client).first_page().data
         except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
             return []

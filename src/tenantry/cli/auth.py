@@ -31,9 +31,7 @@ from tenantry.settings import SettingsError, load_identity
 
 _STYLES: Final = {CheckResult.OK: "green", CheckResult.FAILED: "bold red", CheckResult.NOT_REACHED: "dim"}
 _TIMES: Final = ("iat", "nbf", "exp")
-_LARGEST_INTEGER: Final = 2**53
 _STDIN: Final = "-"
-_MOST_BYTES: Final = 4 * 1024 * 1024
 _SCHEME: Final = "bearer "
 
 
@@ -76,9 +74,7 @@ def explain_token_command(source: str, *, token_file: BinaryIO | None, organizat
     if as_json:
         click.echo(as_document(explanation, config))
     else:
-        console = Console(highlight=False, soft_wrap=True)
-        for line in lines(explanation, config):
-            console.print(line)
+        Console(highlight=False, soft_wrap=True).print(*lines(explanation, config), sep="\n")
     if isinstance(explanation.refusal, AuthUnavailableError):
         sys.exit(OUT_OF_REACH)
     sys.exit(NOT_AUTHENTICATED if explanation.refusal else 0)
@@ -89,7 +85,7 @@ def _read(file: BinaryIO | None) -> str:
     stream = sys.stdin.buffer if file is None else file
     if stream.isatty():
         click.echo("Paste the token, then press Return and Ctrl-D.", err=True)
-    text = stream.read(_MOST_BYTES).decode("utf-8", "surrogateescape").strip()
+    text = stream.read(4 * 1024 * 1024).decode("utf-8", "surrogateescape").strip()
     token = text[len(_SCHEME) :].lstrip() if text.lower().startswith(_SCHEME) else text
     if not token:
         raise click.UsageError("There is no token on standard input or in the file.")
@@ -101,26 +97,23 @@ async def _explain(config: OidcConfig, token: str, organization: str | None, con
         keys = KeySet(config, await stack.enter_async_context(new_http_client()))
         stack.push_async_callback(keys.aclose)
         await keys.refresh()
-        connected = None
-        if conninfo is not None:
-            connected = Database(conninfo, 1)
+        connected = Database(conninfo, 1) if conninfo is not None else None
+        if connected is not None:
             stack.push_async_callback(connected.close)
-        verifier = TokenVerifier(config, keys)
-        return await explain_token(verifier, token, organization, connected, system_clock)
+        return await explain_token(TokenVerifier(config, keys), token, organization, connected, system_clock)
 
 
 def as_document(explanation: AccessExplanation, config: OidcConfig) -> str:
     """Format the checks, the claims and the outcome as a JSON document."""
-    refusal, access = explanation.refusal, explanation.access
-    members = explanation.token.members
+    refusal, members = explanation.refusal, explanation.token.members
     document = {
         "valid": refusal is None,
         "status": None if refusal is None else STATUSES[type(refusal)].value,
         "code": None if refusal is None else refusal.code,
-        "checks": [msgspec.to_builtins(step) for step in explanation.steps],
+        "checks": msgspec.to_builtins(explanation.steps),
         "claimsProven": explanation.token.proven,
         "claims": None if members is None else {name: _plain(value) for name, value in _claims(members, config)},
-        "standing": None if access is None else msgspec.to_builtins(access),
+        "standing": msgspec.to_builtins(explanation.access),
     }
     return json.dumps(document, indent=2)
 
@@ -173,8 +166,7 @@ def _access_lines(access: ExplainedAccess) -> Iterator[Text]:
 def _claims(members: dict[str, Any], config: OidcConfig) -> Iterator[tuple[str, Any]]:
     """Yield the claims that the service uses; others are private to the user."""
     for name in dict.fromkeys(("iss", "aud", "sub", *_TIMES, config.org_claim, config.role_claim, "scope", "scp")):
-        value = claim_at(members, name)
-        if value is not msgspec.UNSET:
+        if (value := claim_at(members, name)) is not msgspec.UNSET:
             yield name, value
 
 
@@ -182,12 +174,11 @@ def _plain(value: object) -> object:
     """Return the value, or its text if some JSON parsers could not hold it."""
     match value:
         case None | bool() | str():
-            return value
-        case int() if abs(value) < _LARGEST_INTEGER:
-            return value
-        case float() if math.isfinite(value):
-            return value
-        case list() if all(isinstance(entry, str) for entry in value):
-            return value
+            is_safe = True
+        case int():
+            is_safe = abs(value) < 2**53
+        case float():
+            is_safe = math.isfinite(value)
         case _:
-            return format_json(value)
+            is_safe = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+    return value if is_safe else format_json(value)

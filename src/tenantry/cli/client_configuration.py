@@ -14,10 +14,8 @@ from tenantry.cli.output import NOT_AUTHENTICATED, USAGE, CommandError
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry_sdk import Secret
 
-DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
 DEFAULT_PROFILE: Final = "default"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_LONGEST_KEY: Final = 4096
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,8 +39,6 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServiceOptions(NamedTuple):
-    """The command line's options for the service."""
-
     base_url: str | None = None
     profile: str | None = None
     organization: str | None = None
@@ -57,7 +53,7 @@ class SourcedValue(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A service, with a key or a sign-in."""
+    """A service with a key or a sign-in; ``credential`` says where that is set, and ``demo`` provides what is unset."""
 
     profile: str
     base_url: SourcedValue
@@ -66,9 +62,7 @@ class Target(NamedTuple):
     sign_in: StoredSignIn | None
     storage: SignInStorage
     credential: str
-    """Where the credential is set, for messages."""
     demo: Demo | None = None
-    """The demo of the folder, if nothing else is set."""
 
 
 def read_config(path: Path) -> Config:
@@ -124,18 +118,17 @@ class ClientConfiguration:
         """Return the service's address; also the demo, if neither an address nor a credential is set."""
         option = (self.options.base_url, "--base-url")
         variable = (self.environment.get("TENANTRY_BASE_URL"), "TENANTRY_BASE_URL")
-        stored = [
-            (self.profile.base_url, self._file),
-            (self.sign_in.base_url if self.sign_in else None, "tenantry login"),
-        ]
-        for value, source in [option, *stored, variable] if self.options.profile else [option, variable, *stored]:
+        stored = (self.profile.base_url, self._file)
+        signed_in = (self.sign_in.base_url if self.sign_in else None, "tenantry login")
+        others = [stored, signed_in, variable] if self.options.profile else [variable, stored, signed_in]
+        for value, source in [option, *others]:
             if value:
                 return SourcedValue(checked_address(value, source), source), None
         has_key = self.options.api_key_file or self.environment.get("TENANTRY_API_KEY") or self.profile.api_key_file
         demo = None if self._is_named or has_key else demo_here(self.environment)
         if demo is not None:
             return SourcedValue(demo.base_url, f"the demo in {demo.folder}"), demo
-        return SourcedValue(DEFAULT_ADDRESS, "the default"), None
+        return SourcedValue("http://127.0.0.1:3001", "the default"), None
 
     def target(self) -> Target:
         """Return the service and the credential. Raises `CommandError` without a credential."""
@@ -192,20 +185,16 @@ class ClientConfiguration:
         if self.options.profile and not has_profile_key and self.sign_in_for(address) is not None:
             return None, ""
         variable = self.environment.get("TENANTRY_API_KEY", "").strip()
-        prefers_profile = self.options.profile and has_profile_key
-        if variable and not prefers_profile and self._accepts_variable(address):
+        # the key of the environment is for its service; a profile on the command line has its own
+        is_of_profile = self.options.profile and address.source in (self._file, "tenantry login")
+        is_of_other = is_of_profile and self.environment.get("TENANTRY_BASE_URL", "").rstrip("/") != address.value
+        if variable and not (self.options.profile and has_profile_key) and not is_of_other:
             return _checked_key(variable, "TENANTRY_API_KEY"), "TENANTRY_API_KEY"
         if not has_profile_key:
             return None, ""
         named = self.profile.api_key_file or ""
         # a relative name is relative to the configuration file
         return _read_key(named if named.startswith("~") else str(self._folder / named), self._file), self._file
-
-    def _accepts_variable(self, address: SourcedValue) -> bool:
-        """Return whether the key of the environment is for this service; a profile on the command line has its own."""
-        if not self.options.profile or address.source not in (self._file, "tenantry login"):
-            return True
-        return self.environment.get("TENANTRY_BASE_URL", "").rstrip("/") == address.value
 
     def _explain_missing(self, address: SourcedValue) -> str:
         lines = [f"There is no credential for {address.value} (from {address.source})."]
@@ -226,7 +215,7 @@ def checked_address(address: str, source: str) -> str:
     invalid = CommandError(f"{source}: {shown!r} is no http address.", USAGE)
     try:
         parts = urlsplit(address)
-        is_valid = parts.port != 0 and not parts.query and not parts.fragment and _is_plain(address)
+        is_valid = parts.port != 0 and not parts.query and not parts.fragment and is_plain(address)
     except ValueError:  # an invalid port or IPv6 address
         raise invalid from None
     if "@" in parts.netloc:
@@ -238,12 +227,12 @@ def checked_address(address: str, source: str) -> str:
     return address.rstrip("/")
 
 
-def _is_plain(text: str) -> bool:
+def is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and " " not in text
 
 
 def _checked_key(key: str, source: str) -> Secret:
-    if not _is_plain(key):
+    if not is_plain(key):
         raise CommandError(f"{source}: this is not an API key: it has invalid characters.", NOT_AUTHENTICATED)
     return Secret(key)
 
@@ -253,7 +242,7 @@ def _read_key(path: str, source: str) -> Secret:
     try:
         file = file.expanduser()
         with file.open("rb") as opened:
-            key = opened.read(_LONGEST_KEY).decode("utf-8", "replace").strip()
+            key = opened.read(4096).decode("utf-8", "replace").strip()
     except OSError as error:
         raise CommandError(f"{source}: {file} cannot be read: {error.strerror}.", NOT_AUTHENTICATED) from None
     except (RuntimeError, ValueError) as error:  # an unknown home, or an invalid file name

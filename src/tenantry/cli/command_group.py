@@ -7,13 +7,8 @@ from functools import cached_property
 from typing import ClassVar, Final
 
 import click
-from click.shell_completion import (
-    BashComplete,
-    CompletionItem,
-    add_completion_class,
-    get_completion_class,
-    split_arg_string,
-)
+from click import shell_completion
+from click.shell_completion import BashComplete, CompletionItem
 
 from tenantry import __version__
 
@@ -54,16 +49,22 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; for an unknown name, the error suggests similar ones.
+        """Find a command; for an unknown name, the error suggests similar ones or names the development kit.
 
         Raises `click.UsageError` if ``--profile`` stands before a command that uses no service.
         """
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            raise click.NoSuchCommand(error.command_name, possibilities=self.list_commands(ctx), ctx=ctx) from None
+            name = error.command_name
+            if isinstance(self, Root) and name in DEVKIT_COMMANDS:
+                raise click.UsageError(f"`tenantry {name}` needs the development kit: {INSTALL_DEVKIT}", ctx) from None
+            raise click.NoSuchCommand(name, possibilities=self.list_commands(ctx), ctx=ctx) from None
         has_profile = not ctx.resilient_parsing and ctx.find_root().params.get("profile") is not None
-        if has_profile and command is not None and not _takes_profile(command):
+        # of a group, some command may take it
+        if has_profile and command and not isinstance(command, LazyGroup):
+            if any(param.name == "profile" for param in command.params):
+                return name, command, rest
             raise click.UsageError(f"{ctx.command_path} {name} uses no service, so it takes no --profile.", ctx)
         return name, command, rest
 
@@ -93,11 +94,6 @@ def _help_of(entry: Entry) -> str:
     return entry.help or "" if isinstance(entry, click.Group) else entry[1]
 
 
-def _takes_profile(command: click.Command) -> bool:
-    """Return whether a command takes --profile; of a group, some command may."""
-    return isinstance(command, LazyGroup) or any(param.name == "profile" for param in command.params)
-
-
 class Root(LazyGroup):
     """The group of all commands; other installed distributions add theirs (entry points ``tenantry.commands``)."""
 
@@ -112,26 +108,10 @@ class Root(LazyGroup):
                 added.setdefault(DEVKIT_COMMANDS.get(name, "Commands"), {})[name] = entry
         return {heading: {**entries, **self.own_sections.get(heading, {})} for heading, entries in added.items()}
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command, or name the distribution that has it."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:
-            if error.command_name not in DEVKIT_COMMANDS:
-                raise
-            message = f"`tenantry {error.command_name}` needs the development kit: {INSTALL_DEVKIT}"
-            raise click.UsageError(message, ctx) from None
 
-
-@add_completion_class
+@shell_completion.add_completion_class
 class WholeLineBash(BashComplete):
-    """click's bash completion, given the line up to the cursor as it was typed.
-
-    Bash splits words at colons and equals signs before a completion sees them, so it would cut the address in
-    ``--base-url http://...`` into several words.
-    """
+    """click's bash completion, given the line as it was typed: bash would split an address at its colon."""
 
     source_template: ClassVar[str] = BashComplete.source_template.replace(
         'COMP_WORDS="${COMP_WORDS[*]}"', 'COMP_WORDS="${COMP_LINE:0:COMP_POINT}"'
@@ -140,10 +120,8 @@ class WholeLineBash(BashComplete):
     def get_completion_args(self) -> tuple[list[str], str]:
         """Return the whole words before the cursor, and the word at the cursor."""
         line = os.environ["COMP_WORDS"]
-        words = split_arg_string(line)[1:]
-        if not words or line[-1].isspace():
-            return words, ""
-        return words[:-1], words[-1]
+        words = shell_completion.split_arg_string(line)[1:]
+        return (words, "") if not words or line[-1].isspace() else (words[:-1], words[-1])
 
 
 @click.command()
@@ -157,7 +135,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     zsh    eval "$(tenantry completion zsh)"        in ~/.zshrc, after compinit
     fish   tenantry completion fish | source        in ~/.config/fish/config.fish
     """
-    found = get_completion_class(shell)
+    found = shell_completion.get_completion_class(shell)
     assert found is not None  # noqa: S101  # the shells are click's own
     click.echo(found(ctx.find_root().command, {}, "tenantry", "_TENANTRY_COMPLETE").source())
 

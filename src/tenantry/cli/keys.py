@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 
 import click
 
@@ -32,9 +33,8 @@ def list_keys(api: ApiContext, *, status: str | None, search: str | None, limit:
         Column[ApiKey]("ENDS IN", lambda key: key.last4, wide=True),
         Column[ApiKey]("SCOPES", _scopes, loose=True, wide=True),
     ]
-    pager = api.client.api_keys.list(
-        org_id=api.target.organization, status=status, search=search, limit=min(limit or PAGE, PAGE)
-    )
+    org_id, page = api.target.organization, min(limit or PAGE, PAGE)
+    pager = api.client.api_keys.list(org_id=org_id, status=status, search=search, limit=page)
     none = "No API key matches." if search else f"No API key is {status}." if status else "There are no API keys."
     api.list(pager, limit, columns, none)
 
@@ -48,10 +48,8 @@ def show(api: ApiContext, *, key_id: str) -> None:
 
 
 def _status(key: ApiKey) -> str:
-    """Return the status, and whether the key leaked or was replaced."""
-    if key.leak_reported_at:
-        return f"{key.status} (leaked)"
-    return f"{key.status} (replaced)" if key.status == "active" and key.superseded_by else key.status
+    is_replaced = key.status == "active" and key.superseded_by
+    return f"{key.status}{' (leaked)' if key.leak_reported_at else ' (replaced)' if is_replaced else ''}"
 
 
 def _scopes(key: ApiKey) -> str:
@@ -71,14 +69,13 @@ def _rows(api: ApiContext, key: ApiKey) -> Iterator[tuple[str, str]]:
     used = f"{shown(key.last_used_at)} ({ago(key.last_used_at, api.now)}){address}"
     yield "last used", used if key.last_used_at else "never"
     yield "created", f"{shown(key.created_at)} by {key.created_by}"
-    if key.revoked_at:
-        yield "revoked", shown(key.revoked_at)
-    if key.leak_reported_at:
-        yield "reported as leaked", shown(key.leak_reported_at)
-    if key.rotated_from:
-        yield "in place of", key.rotated_from
-    if key.superseded_by:
-        yield "replaced by", key.superseded_by
+    later = {
+        "revoked": key.revoked_at,
+        "reported as leaked": key.leak_reported_at,
+        "in place of": key.rotated_from,
+        "replaced by": key.superseded_by,
+    }
+    yield from ((name, shown(value)) for name, value in later.items() if value)
 
 
 @click.command("create", cls=ApiCommand, json_help="The key with its secret as one JSON document.")
@@ -175,10 +172,8 @@ def revoke(api: ApiContext, *, key_ids: tuple[str, ...], force: bool, yes: bool)
     A key that is already revoked or expired is no error.
     """
 
-    def end(key_id: str) -> None:
-        api.client.api_keys.delete(key_id, force=force or None)
-
     def question(key_id: str) -> str:
         return f"Revoke {_described(api, key_id)}?"
 
-    api.end_each(key_ids, question=question, end=end, verb="Revoked", outcome={"status": "revoked"}, yes=yes)
+    end = partial(api.client.api_keys.delete, force=force or None)
+    api.end_each(key_ids, question, end, "Revoked", yes=yes, status="revoked")

@@ -55,10 +55,8 @@ def add(api: ApiContext, *, user_id: str, role: str) -> None:
     member = api.client.members.create(user_id=user_id, role=role)
     message = f"Added {member.user_id} as {member.role} of {member.org_id}."
     if member.status == "invited":
-        message = (
-            f"Invited {member.user_id} as {member.role} of {member.org_id}.\n"
-            f"They accept on the dashboard, or with: tenantry memberships accept {member.id}"
-        )
+        how = f"They accept on the dashboard, or with: tenantry memberships accept {member.id}"
+        message = f"Invited {message.removeprefix('Added ')}\n{how}"
     api.done(member, message, member.id)
 
 
@@ -81,8 +79,7 @@ def remove(api: ApiContext, *, member_ids: tuple[str, ...], yes: bool) -> None:
         member = api.client.members.get(member_id)
         return f"Remove {member.user_id}, {member.role} of {member.org_id}?"
 
-    end, outcome = api.client.members.delete, {"status": "removed"}
-    api.end_each(member_ids, question=question, end=end, verb="Removed", outcome=outcome, yes=yes)
+    api.end_each(member_ids, question, api.client.members.delete, "Removed", yes=yes, status="removed")
 
 
 def _rows(member: Member) -> Iterator[tuple[str, str]]:
@@ -123,5 +120,4 @@ def leave(api: ApiContext, *, membership_ids: tuple[str, ...], yes: bool) -> Non
     def question(membership_id: str) -> str:
         return f"End your membership {membership_id}? Only a new invitation brings it back."
 
-    end, outcome = api.client.memberships.delete, {"status": "removed"}
-    api.end_each(membership_ids, question=question, end=end, verb="Ended", outcome=outcome, yes=yes)
+    api.end_each(membership_ids, question, api.client.memberships.delete, "Ended", yes=yes, status="removed")

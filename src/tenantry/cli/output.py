@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, TypeVar
@@ -31,16 +30,14 @@ NOT_FOUND: Final = 5
 OUT_OF_REACH: Final = 6
 """The service is unreachable or overloaded; a retry may succeed."""
 
+STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_PART: Final = re.compile(r"(\d{1,9})([smhdw])")
-_LONGEST: Final = timedelta(days=365_000)
-_STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_LONGEST: Final = 365_000 * _UNITS["d"]
 _INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _NAME: Final = "tenantry"
 _GAP: Final = 2
 _LEAST_WIDTH: Final = 8
 _WIDE: Final = 120
-_UNLIMITED: Final = 100_000
 _CELLS: Final = {
     "green": ("active", "applied"),
     "red": ("revoked", "removed"),
@@ -49,8 +46,6 @@ _CELLS: Final = {
     "dim": ("no_change", "ignored", "never", "-"),
 }
 _STYLES: Final = {cell: style for style, cells in _CELLS.items() for cell in cells}
-BAR_DELAY: Final = 1.0
-"""Seconds before a progress bar appears."""
 
 
 class CommandError(Exception):
@@ -80,11 +75,10 @@ def parse_time(text: str) -> datetime:
 
 def parse_duration(text: str) -> timedelta:
     """Parse a duration such as ``90d``, ``12h`` or ``1h30m``. Raises `click.BadParameter`."""
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    if not re.fullmatch(r"(\d{1,9}[smhdw])+", text):
         raise click.BadParameter(f"{text!r} is not a duration such as 90d, 12h or 1h30m")
-    seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
-    if seconds > _LONGEST.total_seconds():
+    seconds = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)(.)", text))
+    if seconds > _LONGEST:
         raise click.BadParameter(f"{text!r} is too long")
     return timedelta(seconds=seconds)
 
@@ -108,7 +102,7 @@ def ago(moment: datetime | None, now: datetime) -> str:
         return "now"
     if seconds > 366 * _UNITS["d"]:
         return day(moment)
-    size, unit = next((size, unit) for size, unit in _STEPS if seconds >= size)
+    size, unit = next((size, unit) for size, unit in STEPS if seconds >= size)
     return f"{seconds // size} {unit} ago"
 
 
@@ -183,33 +177,27 @@ def print_pages(pages: Iterable[Sequence[T]], columns: Sequence[Column[T]]) -> b
     shown_columns = [column for column in columns if not column.wide or room >= _WIDE]
     widths = [len(column.title) for column in shown_columns]
     printed = False
-    for page in pages:
+    for page in filter(None, pages):
         rows = [[printable(column.value(item)) for column in shown_columns] for item in page]
-        if rows:
-            widths = _print_table(shown_columns, rows, widths, room, with_heading=not printed)
-            printed = True
+        widths = _print_table(shown_columns, rows, widths, room, with_heading=not printed)
+        printed = True
     return printed
 
 
 def print_record(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values, one pair a line; a long value wraps in its own column."""
     columns = Column[str]("", str), Column[str]("", str, loose=True)
-    _print_table(columns, [(name, printable(value)) for name, value in rows], [0, 0], _terminal_width())
+    _print_table(columns, [[name, printable(value)] for name, value in rows], [0, 0], _terminal_width())
 
 
 def _terminal_width() -> int:
     from rich.console import Console  # noqa: PLC0415  # slow to import
 
-    return Console().width if sys.stdout.isatty() else _UNLIMITED
+    return Console().width if sys.stdout.isatty() else 100_000
 
 
 def _print_table(
-    columns: Sequence[Column[T]],
-    rows: Sequence[Sequence[str]],
-    least: Sequence[int],
-    room: int,
-    *,
-    with_heading: bool = False,
+    columns: Sequence[Column[T]], rows: list[list[str]], least: list[int], room: int, *, with_heading: bool = False
 ) -> list[int]:
     """Print rows in columns of at least these widths; return the widths used."""
     from rich.cells import cell_len  # noqa: PLC0415  # slow to import
@@ -238,9 +226,9 @@ def _print_table(
     return widths
 
 
-@contextmanager
+@contextlib.contextmanager
 def progress(
-    what: str, total: int, *, console: "Console | None" = None, delay: float = BAR_DELAY
+    what: str, total: int, *, console: "Console | None" = None, delay: float = 1.0
 ) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on a terminal's stderr after ``delay`` seconds; gives a function that adds finished items."""
     from rich import progress as bars  # noqa: PLC0415  # slow to import

@@ -73,8 +73,7 @@ def delete(api: ApiContext, *, project_ids: tuple[str, ...], yes: bool) -> None:
         project = api.client.projects.get(project_id)
         return f'Delete the {project.mode} project "{project.name}", created {day(project.created_at)}?'
 
-    end, outcome = api.client.projects.delete, {"deleted": True}
-    api.end_each(project_ids, question=question, end=end, verb="Deleted", outcome=outcome, yes=yes)
+    api.end_each(project_ids, question, api.client.projects.delete, "Deleted", yes=yes, deleted=True)
 
 
 def _rows(project: Project) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
@@ -30,15 +30,12 @@ SCOPE: Final = "openid offline_access"
 """The default scope: it asks for a refresh token, and does not narrow the user's role."""
 
 
-class _LoginCommand(ServiceCommand):
-    service_options = ("base_url", "profile", "organization")
-
-
-class _LogoutCommand(ServiceCommand):
-    service_options = ("profile",)
-
-
-@click.command("login", cls=_LoginCommand, json_help="Who is signed in, as one JSON document.")
+@click.command(
+    "login",
+    cls=ServiceCommand,
+    service_options=("base_url", "profile", "organization"),
+    json_help="Who is signed in, as one JSON document.",
+)
 @click.option("--device", is_flag=True, help="Show a code to enter in a browser on another device.")
 @click.option("--no-browser", is_flag=True, help="Print the address; do not open a browser.")
 @click.option("--issuer", metavar="URL", help="The identity provider. [TENANTRY_ISSUER]")
@@ -89,26 +86,24 @@ def login(
     sign_in = _plan_sign_in(configuration, address, known_issuer, client_id, demo)
     storage.check_writable(keyring=sign_in.keyring)
     removed = RemovedSignIn([], [], [])
-    with IdentityProvider(
-        sign_in.issuer,
-        sign_in.client_id,
-        audience or profile.audience,
-        seconds=wait_times().provider,
-        local_only=not known_issuer,
+    audience, waits = audience or profile.audience, wait_times()
+    with contextlib.closing(
+        IdentityProvider(
+            sign_in.issuer, sign_in.client_id, audience, seconds=waits.provider, local_only=not known_issuer
+        )
     ) as provider:
         provider.discover()
         scope = scope or profile.scope or SCOPE
         if device:
-            token = sign_in_with_code(provider, scope, timeout=timeout, poll=wait_times().poll, tell=_say)
+            token = sign_in_with_code(provider, scope, timeout=timeout, poll=waits.poll, tell=_say)
         else:
             token = sign_in_with_browser(provider, scope, port=port, opens=not no_browser, timeout=timeout, tell=_say)
         try:
             token = msgspec.structs.replace(checked_token(token), issuer=sign_in.issuer, client_id=sign_in.client_id)
-            target = Target(
-                configuration.name, address, sign_in.organization, token.access_token, None, storage,
-                "the identity provider",
-            )  # fmt: skip
-            who, doubt = _whoami(target)
+            organization, source = sign_in.organization, "the identity provider"
+            who, doubt = _whoami(
+                Target(configuration.name, address, organization, token.access_token, None, storage, source)
+            )
             with storage.locked():
                 removed = storage.remove(keyring=sign_in.keyring)
                 storage.save(sign_in, token)
@@ -119,15 +114,16 @@ def login(
         finally:
             _revoke_previous(removed, token, configuration.sign_in)
     if as_json:
-        document = {
-            "service": sign_in.base_url,
-            "issuer": sign_in.issuer,
-            "profile": configuration.name,
-            "renewable": token.refresh_token is not None,
-            "whoami": None if who is None else msgspec.to_builtins(who),
-            "doubt": doubt,
-        }
-        print_json(document)
+        print_json(
+            {
+                "service": sign_in.base_url,
+                "issuer": sign_in.issuer,
+                "profile": configuration.name,
+                "renewable": token.refresh_token is not None,
+                "whoami": who,
+                "doubt": doubt,
+            }
+        )
     else:
         outcome = f", but: {doubt}" if who is None else f" as {who.id} of {who.org_id}."
         _say(f"Signed in to {sign_in.base_url}{outcome}")
@@ -169,7 +165,7 @@ def _plan_sign_in(
 def _whoami(target: Target) -> tuple[Whoami | None, str | None]:
     """Return who the token's user is, or why that is not known. Raises `CommandError` for a rejected token."""
     try:
-        with ApiContext(target, as_json=False, waits=wait_times()).client as client:
+        with ApiContext(target, as_json=False, backoff=wait_times().backoff).client as client:
             return client.auth.whoami(), None
     except AuthenticationError as error:
         raise CommandError(
@@ -192,11 +188,11 @@ def _revoke(token: Token, sign_in: StoredSignIn | None) -> bool:
 
     if token.refresh_token is None:
         return True
-    issuer = token.issuer or (sign_in.issuer if sign_in else None)
-    client_id = token.client_id or (sign_in.client_id if sign_in else None)
+    issuer = token.issuer or (sign_in and sign_in.issuer)
+    client_id = token.client_id or (sign_in and sign_in.client_id)
     if not issuer or not client_id:
         raise CommandError("The token's identity provider is not known.")
-    with IdentityProvider(issuer, client_id, seconds=wait_times().provider) as provider:
+    with contextlib.closing(IdentityProvider(issuer, client_id, seconds=wait_times().provider)) as provider:
         provider.discover()
         return provider.revoke(token)
 
@@ -228,7 +224,7 @@ def _warn_of_key(service: ServiceOptions) -> None:
         _say(f"The API key from {target.credential} takes precedence over this sign-in.")
 
 
-@click.command("logout", cls=_LogoutCommand)
+@click.command("logout", cls=ServiceCommand, service_options=("profile",))
 def logout(service: ServiceOptions, *, as_json: bool) -> None:
     """Sign out: revoke the refresh token at the identity provider, if it supports that, and remove the stored tokens.
 
@@ -266,8 +262,7 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
 
 def _report_logout(message: str, sign_in: StoredSignIn | None, *, revoked: bool, as_json: bool) -> None:
     if as_json:
-        service = sign_in.base_url if sign_in is not None else None
-        click.echo(msgspec.json.encode({"service": service, "refreshTokenEnded": revoked}))
+        click.echo(msgspec.json.encode({"service": sign_in and sign_in.base_url, "refreshTokenEnded": revoked}))
     else:
         click.echo(printable(message), err=True)
 
@@ -275,11 +270,9 @@ def _report_logout(message: str, sign_in: StoredSignIn | None, *, revoked: bool,
 @click.command("whoami", cls=ApiCommand)
 def whoami(api: ApiContext) -> None:
     """Show who you are, where, and until when."""
-    who = api.client.auth.whoami()
-    target = api.target
-    document: dict[str, Any] = msgspec.to_builtins(who)
+    who, target = api.client.auth.whoami(), api.target
     source = {"service": target.base_url.value, "credential": target.credential, "profile": target.profile}
-    api.record({**document, **source}, _rows(target, who))
+    api.record({**msgspec.to_builtins(who), **source}, _rows(target, who))
 
 
 def _rows(target: Target, who: Whoami) -> Iterator[tuple[str, str]]:

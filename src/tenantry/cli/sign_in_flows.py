@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
@@ -27,7 +27,6 @@ from tenantry_sdk import Token
 
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
-_MOST_FIELDS: Final = 30
 _SECRETS: Final = re.compile(
     r"(?:TENANTRY|DATABASE)_.*|.*(?:SECRET|PASSW|PASSPHRASE|PEPPER|CREDENTIAL).*|(?:.*_)?(?:KEY|TOKEN)S?(?:_.*)?",
     re.IGNORECASE,
@@ -46,16 +45,10 @@ _HEADERS: Final = {
     "Connection": "close",
 }
 
-_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 CODE_EXPIRED: Final = "The code expired before it was entered. Try again."
-_INTERVAL: Final = 5.0
-_MINUTE: Final = 60
-_SLOWER: Final = 5.0
-_LONGEST_INTERVAL: Final = 60.0
-_OK: Final = 200
-_TOO_MANY: Final = 429
-_SERVER_ERROR: Final = 500
+_MINUTE: Final = 60.0
 _TEMPORARY: Final = {"temporarily_unavailable", "server_error"}
+_TEMPORARY_STATUSES: Final = {429, *range(500, 600)}
 
 Fields = dict[str, str]
 
@@ -100,8 +93,7 @@ def _open(url: str) -> None:
     Other users of the machine can see the address, but the response is useless without the verifier.
     """
     environment = {name: value for name, value in os.environ.items() if not _SECRETS.fullmatch(name)}
-    # -I: do not import from the current folder
-    command = [sys.executable, "-I", "-m", "webbrowser", url]
+    command = [sys.executable, "-I", "-m", "webbrowser", url]  # -I: do not import from the current folder
     silent = subprocess.DEVNULL
     with contextlib.suppress(OSError):  # the user can open the address
         subprocess.Popen(  # noqa: S603  # ours, and no shell
@@ -111,10 +103,8 @@ def _open(url: str) -> None:
 
 def _code_of(response: Fields, provider: IdentityProvider) -> str:
     """Return the code of a response with the right state (RFC 6749, 4.1.2; RFC 9207)."""
-    issuer = response.get("iss")
-    if issuer != provider.issuer and (
-        issuer is not None or provider.metadata.authorization_response_iss_parameter_supported
-    ):
+    names_issuer = provider.metadata.authorization_response_iss_parameter_supported or "iss" in response
+    if names_issuer and response.get("iss") != provider.issuer:
         raise CommandError("The response is not from the identity provider.", NOT_AUTHENTICATED)
     if "error" in response:
         reason = printable(response.get("error_description") or response["error"])[:300]
@@ -138,13 +128,9 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            try:
-                parts = urlsplit(self.path)
-            except ValueError:
-                self._show(HTTPStatus.BAD_REQUEST, _UNEXPECTED)
-                return
-            fields = _fields(parts.query)
-            if parts.path != _PATH:
+            path, _, query = self.path.partition("?")
+            fields = _fields(query)
+            if path != _PATH:
                 self._show(HTTPStatus.NOT_FOUND, _UNEXPECTED)
             elif not hmac.compare_digest(fields.get("state", "").encode(), state.encode()):
                 self._show(HTTPStatus.BAD_REQUEST, _UNEXPECTED)
@@ -161,7 +147,6 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
-            self.wfile.flush()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
             """Log nothing: the request holds a code."""
@@ -182,7 +167,7 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
 def _fields(query: str) -> Fields:
     """Parse a query; a malformed one, or one with a repeated name, has no fields."""
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=30)
     except ValueError:
         return {}
     return dict(pairs) if len({name for name, _ in pairs}) == len(pairs) else {}
@@ -196,7 +181,7 @@ class DeviceAuthorization(msgspec.Struct, frozen=True):
     verification_uri: str
     expires_in: float
     verification_uri_complete: str | None = None
-    interval: float = _INTERVAL
+    interval: float = 5.0
 
 
 class DevicePolling:
@@ -204,7 +189,7 @@ class DevicePolling:
 
     def __init__(self, interval: float, ends: float, timeout_message: str, shortest: float) -> None:
         """``timeout_message`` is the error when it ``ends`` without a token; ``shortest`` is the least interval."""
-        self._interval = min(max(interval, shortest), _LONGEST_INTERVAL)
+        self._interval = min(max(interval, shortest), _MINUTE)
         self._ends = ends
         self._timeout_message = timeout_message
         self._has_waited = False
@@ -218,7 +203,7 @@ class DevicePolling:
 
     def slow_down(self) -> None:
         """Poll less often: there was no response, or the provider is overloaded."""
-        self._interval = min(self._interval * 2, _LONGEST_INTERVAL)
+        self._interval = min(self._interval * 2, _MINUTE)
 
     def token(self, response: ProviderResponse) -> Token | None:
         """Return the tokens, or None to poll again. Raises `CommandError`."""
@@ -226,12 +211,12 @@ class DevicePolling:
             case "authorization_pending":
                 pass
             case "slow_down":
-                self._interval = min(self._interval + _SLOWER, _LONGEST_INTERVAL)
+                self._interval = min(self._interval + 5, _MINUTE)
             case "access_denied":
                 raise CommandError("The sign-in was denied.", NOT_AUTHENTICATED)
             case "expired_token":
                 raise CommandError(CODE_EXPIRED, NOT_AUTHENTICATED)
-            case error if response.status >= _SERVER_ERROR or response.status == _TOO_MANY or error in _TEMPORARY:
+            case error if error in _TEMPORARY or response.status in _TEMPORARY_STATUSES:
                 self.slow_down()
             case _:
                 return token_of(response)
@@ -249,11 +234,12 @@ def sign_in_with_code(
     seconds = min(device.expires_in, timeout)
     message = CODE_EXPIRED if device.expires_in <= timeout else f"The code was not entered within {timeout:.0f} s."
     tell(_instructions(device, seconds))
+    form = {"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": device.device_code}
     polling = DevicePolling(device.interval, time.monotonic() + seconds, message, poll)
     while True:
         time.sleep(polling.wait(time.monotonic()))
         try:
-            response = provider.token({"grant_type": _GRANT, "device_code": device.device_code})
+            response = provider.token(form)
         except CommandError as error:
             if error.code != OUT_OF_REACH:
                 raise
@@ -267,8 +253,8 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
     endpoint = provider.metadata.device_authorization_endpoint
     if endpoint is None:
         raise CommandError(f"{provider.issuer} has no sign-in with a code. Omit --device.")
-    response = provider.post(endpoint, provider.token_parameters(scope))
-    if response.status != _OK:
+    response = provider.request(endpoint, provider.token_parameters(scope))
+    if response.status != HTTPStatus.OK:
         raise CommandError(f"The identity provider gave no code: {response.reason}.", NOT_AUTHENTICATED)
     try:
         device = msgspec.convert(response.fields, DeviceAuthorization)
@@ -281,9 +267,10 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
 
 
 def _instructions(device: DeviceAuthorization, seconds: float) -> str:
-    lines = [f"Open {printable(device.verification_uri)} on any device, and enter the code", ""]
-    lines += [f"    {printable(device.user_code)[:64]}", ""]
-    if device.verification_uri_complete:
-        lines += [f"or open {printable(device.verification_uri_complete)}", ""]
-    shown = f"{seconds // 60:.0f} min" if seconds >= _MINUTE else f"{max(0.0, seconds):.0f} s"
-    return "\n".join([*lines, f"It is good for {shown}. Waiting ..."])
+    complete = device.verification_uri_complete
+    direct = f"or open {printable(complete)}\n\n" if complete else ""
+    duration = f"{seconds // 60:.0f} min" if seconds >= _MINUTE else f"{max(0.0, seconds):.0f} s"
+    return (
+        f"Open {printable(device.verification_uri)} on any device, and enter the code\n\n"
+        f"    {printable(device.user_code)[:64]}\n\n{direct}It is good for {duration}. Waiting ..."
+    )

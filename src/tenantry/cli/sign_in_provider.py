@@ -4,21 +4,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
 
-from tenantry.cli.client_configuration import checked_address
+from tenantry.cli.client_configuration import checked_address, is_plain
 from tenantry.cli.demo_folder import is_loopback_url
 from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable
 from tenantry.common.encoding import NOT_JSON
 from tenantry_sdk import Secret, Token
 
-_OK: Final = 200
 _MOST_BYTES: Final = 256 * 1024
-_WELL_KNOWN: Final = "/.well-known/openid-configuration"
 _WITHOUT_PROXY: Final = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
 """Unencrypted requests to this machine must not leave it."""
 
@@ -73,14 +71,13 @@ class IdentityProvider:
         self.metadata = ProviderMetadata(issuer, "")
 
     def discover(self) -> None:
-        response = self._request("GET", self.issuer.rstrip("/") + _WELL_KNOWN)
+        response = self.request(f"{self.issuer.rstrip('/')}/.well-known/openid-configuration")
         try:
             self.metadata = msgspec.convert(response.fields, ProviderMetadata)
         except msgspec.ValidationError as error:
             raise CommandError(f"{self.issuer} has no valid OpenID discovery document: {error}") from None
-        if self.metadata.issuer != self.issuer:
-            named = printable(self.metadata.issuer)
-            raise CommandError(f"{self.issuer} calls itself {named}: the two must be equal.")
+        if (named := self.metadata.issuer) != self.issuer:
+            raise CommandError(f"{self.issuer} calls itself {printable(named)}: the two must be equal.")
         for name in ("token", "authorization", "device_authorization", "revocation"):
             if (endpoint := getattr(self.metadata, f"{name}_endpoint")) is not None:
                 checked_endpoint(endpoint, f"{self.issuer}, {name}_endpoint")
@@ -92,13 +89,10 @@ class IdentityProvider:
         audience = {"audience": self._audience, "resource": self._audience} if self._audience else {}
         return {"client_id": self.client_id, "scope": scope, **audience}
 
-    def post(self, endpoint: str, form: Mapping[str, str]) -> ProviderResponse:
-        return self._request("POST", endpoint, form)
-
     def token(self, form: Mapping[str, str]) -> ProviderResponse:
         """Send a grant to the token endpoint."""
         audience = {"resource": self._audience} if self._audience else {}
-        return self.post(self.metadata.token_endpoint, {**form, "client_id": self.client_id, **audience})
+        return self.request(self.metadata.token_endpoint, {**form, "client_id": self.client_id, **audience})
 
     def revoke(self, token: Token) -> bool:
         """Revoke the refresh token (RFC 7009); return whether this provider supports that."""
@@ -107,26 +101,22 @@ class IdentityProvider:
             return token.refresh_token is None
         refresh_token = token.refresh_token.reveal()
         form = {"token": refresh_token, "token_type_hint": "refresh_token", "client_id": self.client_id}
-        response = self.post(endpoint, form)
-        if response.status != _OK:
+        response = self.request(endpoint, form)
+        if response.status != HTTPStatus.OK:
             raise CommandError(f"The identity provider answered {response.reason}.")
         return True
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._http.close()
 
-    def _request(self, method: str, url: str, form: Mapping[str, str] | None = None) -> ProviderResponse:
+    def request(self, url: str, form: Mapping[str, str] | None = None) -> ProviderResponse:
+        """Send a form, or without one a GET request."""
         try:
-            status, content = _within(self._seconds, lambda: self._read(method, url, form))
+            status, content = _within(self._seconds, lambda: self._read(url, form))
         except (TimeoutError, httpx2.TransportError) as error:
-            reason = str(error) or type(error).__name__
-            if isinstance(error, TimeoutError):
-                reason = f"no complete response within {self._seconds:g} s"
+            is_timeout = isinstance(error, TimeoutError)
+            late = f"no complete response within {self._seconds:g} s"
+            reason = late if is_timeout else str(error) or type(error).__name__
             raise CommandError(f"The identity provider at {url} does not answer: {reason}", OUT_OF_REACH) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise CommandError(f"The identity provider at {url} cannot be reached: {error}") from None
@@ -136,8 +126,8 @@ class IdentityProvider:
             fields = {}
         return ProviderResponse(status, fields)
 
-    def _read(self, method: str, url: str, form: Mapping[str, str] | None) -> tuple[int, bytes]:
-        ends = time.monotonic() + self._seconds
+    def _read(self, url: str, form: Mapping[str, str] | None) -> tuple[int, bytes]:
+        ends, method = time.monotonic() + self._seconds, "GET" if form is None else "POST"
         with self._http.stream(method, url, data=form, headers={"Accept": "application/json"}) as response:
             content = bytearray()
             for chunk in response.iter_bytes():
@@ -168,7 +158,7 @@ def _within(seconds: float, function: Callable[[], T]) -> T:
 
 def checked_endpoint(endpoint: str, source: str) -> str:
     """Return an endpoint, which may have a query (RFC 6749, 3.1). Raises `CommandError` for an unsafe one."""
-    if not endpoint.isascii() or not endpoint.isprintable() or " " in endpoint:
+    if not is_plain(endpoint):
         raise CommandError(f"{source}: {endpoint!a} is no http address.")
     checked_address(endpoint.partition("?")[0], source)
     return endpoint
@@ -177,25 +167,21 @@ def checked_endpoint(endpoint: str, source: str) -> str:
 def token_of(response: ProviderResponse) -> Token:
     """Return the tokens of a token response (RFC 6749, 5.1), unchecked. Raises `CommandError` without tokens."""
     fields = response.fields
-    access_token = fields.get("access_token")
-    if response.status != _OK or not isinstance(access_token, str) or not access_token:
+    access_token, refresh_token = fields.get("access_token"), fields.get("refresh_token")
+    if response.status != HTTPStatus.OK or not isinstance(access_token, str) or not access_token:
         raise CommandError(f"The identity provider gave no token: {response.reason}.", NOT_AUTHENTICATED)
     if str(fields.get("token_type", "")).lower() != "bearer":
         raise CommandError("The identity provider gave a token that is not a bearer token.", NOT_AUTHENTICATED)
-    expires_in, refresh_token = fields.get("expires_in"), fields.get("refresh_token")
+    expires_in = fields.get("expires_in")
     is_number = isinstance(expires_in, int | float) and not isinstance(expires_in, bool)
     lifetime = max(0.0, float(expires_in or 0)) if is_number else 0.0
-    return Token(
-        Secret(access_token),
-        time.time() + lifetime if lifetime else None,
-        Secret(refresh_token) if isinstance(refresh_token, str) and refresh_token else None,
-        lifetime or None,
-    )
+    refresh = Secret(refresh_token) if isinstance(refresh_token, str) and refresh_token else None
+    return Token(Secret(access_token), time.time() + lifetime if lifetime else None, refresh, lifetime or None)
 
 
 def checked_token(token: Token) -> Token:
     """Return a token that a header can carry. Raises `CommandError` for any other."""
     text = token.access_token.reveal().strip()
-    if not text or not text.isascii() or not text.isprintable() or " " in text:
+    if not text or not is_plain(text):
         raise CommandError("The identity provider gave a token with invalid characters.", NOT_AUTHENTICATED)
     return msgspec.structs.replace(token, access_token=Secret(text))

@@ -186,42 +186,6 @@ class SignInStorage:
             raise CommandError(f"The system's keyring cannot be used: {error}") from None
 
 
-class _SignInTokens:
-    """The tokens of a sign-in, for the SDK: none once another sign-in has replaced it.
-
-    Commands change the storage under the same lock, so the tokens never belong to another sign-in.
-    """
-
-    def __init__(self, storage: SignInStorage, sign_in: StoredSignIn, store: TokenStore) -> None:
-        self._storage = storage
-        self._sign_in = sign_in
-        self._store = store
-
-    def load(self) -> Token | None:
-        try:
-            if self._storage.load() != self._sign_in:
-                return None
-        except FaultySignInError:
-            return None
-        with _converted_errors():
-            return self._store.load()
-
-    def save(self, token: Token) -> None:
-        with _converted_errors():
-            self._store.save(token)
-
-    def clear(self) -> None:
-        with _converted_errors():
-            self._store.clear()
-
-    def try_lock(self) -> int | None:
-        with _converted_errors():
-            return self._storage.file.try_lock()
-
-    def unlock(self, lock: Any) -> None:  # noqa: ANN401
-        self._storage.file.unlock(lock)
-
-
 @contextmanager
 def _converted_errors() -> Iterator[None]:
     """Raise errors of a store as `ConfigurationError`; as `StoreError` if the machine causes them."""
@@ -235,6 +199,40 @@ def _converted_errors() -> Iterator[None]:
         raise StoreError(str(error)) from error
     except Exception as error:
         raise StoreError(f"The system's keyring cannot be used: {error}") from error  # backends raise anything
+
+
+class _SignInTokens:
+    """The tokens of a sign-in, for the SDK: none once another sign-in has replaced it.
+
+    Commands change the storage under the same lock, so the tokens never belong to another sign-in.
+    """
+
+    def __init__(self, storage: SignInStorage, sign_in: StoredSignIn, store: TokenStore) -> None:
+        self._storage = storage
+        self._sign_in = sign_in
+        self._store = store
+
+    def load(self) -> Token | None:
+        try:
+            is_current = self._storage.load() == self._sign_in
+        except FaultySignInError:
+            return None
+        return self._store.load() if is_current else None
+
+    @_converted_errors()
+    def save(self, token: Token) -> None:
+        self._store.save(token)
+
+    @_converted_errors()
+    def clear(self) -> None:
+        self._store.clear()
+
+    @_converted_errors()
+    def try_lock(self) -> int | None:
+        return self._storage.file.try_lock()
+
+    def unlock(self, lock: Any) -> None:  # noqa: ANN401
+        self._storage.file.unlock(lock)
 
 
 @contextmanager
