@@ -14,8 +14,8 @@ from joserfc.errors import BadSignatureError
 from joserfc.jwk import JWKRegistry
 
 from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
-from tenantry.integrations.oidc.explain import CheckResult
 from tenantry.integrations.oidc.jwks import ALGORITHMS
+from tenantry.integrations.oidc.tokens import CheckResult
 from tests.support.issuer import AUDIENCE, JWKS, NOW, Answer, running_issuer
 from tests.support.jws_vectors import VECTORS, Vector
 

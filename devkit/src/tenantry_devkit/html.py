@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from jinja2 import FileSystemLoader
 from litestar import MediaType, Response
 
-from tenantry.common.templates import page_templates
+from tenantry.server.page_assets import page_templates
 
 HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 STYLE_SHEET: Final = "companion.css"

@@ -18,8 +18,7 @@ from tenantry.api import webhooks
 from tenantry.api.guards import AnyRequest
 from tenantry.api.openapi import CODES_KEY, GROUPS, REF_PREFIX, OpenApiDocument
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
-from tenantry.common.templates import page_templates
-from tenantry.server.page_assets import PageAssets
+from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import all_codes
 
 PATH: Final = "/docs"

@@ -11,8 +11,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.database import Database
 from tenantry.domain.access import AccessLevel, Principal, Role, lower_role, role_grants
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError, DomainError
-from tenantry.integrations.oidc.explain import CheckResult, CheckStep, TokenExplanation
-from tenantry.integrations.oidc.tokens import Claims, TokenVerifier
+from tenantry.integrations.oidc.tokens import CheckResult, CheckStep, Claims, TokenExplanation, TokenVerifier
 
 _NAME: Final = "tenant and membership"
 _EXPECTED: Final = "one tenant, neither ended nor suspended, that the user was not removed from"

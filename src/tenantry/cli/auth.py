@@ -23,9 +23,8 @@ from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig, claim_at, format_json, format_time
-from tenantry.integrations.oidc.explain import CheckResult
 from tenantry.integrations.oidc.keys import KeySet
-from tenantry.integrations.oidc.tokens import TokenVerifier
+from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tenantry.server.problems import STATUSES
 from tenantry.settings import SettingsError, load_identity
 

@@ -11,13 +11,12 @@ from litestar import MediaType, Response
 from litestar.response import Stream
 from markupsafe import Markup
 
-from tenantry.common.templates import page_templates
 from tenantry.dashboard.api_key_labels import scope_label
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.guards import DashboardUser
 from tenantry.dashboard.labels import shown_name
 from tenantry.domain.names import display_text
-from tenantry.server.page_assets import PageAssets
+from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER
 
 

@@ -247,20 +247,14 @@ class Lane:
             tracing = self.metrics.tracing
             with nullcontext() if tracing is None else tracing.transaction(self._name):
                 yield connection
-        except _RETRYABLE:
-            await self._recover()
-            raise
-        except (*_UNAVAILABLE, TimeoutError) as error:
-            await self._drop()
-            raise unavailable(error) from error
-        except OUTGROWN:
-            await self._drop()
-            raise
-        except Exception:
-            await self._recover()
-            raise
-        except BaseException:
-            await self._drop()
+        except BaseException as error:
+            is_unavailable = isinstance(error, (*_UNAVAILABLE, TimeoutError)) and not isinstance(error, _RETRYABLE)
+            if is_unavailable or isinstance(error, OUTGROWN) or not isinstance(error, Exception):
+                await self._drop()
+            else:
+                await self._recover()
+            if is_unavailable:
+                raise unavailable(error) from error
             raise
 
     async def _recover(self) -> None:

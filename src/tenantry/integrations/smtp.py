@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -22,7 +23,14 @@ from tenantry.common.http import is_loopback
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
 from tenantry.domain.names import display_text
-from tenantry.domain.owner_mails import AddressChangedData, Confirmation, KeyLeakedData, PaymentFailure, PendingMail
+from tenantry.domain.owner_mails import (
+    AddressChangedData,
+    Confirmation,
+    DigestData,
+    KeyLeakedData,
+    PaymentFailure,
+    PendingMail,
+)
 
 _TIMEOUT: Final = 10.0
 _DELIVERY_TIMEOUT: Final = 60.0
@@ -32,7 +40,6 @@ _DEFAULT_PORT: Final = {"smtp": 587, "smtps": 465}
 _PERMANENT: Final = 500
 # The server requires authentication: a configuration error that may be corrected (RFC 4954 section 6).
 _AUTHENTICATION_REQUIRED: Final = 530
-_CODE_LENGTH: Final = 3
 _INVALID_ADDRESS: Final = "the owner's mail address cannot be used"
 _URL_FORM: Final = (
     "the mail server's address must have the form smtp://user:password@host:port, "
@@ -45,6 +52,14 @@ _DECIMALS: Final = {
         ("BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF"), 0
     ),
     **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
+}
+# Subject and template by content. No subject contains text that a tenant chose.
+_SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
+    PaymentFailure: ("Payment failed", "payment_failed"),
+    Confirmation: ("Confirm your e-mail address", "confirm_address"),
+    KeyLeakedData: ("A leaked API key was revoked", "key_leaked"),
+    AddressChangedData: ("The owner's e-mail address was changed", "address_changed"),
+    DigestData: ("Security notices of the last hour", "security_digest"),
 }
 
 
@@ -249,7 +264,8 @@ def _rejected(error: aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseE
 
 def compose(mail: PendingMail, sender: str) -> EmailMessage:
     """Compose the mail to a tenant's owner, always the same. Raises `PermanentMailError` for an invalid address."""
-    subject, template, values = _parts(mail)
+    subject, template = _SUBJECTS[type(mail.about)]
+    values = {"about": mail.about, "tenant": mail.tenant_name}
     message = EmailMessage()
     message["From"] = sender
     message["To"] = _recipient(mail.recipient)
@@ -260,50 +276,6 @@ def compose(mail: PendingMail, sender: str) -> EmailMessage:
     message.set_content(_templates().get_template(f"{template}.txt.j2").render(values))
     message.add_alternative(_templates().get_template(f"{template}.html.j2").render(values), subtype="html")
     return message
-
-
-def _parts(mail: PendingMail) -> tuple[str, str, Mapping[str, object]]:
-    about = mail.about  # no subject contains text that a tenant chose
-    tenant = display_text(mail.tenant_name, "your organization")
-    if isinstance(about, PaymentFailure):
-        remaining = about.amount_due if about.amount_remaining is None else about.amount_remaining
-        is_partial = about.amount_due is not None and remaining != about.amount_due
-        return "Payment failed", "payment_failed", {
-            "tenant": tenant,
-            "amount": format_amount(remaining, about.currency),
-            "total": format_amount(about.amount_due, about.currency) if is_partial else None,
-            "invoice_url": about.invoice_url,
-        }  # fmt: skip
-    if isinstance(about, Confirmation):
-        # No text of the tenant, not even its name: an unverified address may be anyone's.
-        return "Confirm your e-mail address", "confirm_address", {"link": about.link, "hours": str(about.hours)}
-    if isinstance(about, KeyLeakedData):
-        return "A leaked API key was revoked", "key_leaked", {"tenant": tenant, "key": _leak_values(about)}
-    if isinstance(about, AddressChangedData):
-        values = {"tenant": tenant, "changed": _change_values(about)}
-        return "The owner's e-mail address was changed", "address_changed", values
-    return "Security notices of the last hour", "security_digest", {
-        "tenant": tenant,
-        "leaked": [_leak_values(leak) for leak in about.leaked],
-        "changed": [_change_values(change) for change in about.changed],
-        "more": about.more,
-        "number": len(about.leaked) + len(about.changed) + about.more,
-    }  # fmt: skip
-
-
-def _leak_values(leak: KeyLeakedData) -> Mapping[str, str | None]:
-    return {
-        "name": display_text(leak.key_name),
-        "shown": f"{leak.start}...{leak.last4}",
-        "id": leak.key_id,
-        "reported_at": _format_time(leak.reported_at),
-        "reported_from": leak.reported_from,
-    }
-
-
-def _change_values(change: AddressChangedData) -> Mapping[str, str | bool]:
-    changed_at = _format_time(change.changed_at)
-    return {"address": display_text(change.email), "changed_at": changed_at, "verified": change.verified}
 
 
 def _format_time(moment: datetime) -> str:
@@ -320,7 +292,7 @@ def _link_digest(mail: PendingMail) -> str:
 def format_amount(amount: int | None, currency: str | None) -> str | None:
     """Format an amount in the smallest unit: ``1,234.50 USD``, ``500 JPY``; None without a valid currency."""
     code = (currency or "").upper()
-    if amount is None or len(code) != _CODE_LENGTH or not (code.isascii() and code.isalpha()):
+    if amount is None or not re.fullmatch("[A-Z]{3}", code):
         return None
     decimals = _DECIMALS.get(code, 2)
     return f"{Decimal(amount).scaleb(-decimals):,.{decimals}f} {code}"
@@ -341,9 +313,11 @@ def _recipient(text: str) -> Address:
 
 @cache
 def _templates() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("tenantry.integrations", "templates"),
         autoescape=select_autoescape(enabled_extensions=("html.j2",), default=False),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
+    environment.filters |= {"amount": format_amount, "display_text": display_text, "time": _format_time}
+    return environment

@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -43,38 +44,37 @@ class Metrics:
             multiprocess.MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
         registry = None if several_processes else self._registry
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, registry=registry)
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry, multiprocess_mode="livesum")
+        histogram = partial(Histogram, registry=registry)
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(name, text, labels, registry=registry, multiprocess_mode="livesum")
-
-        def histogram(name: str, text: str, label: str, buckets: Sequence[float]) -> Histogram:
-            return Histogram(name, text, (label,), registry=registry, buckets=buckets)
-
-        self.requests = counter("tenantry_http_requests", "Requests answered.", "route", "method", "status")
-        self.seconds = histogram("tenantry_http_request_seconds", "Time to answer.", "route", _REQUEST_SECONDS)
-        self.events = counter("tenantry_webhook_events", "Provider events.", "type", "outcome", "mode")
-        self.refusals = counter("tenantry_webhook_refusals", "Rejected webhook requests.", "reason")
-        self.anomalies = counter("tenantry_webhook_anomalies", "Unexpected contents of events.", "kind")
+        self.requests = counter("tenantry_http_requests", "Requests answered.", ["route", "method", "status"])
+        self.seconds = histogram(
+            "tenantry_http_request_seconds", "Time to answer.", ["route"], buckets=_REQUEST_SECONDS
+        )
+        self.events = counter("tenantry_webhook_events", "Provider events.", ["type", "outcome", "mode"])
+        self.refusals = counter("tenantry_webhook_refusals", "Rejected webhook requests.", ["reason"])
+        self.anomalies = counter("tenantry_webhook_anomalies", "Unexpected contents of events.", ["kind"])
         self.shed = counter("tenantry_requests_shed", "Requests rejected because of overload.")
         self.closed_by_limit = counter(
-            "tenantry_clients_cut_short", "Requests and connections closed by a limit.", "limit"
+            "tenantry_clients_cut_short", "Requests and connections closed by a limit.", ["limit"]
         )
-        self.rate_limited = counter("tenantry_rate_limited", "Requests over a rate limit.", "policy")
-        self.refused = counter("tenantry_credentials_refused", "Rejected credentials.", "kind", "reason")
-        self.revoked = counter("tenantry_api_keys_revoked", "Revoked API keys.", "reason")
-        self._batch_items = histogram("tenantry_batch_items", "Requests in a batch.", "lane", _BATCH_ITEMS)
+        self.rate_limited = counter("tenantry_rate_limited", "Requests over a rate limit.", ["policy"])
+        self.refused = counter("tenantry_credentials_refused", "Rejected credentials.", ["kind", "reason"])
+        self.revoked = counter("tenantry_api_keys_revoked", "Revoked API keys.", ["reason"])
+        self._batch_items = histogram("tenantry_batch_items", "Requests in a batch.", ["lane"], buckets=_BATCH_ITEMS)
         self._batch_wait = histogram(
-            "tenantry_batch_wait_seconds", "Wait of a batch's first request.", "lane", _BATCH_SECONDS
+            "tenantry_batch_wait_seconds", "Wait of a batch's first request.", ["lane"], buckets=_BATCH_SECONDS
         )
-        self._batch_seconds = histogram("tenantry_batch_seconds", "Duration of a batch.", "lane", _BATCH_SECONDS)
-        self._connections = gauge("tenantry_database_connections", "Open connections of a pool.", "pool", "state")
-        self._max_connections = gauge("tenantry_database_connections_max", "Maximum connections of a pool.", "pool")
-        self._waiting = gauge("tenantry_database_requests_waiting", "Requests waiting for a connection.", "pool")
-        self._waits = counter("tenantry_database_waits", "Requests that had to wait for a connection.", "pool")
-        self._waited = counter("tenantry_database_wait_seconds", "Total wait for connections.", "pool")
-        self._timeouts = counter("tenantry_database_wait_timeouts", "Requests that got no connection.", "pool")
+        self._batch_seconds = histogram(
+            "tenantry_batch_seconds", "Duration of a batch.", ["lane"], buckets=_BATCH_SECONDS
+        )
+        self._connections = gauge("tenantry_database_connections", "Open connections of a pool.", ["pool", "state"])
+        self._max_connections = gauge("tenantry_database_connections_max", "Maximum connections of a pool.", ["pool"])
+        self._waiting = gauge("tenantry_database_requests_waiting", "Requests waiting for a connection.", ["pool"])
+        self._waits = counter("tenantry_database_waits", "Requests that had to wait for a connection.", ["pool"])
+        self._waited = counter("tenantry_database_wait_seconds", "Total wait for connections.", ["pool"])
+        self._timeouts = counter("tenantry_database_wait_timeouts", "Requests that got no connection.", ["pool"])
         self.streams = gauge("tenantry_streams_open", "Open event streams of the dashboard.")
         Gauge(
             "tenantry_build_info", "1, by version.", ("version", "python"), registry=registry, multiprocess_mode="max"

@@ -1,9 +1,10 @@
-"""Static files of HTML pages, and the HTTP headers that every page carries."""
+"""Templates and static files of HTML pages, and the HTTP headers that every page carries."""
 
 import hashlib
 from importlib.resources.abc import Traversable
 from typing import Final
 
+from jinja2 import BaseLoader, Environment, StrictUndefined
 from litestar import Response, get
 from litestar.exceptions import NotFoundException
 from litestar.handlers import HTTPRouteHandler
@@ -32,6 +33,11 @@ _ASSET_HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+def page_templates(loader: BaseLoader) -> Environment:
+    """Make an environment that escapes all values and raises for undefined ones."""
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 class PageAssets:

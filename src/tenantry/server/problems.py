@@ -17,47 +17,34 @@ RETRY_AFTER: Final = "1"
 _TYPE_PREFIX: Final = "urn:tenantry:problem:"
 _REPEATED: Final = re.compile(r"(?<=^Invalid enum value) .*", re.DOTALL)
 
-STATUSES: Final[dict[type[DomainError], HTTPStatus]] = {
-    errors.MissingCredentialError: HTTPStatus.UNAUTHORIZED,
-    errors.InvalidCredentialError: HTTPStatus.UNAUTHORIZED,
-    errors.ApiKeyRevokedError: HTTPStatus.UNAUTHORIZED,
-    errors.ApiKeyExpiredError: HTTPStatus.UNAUTHORIZED,
-    errors.TokenExpiredError: HTTPStatus.UNAUTHORIZED,
-    errors.AuthUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.DatabaseUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.OverloadedError: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.InsufficientScopeError: HTTPStatus.FORBIDDEN,
-    errors.UserTokenRequiredError: HTTPStatus.FORBIDDEN,
-    errors.OrgMismatchError: HTTPStatus.FORBIDDEN,
-    errors.NoOrganizationError: HTTPStatus.FORBIDDEN,
-    errors.OrgSuspendedError: HTTPStatus.FORBIDDEN,
-    errors.ScopeEscalationError: HTTPStatus.FORBIDDEN,
-    errors.ModeMismatchError: HTTPStatus.FORBIDDEN,
-    errors.PlanLimitReachedError: HTTPStatus.FORBIDDEN,
-    errors.KeyLimitReachedError: HTTPStatus.CONFLICT,
-    errors.KeyNotActiveError: HTTPStatus.CONFLICT,
-    errors.LastOwnerError: HTTPStatus.CONFLICT,
-    errors.MemberExistsError: HTTPStatus.CONFLICT,
-    errors.MemberNotActiveError: HTTPStatus.CONFLICT,
-    errors.RateLimitedError: HTTPStatus.TOO_MANY_REQUESTS,
-    errors.TenantLimitReachedError: HTTPStatus.FORBIDDEN,
-    errors.TenantExistsError: HTTPStatus.CONFLICT,
-    errors.TenantDeletedError: HTTPStatus.CONFLICT,
-    errors.CustomerTakenError: HTTPStatus.CONFLICT,
-    errors.NoCustomerError: HTTPStatus.CONFLICT,
-    errors.NotFoundError: HTTPStatus.NOT_FOUND,
-    errors.InvalidCursorError: HTTPStatus.BAD_REQUEST,
-    errors.InvalidIdempotencyKeyError: HTTPStatus.BAD_REQUEST,
-    errors.PayloadTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    errors.ValidationError: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.IdempotencyReplayError: HTTPStatus.CONFLICT,
-    errors.IdempotencyInFlightError: HTTPStatus.CONFLICT,
-    errors.IdempotencyMismatchError: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.ProviderNotConfiguredError: HTTPStatus.NOT_IMPLEMENTED,
-    errors.IdentityProviderNotConfiguredError: HTTPStatus.NOT_IMPLEMENTED,
-    errors.ProviderUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.ProviderRefusedError: HTTPStatus.BAD_GATEWAY,
-}
+_BY_STATUS: Final[Mapping[HTTPStatus, tuple[type[DomainError], ...]]] = {
+    HTTPStatus.BAD_REQUEST: (errors.InvalidCursorError, errors.InvalidIdempotencyKeyError),
+    HTTPStatus.UNAUTHORIZED: (
+        errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError,
+        errors.ApiKeyExpiredError, errors.TokenExpiredError,
+    ),
+    HTTPStatus.FORBIDDEN: (
+        errors.InsufficientScopeError, errors.UserTokenRequiredError, errors.OrgMismatchError,
+        errors.NoOrganizationError, errors.OrgSuspendedError, errors.ScopeEscalationError, errors.ModeMismatchError,
+        errors.PlanLimitReachedError, errors.TenantLimitReachedError,
+    ),
+    HTTPStatus.NOT_FOUND: (errors.NotFoundError,),
+    HTTPStatus.CONFLICT: (
+        errors.KeyLimitReachedError, errors.KeyNotActiveError, errors.LastOwnerError, errors.MemberExistsError,
+        errors.MemberNotActiveError, errors.TenantExistsError, errors.TenantDeletedError, errors.CustomerTakenError,
+        errors.NoCustomerError, errors.IdempotencyReplayError, errors.IdempotencyInFlightError,
+    ),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: (errors.PayloadTooLargeError,),
+    HTTPStatus.UNPROCESSABLE_ENTITY: (errors.ValidationError, errors.IdempotencyMismatchError),
+    HTTPStatus.TOO_MANY_REQUESTS: (errors.RateLimitedError,),
+    HTTPStatus.NOT_IMPLEMENTED: (errors.ProviderNotConfiguredError, errors.IdentityProviderNotConfiguredError),
+    HTTPStatus.BAD_GATEWAY: (errors.ProviderRefusedError,),
+    HTTPStatus.SERVICE_UNAVAILABLE: (
+        errors.AuthUnavailableError, errors.DatabaseUnavailableError, errors.OverloadedError,
+        errors.ProviderUnavailableError,
+    ),
+}  # fmt: skip
+STATUSES: Final = {error: status for status, kinds in _BY_STATUS.items() for error in kinds}
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -1,16 +1,19 @@
-"""Token verification: JWT (RFC 7519) in JWS compact form (RFC 7515), with a cache of verified tokens."""
+"""Verifies and explains tokens: JWT (RFC 7519) in JWS compact form (RFC 7515), with a cache of verified ones."""
 
 import hashlib
 import logging
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, Final
 
 import msgspec
 from joserfc.jwk import Key
 
 from tenantry.common.clock import Clock, system_clock
-from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
+from tenantry.domain.errors import AuthUnavailableError, DomainError, InvalidCredentialError, TokenExpiredError
 from tenantry.integrations.oidc.checks import (
+    CHECKS,
     CLAIM_CHECKS,
     EXPIRY,
     HEADER_CHECKS,
@@ -23,8 +26,7 @@ from tenantry.integrations.oidc.checks import (
     are_timely,
     first_failure,
 )
-from tenantry.integrations.oidc.claims import Claims, OidcConfig
-from tenantry.integrations.oidc.explain import TokenExplanation, explanation
+from tenantry.integrations.oidc.claims import Claims, OidcConfig, decode
 from tenantry.integrations.oidc.keys import KeySet
 
 __all__ = ["Claims", "TokenVerifier"]
@@ -87,6 +89,37 @@ class VerifiedTokenCache:
             self.bytes_held -= found[1]
 
 
+class CheckResult(StrEnum):
+    OK = "ok"
+    FAILED = "failed"
+    NOT_REACHED = "not reached"
+
+
+class CheckStep(msgspec.Struct, frozen=True):
+    """One check: what the token said (None if there is nothing to show), what was expected, why it failed."""
+
+    name: str
+    result: CheckResult
+    said: str | None
+    expected: str
+    reason: str | None = None
+
+
+class TokenExplanation(msgspec.Struct, frozen=True):
+    """All checks in order, and the token's claims. It contains neither the token nor its signature.
+
+    ``members`` are the claims in the token, None if they cannot be decoded; ``proven`` says whether the signature is
+    valid. ``claims`` are set, and ``refusal`` is None, only for a valid token. ``now`` is in seconds since the epoch.
+    """
+
+    refusal: DomainError | None
+    steps: list[CheckStep]
+    members: dict[str, Any] | None
+    proven: bool
+    claims: Claims | None
+    now: float
+
+
 def token_digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
@@ -139,8 +172,8 @@ class TokenVerifier:
             failure = await self._first_failure(decoded)
         except AuthUnavailableError as error:
             failure = CheckFailure(KEY, f"the provider's keys are unavailable: {self._keys.trouble or 'not known'}")
-            return explanation(decoded, failure, error)
-        return explanation(decoded, failure, _refusal(failure) if failure else None)
+            return _explanation(decoded, failure, error)
+        return _explanation(decoded, failure, _refusal(failure) if failure else None)
 
     async def _first_failure(self, decoded: DecodedToken) -> CheckFailure | None:
         failure = first_failure(HEADER_CHECKS, decoded)
@@ -156,3 +189,35 @@ def _refusal(failure: CheckFailure) -> InvalidCredentialError | TokenExpiredErro
     if failure.check is EXPIRY:
         return TokenExpiredError("The bearer token has expired.")
     return InvalidCredentialError("The bearer token is not valid.")
+
+
+def _explanation(token: DecodedToken, failure: CheckFailure | None, refusal: DomainError | None) -> TokenExplanation:
+    """Explain a token that has passed the checks up to ``failure``."""
+    steps = list(_steps(token, failure))
+    results = {step.name: step.result for step in steps}
+    return TokenExplanation(
+        refusal=refusal,
+        steps=steps,
+        members=_members(token) if results["form"] is CheckResult.OK else None,
+        proven=results["signature"] is CheckResult.OK,
+        claims=None if failure else token.claims(),
+        now=token.now,
+    )
+
+
+def _steps(token: DecodedToken, failure: CheckFailure | None) -> Iterator[CheckStep]:
+    reached = True
+    for check in CHECKS:
+        failed = failure is not None and check is failure.check
+        result = CheckResult.FAILED if failed else CheckResult.OK if reached else CheckResult.NOT_REACHED
+        said = (check.said(token) or None) if reached else None
+        yield CheckStep(check.name, result, said, check.expected(token), failure.reason if failure and failed else None)
+        reached = reached and not failed
+
+
+def _members(token: DecodedToken) -> dict[str, Any] | None:
+    try:
+        members = decode(token.payload_segment)
+    except (ValueError, RecursionError):
+        return None
+    return members if isinstance(members, dict) else None
