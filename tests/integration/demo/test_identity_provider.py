@@ -10,7 +10,7 @@ import pytest
 from tenantry.domain.errors import InvalidCredentialError
 from tenantry.integrations import oidc as identity
 from tenantry_devkit.demo.companion import Companion
-from tenantry_devkit.identity_provider.routes import DEVICE_GRANT
+from tenantry_devkit.identity_provider import DEVICE_GRANT
 from tests.support.sign_in import (
     ADA,
     AUDIENCE,

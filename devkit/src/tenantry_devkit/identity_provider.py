@@ -1,12 +1,15 @@
-"""The HTTP endpoints of the development identity provider."""
+"""A small OpenID provider for development: any client can sign in as any of its users."""
 
 import base64
 import binascii
+import hashlib
 import hmac
 import logging
 import re
+import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 import msgspec
@@ -19,29 +22,34 @@ from tenantry.common.clock import Clock, system_clock
 from tenantry.common.secret import Secret
 from tenantry.domain.access import is_scope
 from tenantry_devkit.html import CompanionPages, form_action_to
-from tenantry_devkit.identity_provider.grants import (
-    DEVICE_INTERVAL,
-    DEVICE_LIFETIME,
-    Devices,
-    Grant,
-    Grants,
-    OAuthError,
-)
-from tenantry_devkit.identity_provider.tokens import (
+from tenantry_devkit.identity_tokens import (
     ACCESS_TOKEN_LIFETIME,
+    DEFAULT_SCOPE,
     DemoUser,
     SigningKey,
     algorithm_of,
+    load_or_create_signing_key,
     mint_access_token,
     mint_id_token,
-    public_keys,
     read_access_token,
     user_claims,
 )
 
+__all__ = [
+    "DEFAULT_SCOPE", "DEVICE_GRANT", "DemoUser", "SigningKey", "create_identity_provider",
+    "load_or_create_signing_key", "mint_access_token",
+]  # fmt: skip
+
 DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 OIDC_SCOPES: Final = ("openid", "profile", "email", "offline_access")
-MAX_REQUEST_BYTES: Final = 64 * 1024
+CODE_LIFETIME: Final = timedelta(seconds=60)
+REFRESH_LIFETIME: Final = timedelta(days=30)
+DEVICE_LIFETIME: Final = timedelta(minutes=10)
+DEVICE_INTERVAL: Final = timedelta(seconds=1)
+_SLOW_DOWN: Final = timedelta(seconds=5)
+_LETTERS: Final = "BCDFGHJKLMNPQRSTVWXZ"
+"""Without vowels: no words, and no letters that look alike (RFC 8628 section 6.1)."""
+_MAX_REQUEST_BYTES: Final = 64 * 1024
 _MAX_PARAMETERS: Final = 50
 _NO_STORE: Final = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 _GET_OR_POST: Final = [HttpMethod.GET, HttpMethod.POST]
@@ -59,16 +67,154 @@ AnyRequest = Request[Any, Any, Any]
 Parameters = dict[str, str]
 
 
-class IdentityProviderConfig(msgspec.Struct, frozen=True):
-    """The arguments of `create_identity_provider`."""
+class OAuthError(Exception):
+    """An error response of RFC 6749 section 5.2, with its ``error`` code and a description."""
 
-    issuer: str
-    signing_key: SigningKey
-    users: Sequence[DemoUser]
-    audience: str
-    client_id: str
-    client_secret: Secret | None
-    clock: Clock
+    def __init__(self, code: str, description: str) -> None:
+        super().__init__(description)
+        self.code = code
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """The result of a sign-in."""
+
+    user: DemoUser
+    scopes: tuple[str, ...]
+    nonce: str | None
+    authenticated_at: datetime
+
+
+class _OneTimeToken(msgspec.Struct):
+    """An authorization code, or a refresh token of the sign-in that began with the code ``sign_in``."""
+
+    grant: Grant
+    sign_in: str
+    expires_at: datetime
+    redirect_uri: str = ""
+    code_challenge: str = ""
+    is_spent: bool = False
+
+
+class _Device(msgspec.Struct):
+    user_code: str
+    scopes: tuple[str, ...]
+    expires_at: datetime
+    next_poll: datetime
+    interval: timedelta = DEVICE_INTERVAL
+    grant: Grant | None = None
+    is_denied: bool = False
+
+
+E = TypeVar("E", _OneTimeToken, _Device)
+
+
+class Grants:
+    """Codes, refresh tokens and device codes, in memory. Each works once, for 60 s, 30 days, or ten minutes.
+
+    Reuse of a code or refresh token revokes every refresh token of its sign-in (RFC 6749 section 4.1.2, RFC 9700
+    section 4.14.2). For device codes see RFC 8628.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._codes: dict[str, _OneTimeToken] = {}
+        self._refresh_tokens: dict[str, _OneTimeToken] = {}
+        self._devices: dict[str, _Device] = {}
+
+    def new_code(self, grant: Grant, *, redirect_uri: str, code_challenge: str) -> str:
+        """Return a code for the client that knows the verifier of ``code_challenge`` (S256, RFC 7636)."""
+        code = secrets.token_urlsafe(32)
+        entry = _OneTimeToken(grant, code, self._clock() + CODE_LIFETIME, redirect_uri, code_challenge)
+        self._codes = {**self._unexpired(self._codes), code: entry}
+        return code
+
+    def redeem(self, code: str, *, redirect_uri: str, code_verifier: str) -> tuple[Grant, str]:
+        """Return the grant of a code and a refresh token; raises `OAuthError`, which spends the code too."""
+        entry = self._spend(self._codes, code, "code")
+        if redirect_uri != entry.redirect_uri:
+            raise OAuthError("invalid_grant", "redirect_uri differs from that of the authorization request.")
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(code_verifier.encode()).digest()).rstrip(b"=")
+        if not hmac.compare_digest(challenge, entry.code_challenge.encode()):
+            raise OAuthError("invalid_grant", "code_verifier does not match the code_challenge.")
+        return entry.grant, self.new_refresh_token(entry.grant, code)
+
+    def rotate(self, refresh_token: str) -> tuple[Grant, str]:
+        """Return the grant of a refresh token and its successor; raises `OAuthError`."""
+        entry = self._spend(self._refresh_tokens, refresh_token, "refresh token")
+        return entry.grant, self.new_refresh_token(entry.grant, entry.sign_in)
+
+    def revoke(self, refresh_token: str) -> None:
+        """Revoke the refresh tokens of a token's sign-in; ignore an unknown token."""
+        if refresh_token in self._refresh_tokens:
+            self._revoke_sign_in(self._refresh_tokens[refresh_token].sign_in)
+
+    def new_refresh_token(self, grant: Grant, sign_in: str) -> str:
+        """Return a refresh token of the sign-in that began with this code."""
+        token = secrets.token_urlsafe(32)
+        entry = _OneTimeToken(grant, sign_in, self._clock() + REFRESH_LIFETIME)
+        self._refresh_tokens = {**self._unexpired(self._refresh_tokens), token: entry}
+        return token
+
+    def begin_device(self, scopes: tuple[str, ...]) -> tuple[str, str]:
+        """Return a device code and a user code."""
+        now, letters = self._clock(), "".join(secrets.choice(_LETTERS) for _ in range(8))
+        user_code, device_code = f"{letters[:4]}-{letters[4:]}", secrets.token_urlsafe(32)
+        device = _Device(user_code, scopes, now + DEVICE_LIFETIME, now + DEVICE_INTERVAL)
+        self._devices = {**self._unexpired(self._devices), device_code: device}
+        return device_code, user_code
+
+    def decide_device(self, user_code: str, grant: Grant | None) -> bool:
+        """Allow the device the scopes that it asked for, or deny it; return whether one was waiting."""
+        for device in self._unexpired(self._devices).values():
+            is_pending = not device.is_denied and device.grant is None
+            if is_pending and _normalized(device.user_code) == _normalized(user_code):
+                device.is_denied = grant is None
+                device.grant = grant and msgspec.structs.replace(grant, scopes=device.scopes)
+                return True
+        return False
+
+    def poll_device(self, device_code: str) -> Grant:
+        """Return the device's grant, once. Raises `OAuthError` while it is pending, and afterwards."""
+        now, device = self._clock(), self._devices.get(device_code)
+        if device is None:
+            raise OAuthError("invalid_grant", "The device code is unknown or was used before.")
+        if device.expires_at <= now:
+            raise OAuthError("expired_token", "The device code has expired.")
+        if device.is_denied:
+            raise OAuthError("access_denied", "The user denied the sign-in.")
+        if device.grant is not None:
+            del self._devices[device_code]
+            return device.grant
+        is_early = now < device.next_poll
+        if is_early:
+            device.interval += _SLOW_DOWN
+        device.next_poll = now + device.interval
+        if is_early:
+            raise OAuthError("slow_down", "The device polls too often.")
+        raise OAuthError("authorization_pending", "The user has not entered the code yet.")
+
+    def _spend(self, entries: Mapping[str, _OneTimeToken], text: str, kind: str) -> _OneTimeToken:
+        entry = self._unexpired(entries).get(text)
+        if entry is None:
+            raise OAuthError("invalid_grant", f"The {kind} is unknown or has expired.")
+        if entry.is_spent:
+            self._revoke_sign_in(entry.sign_in)
+            raise OAuthError("invalid_grant", f"The {kind} was used before.")
+        entry.is_spent = True
+        return entry
+
+    def _unexpired(self, entries: Mapping[str, E]) -> dict[str, E]:
+        now = self._clock()
+        return {text: entry for text, entry in entries.items() if entry.expires_at > now}
+
+    def _revoke_sign_in(self, sign_in: str) -> None:
+        kept = {text: entry for text, entry in self._refresh_tokens.items() if entry.sign_in != sign_in}
+        self._refresh_tokens = kept
+
+
+def _normalized(user_code: str) -> str:
+    """Ignore hyphens and case."""
+    return "".join(letter for letter in user_code.upper() if letter in _LETTERS)
 
 
 def create_identity_provider(
@@ -89,19 +235,28 @@ def create_identity_provider(
     (client_credentials), as a member of the first user's organization. A restart ends all refresh tokens. The host
     name must be the issuer's or localhost, as a protection against DNS rebinding.
     """
-    config = IdentityProviderConfig(issuer, signing_key, users, audience, client_id, client_secret, clock)
-    provider = _IdentityProvider(config, CompanionPages())
+    config = _Config(issuer, signing_key, users, audience, client_id, client_secret, clock)
     address = urlsplit(issuer)
     local = "localhost" if address.port is None else f"localhost:{address.port}"
     return Litestar(
-        [*provider.routes(), *provider.device_routes(), *more_routes],
+        [*_IdentityProvider(config, CompanionPages()).routes(), *more_routes],
         after_exception=[_log_failure],
         allowed_hosts=AllowedHostsConfig(allowed_hosts=[address.netloc, local]),
         exception_handlers={OAuthError: _oauth_error},
         logging_config=None,
         openapi_config=None,
-        request_max_body_size=MAX_REQUEST_BYTES,
+        request_max_body_size=_MAX_REQUEST_BYTES,
     )
+
+
+class _Config(msgspec.Struct, frozen=True):
+    issuer: str
+    signing_key: SigningKey
+    users: Sequence[DemoUser]
+    audience: str
+    client_id: str
+    client_secret: Secret | None
+    clock: Clock
 
 
 async def _log_failure(error: Exception, scope: Scope) -> None:
@@ -113,7 +268,7 @@ def _oauth_error(request: AnyRequest, error: OAuthError) -> Response[dict[str, s
     headers = dict(_NO_STORE)
     if error.code == "invalid_client" and "authorization" in request.headers:
         headers["WWW-Authenticate"] = 'Basic realm="token"'
-    body = {"error": error.code, "error_description": error.description}
+    body = {"error": error.code, "error_description": str(error)}
     return Response(body, status_code=401 if error.code == "invalid_client" else 400, headers=headers)
 
 
@@ -146,10 +301,6 @@ def _required(parameters: Parameters, name: str) -> str:
 def _granted_scopes(scope: str) -> tuple[str, ...]:
     """Return the known scopes: OpenID's, and those of the form ``<resource>:<action>``."""
     return tuple(entry for entry in dict.fromkeys(scope.split(" ")) if entry in OIDC_SCOPES or is_scope(entry))
-
-
-def _comes_from_other_site(request: AnyRequest) -> bool:
-    return request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}
 
 
 def _with_query(uri: str, fields: Mapping[str, str]) -> str:
@@ -186,11 +337,10 @@ def _request_error(parameters: Parameters, *, is_known: bool) -> tuple[str, str]
 
 
 class _IdentityProvider:
-    def __init__(self, config: IdentityProviderConfig, pages: CompanionPages) -> None:
+    def __init__(self, config: _Config, pages: CompanionPages) -> None:
         self._config = config
         self._pages = pages
         self._grants = Grants(config.clock)
-        self._devices = Devices(config.clock)
 
     def routes(self) -> list[ControllerRouterHandler]:
         @get("/.well-known/openid-configuration")
@@ -199,7 +349,8 @@ class _IdentityProvider:
 
         @get("/jwks")
         async def jwks() -> dict[str, Any]:
-            return public_keys(self._config.signing_key)
+            key = self._config.signing_key
+            return {"keys": [key.as_dict(private=False, kid=key.thumbprint(), alg=algorithm_of(key), use="sig")]}
 
         @route("/authorize", http_method=_GET_OR_POST, status_code=200)
         async def authorize(request: AnyRequest) -> Response[str]:
@@ -207,20 +358,20 @@ class _IdentityProvider:
 
         @post("/authorize/choice")
         async def choose(request: AnyRequest) -> Response[str]:
-            if _comes_from_other_site(request):
-                return self._reject("The choice did not come from this provider's own page.")
+            if rejected := self._reject_other_site(request):
+                return rejected
             return self._authorize(await _parameters_of(request), chosen=True)
 
         @post("/token", status_code=200)
         async def token(request: AnyRequest) -> Response[dict[str, Any]]:
             parameters = await _parameters_of(request)
-            is_authenticated = self._check_client(parameters, request.headers.get("authorization"))
+            is_authenticated = self._check_client(parameters, request)
             return Response(self._token(parameters, is_authenticated=is_authenticated), headers=_NO_STORE)
 
         @post("/revoke", status_code=200)
         async def revoke(request: AnyRequest) -> Response[dict[str, Any]]:
             parameters = await _parameters_of(request)
-            self._check_client(parameters, request.headers.get("authorization"))
+            self._check_client(parameters, request)
             self._grants.revoke(parameters.get("token", ""))
             return Response({}, headers=_NO_STORE)
 
@@ -232,10 +383,9 @@ class _IdentityProvider:
         async def logout(request: AnyRequest) -> Response[str]:
             return self._logout(await _parameters_of(request))
 
-        return [discovery, jwks, authorize, choose, token, revoke, userinfo, logout]
+        return [discovery, jwks, authorize, choose, token, revoke, userinfo, logout, *self._device_routes()]
 
-    def device_routes(self) -> list[ControllerRouterHandler]:
-        """Return the endpoint where a device begins (RFC 8628), and the page where a user decides."""
+    def _device_routes(self) -> list[ControllerRouterHandler]:
         config = self._config
 
         @post("/device_authorization", status_code=200)
@@ -243,7 +393,7 @@ class _IdentityProvider:
             parameters = await _parameters_of(request)
             if parameters.get("client_id") != config.client_id:
                 raise OAuthError("invalid_client", "The client is unknown.")
-            device_code, user_code = self._devices.begin(_granted_scopes(parameters.get("scope", "")))
+            device_code, user_code = self._grants.begin_device(_granted_scopes(parameters.get("scope", "")))
             page = f"{config.issuer}/device"
             body = {
                 "device_code": device_code,
@@ -263,13 +413,13 @@ class _IdentityProvider:
         @post("/device/choice", status_code=200)
         async def decide(request: AnyRequest) -> Response[str]:
             parameters = await _parameters_of(request)
-            if _comes_from_other_site(request):
-                return self._reject("The choice did not come from this provider's own page.")
+            if rejected := self._reject_other_site(request):
+                return rejected
             user = self._user(parameters.get("user"))
             if user is None and "deny" not in parameters:
                 return self._reject("Choose a user.")
             grant = Grant(user, (), None, config.clock()) if user else None
-            if not self._devices.decide(parameters.get("user_code", ""), grant):
+            if not self._grants.decide_device(parameters.get("user_code", ""), grant):
                 return self._reject("No device is waiting with this code.")
             title = f"The device is signed in as {user.name}" if user else "The device was denied"
             return self._pages.message(title, "You can close this page.")
@@ -303,6 +453,11 @@ class _IdentityProvider:
 
     def _reject(self, message: str) -> Response[str]:
         return self._pages.message("Sign-in failed", message, 400)
+
+    def _reject_other_site(self, request: AnyRequest) -> Response[str] | None:
+        if request.headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}:
+            return None
+        return self._reject("The choice did not come from this provider's own page.")
 
     def _user(self, sub: object) -> DemoUser | None:
         return next((user for user in self._config.users if user.sub == sub), None)
@@ -338,11 +493,11 @@ class _IdentityProvider:
             code=self._grants.new_code(grant, redirect_uri=redirect_uri, code_challenge=parameters["code_challenge"])
         )
 
-    def _check_client(self, parameters: Parameters, authorization: str | None) -> bool:
+    def _check_client(self, parameters: Parameters, request: AnyRequest) -> bool:
         """Return whether the client has authenticated; raises `OAuthError` for a wrong secret or client."""
         client_id, secret = parameters.get("client_id"), None
-        if authorization is not None:
-            basic_id, secret = _basic(authorization)
+        if "authorization" in request.headers:
+            basic_id, secret = _basic(request.headers["authorization"])
             if client_id not in {None, basic_id}:
                 raise OAuthError("invalid_request", "The request has two client ids.")
             client_id = basic_id
@@ -364,14 +519,14 @@ class _IdentityProvider:
                     raise OAuthError("invalid_grant", "code_verifier is malformed.")
                 code, redirect_uri = _required(parameters, "code"), _required(parameters, "redirect_uri")
                 grant, refresh_token = self._grants.redeem(code, redirect_uri=redirect_uri, code_verifier=verifier)
-                return self._tokens(grant, refresh_token, grant.nonce)
+                return self._tokens(grant, refresh_token, nonce=grant.nonce)
             case "refresh_token":
                 grant, refresh_token = self._grants.rotate(_required(parameters, "refresh_token"))
-                return self._tokens(grant, refresh_token, None)  # without nonce: OpenID Connect Core 12.2
+                return self._tokens(grant, refresh_token)  # without nonce: OpenID Connect Core 12.2
             case "urn:ietf:params:oauth:grant-type:device_code":
                 device_code = _required(parameters, "device_code")
-                grant = self._devices.poll(device_code)
-                return self._tokens(grant, self._grants.new_refresh_token(grant, device_code), None)
+                grant = self._grants.poll_device(device_code)
+                return self._tokens(grant, self._grants.new_refresh_token(grant, device_code))
             case "client_credentials":
                 if not is_authenticated:
                     raise OAuthError("invalid_client", "client_credentials needs the client's secret.")
@@ -399,7 +554,7 @@ class _IdentityProvider:
         expires_in = int(ACCESS_TOKEN_LIFETIME.total_seconds())
         return {"access_token": access_token, "token_type": "Bearer", "expires_in": expires_in, "scope": scope}
 
-    def _tokens(self, grant: Grant, refresh_token: str, nonce: str | None) -> dict[str, Any]:
+    def _tokens(self, grant: Grant, refresh_token: str, *, nonce: str | None = None) -> dict[str, Any]:
         config = self._config
         body = {**self._access_token(grant.user, grant.scopes), "refresh_token": refresh_token}
         if "openid" in grant.scopes:
@@ -409,10 +564,12 @@ class _IdentityProvider:
                 client_id=config.client_id,
                 user=grant.user,
                 access_token=body["access_token"],
-                nonce=nonce,
-                authenticated_at=grant.authenticated_at,
                 scopes=grant.scopes,
-                clock=config.clock,
+                now=config.clock(),
+                more_claims={
+                    "auth_time": int(grant.authenticated_at.timestamp()),
+                    **({} if nonce is None else {"nonce": nonce}),
+                },
             )
         return body
 
@@ -422,12 +579,8 @@ class _IdentityProvider:
         if scheme.lower() != "bearer":
             return Response({}, status_code=401, headers={"WWW-Authenticate": "Bearer"})
         config = self._config
-        claims: Mapping[str, Any] = (
-            read_access_token(
-                token.strip(), config.signing_key, issuer=config.issuer, audience=config.audience, now=config.clock()
-            )
-            or {}
-        )
+        expected: dict[str, Any] = {"issuer": config.issuer, "audience": config.audience, "now": config.clock()}
+        claims = read_access_token(token.strip(), config.signing_key, **expected) or {}
         scopes = tuple(str(claims.get("scope", "")).split(" "))
         user = self._user(claims.get("sub"))
         if claims and "openid" not in scopes:
