@@ -10,8 +10,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 
 from tenantry_devkit.demo.companion import Companion, signing_key_path
-from tenantry_devkit.identity_provider import load_or_create_signing_key, mint_access_token
-from tenantry_devkit.identity_provider import DEVICE_GRANT
+from tenantry_devkit.identity_provider import DEVICE_GRANT, load_or_create_signing_key, mint_access_token
 from tests.support.sign_in import ADA, AUDIENCE, CLIENT_ID, Clock, sign_in
 
 

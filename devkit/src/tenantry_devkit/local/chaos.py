@@ -70,12 +70,7 @@ class RequestKind(StrEnum):
         return self in (RequestKind.EVENT, RequestKind.DUPLICATE)
 
 
-_KIND_LABELS: Final = {
-    RequestKind.EVENT: "events",
-    RequestKind.DUPLICATE: "duplicates",
-    RequestKind.STALE: "signatures of two days ago",
-    RequestKind.FORGED: "forgeries",
-}
+_KIND_LABELS: Final = {RequestKind.STALE: "signatures of two days ago", RequestKind.FORGED: "forgeries"}
 
 
 class _Forgery(Enum):
@@ -149,11 +144,8 @@ class ResponseCounts(msgspec.Struct):
             self.examples.append(f"{request.kind}: {request.event_id}: {response.status} {response.text[:100]}")
 
     def in_order(self) -> list[tuple[RequestKind, int, int]]:
-        kinds = list(RequestKind)
-        return sorted(
-            ((kind, status, number) for (kind, status), number in self.counts.items()),
-            key=lambda row: (kinds.index(row[0]), row[1]),
-        )
+        rows = sorted((status, kind, number) for (kind, status), number in self.counts.items())
+        return [(kind, status, number) for wanted in RequestKind for status, kind, number in rows if kind is wanted]
 
 
 async def send(
@@ -230,8 +222,11 @@ def expected(events: Sequence[Json], before: Tenant | None, policy: BillingPolic
     """Fold a history, given in the order in which it happened, onto a tenant's record."""
     facts = [_fact(event, number, policy) for number, event in enumerate(events)]
     states: list[BillingState] = []
-    ambiguous = 0
-    for start in _possible_states(before):
+    ambiguous, known = 0, _state_of(before)
+    # past due hides the subscription's own status
+    hidden = (None, "active", "trialing") if known.subscription_status == PAST_DUE else (known.provider_status,)
+    for status in hidden:
+        start = msgspec.structs.replace(known, provider_status=status)
         timeline = begin(start, facts, policy)
         seconds = [tuple(group) for _, group in groupby(timeline.events, key=attrgetter("created"))]
         unproved = [
@@ -261,14 +256,6 @@ def _fact(event: Json, number: int, policy: BillingPolicy) -> BillingEvent:
     links, body = policy.checkout_reference_links, msgspec.json.encode(event)
     fact = decode_event(body, arrived=0, make_up_id=lambda: "", reference_links=links)
     return msgspec.structs.replace(fact, arrival=number)
-
-
-def _possible_states(tenant: Tenant | None) -> list[BillingState]:
-    """Return the states that may be behind a record: past due hides the subscription's own status."""
-    state = _state_of(tenant)
-    if state.subscription_status != PAST_DUE:
-        return [state]
-    return [msgspec.structs.replace(state, provider_status=hidden) for hidden in (None, "active", "trialing")]
 
 
 def _state_of(tenant: Tenant | None) -> BillingState:
@@ -304,6 +291,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return self.expected == self.actual and not self.missing and not self.forged
 
     def rows(self) -> list[tuple[str, Value, Value]]:
+        """Return the name, the expected and the actual value of each field."""
         return [(_LABELS[name], _shown_as(name, fact), _shown_as(name, self.actual[name]))
                 for name, fact in self.expected.items()]  # fmt: skip
 
@@ -357,9 +345,7 @@ async def run_chaos(session: TriggerSession) -> int:
             session.console.print()
         senders = SENDERS if ChaosKind.REORDER in kinds else 1
         with progress("sending", len(requests)) as advance:
-            responses = await send(
-                requests, session.endpoint, senders=senders, policy=RetryPolicy(), advance=advance
-            )  # fmt: skip
+            responses = await send(requests, session.endpoint, senders=senders, policy=RetryPolicy(), advance=advance)
         after = await session.reader.tenant_view(tenant_id)
         verdict = None
         if after.tenant is not None:
@@ -369,7 +355,10 @@ async def run_chaos(session: TriggerSession) -> int:
             run = {"tenantId": tenant_id, "seed": seed, "kinds": kinds, "events": len(events)}
             session.write_json({**run, "requests": len(requests), **_document(responses, verdict)})
         else:
-            _show(session, tenant_id, len(events), len(requests), responses, verdict)
+            session.write(f"{counted(len(requests), 'request')}:")
+            _show(session, len(events), responses, verdict)
+            if verdict is not None:
+                session.write(f"The whole ledger: {own_command()} tenants explain {tenant_id}", style="dim")
     return 0 if not responses.wrong and (verdict is None or verdict.converged) else FAILED
 
 
@@ -381,9 +370,8 @@ async def _history(session: TriggerSession, tenant_id: str, view: TenantView, se
         stage = stage_for(session, story, tenant_id, view)
         async for _ in play(story, stage):
             pass
-        return [
-            render_event(event, API_VERSIONS[options.shape]) for event in stage.simulator.events(*HANDLED_TYPES)
-        ]  # fmt: skip
+        version = API_VERSIONS[options.shape]
+        return [render_event(event, version) for event in stage.simulator.events(*HANDLED_TYPES)]
     number, subject = options.times or _EVENTS, session.subject(tenant_id, view)
     start = first_second(view, current_second() - number)
     if options.what is None:
@@ -400,9 +388,7 @@ def _document(responses: ResponseCounts, verdict: Verdict | None) -> Json:
     """Return the JSON document's results; those of an unreadable tenant or ledger are null."""
     rows = verdict.rows() if verdict else []
     return {
-        "answers": [
-            {"part": kind, "status": status, "number": number} for kind, status, number in responses.in_order()
-        ],
+        "answers": [dict(zip(("part", "status", "number"), row, strict=True)) for row in responses.in_order()],
         "wrong": responses.wrong,
         "fields": [{"field": label, "expected": wanted, "actual": actual} for label, wanted, actual in rows],
         "undecided": verdict and verdict.ambiguous,
@@ -414,18 +400,10 @@ def _document(responses: ResponseCounts, verdict: Verdict | None) -> Json:
     }
 
 
-def _show(
-    session: TriggerSession,
-    tenant_id: str,
-    events: int,
-    requests: int,
-    responses: ResponseCounts,
-    verdict: Verdict | None,
-) -> None:
-    session.write(f"{counted(requests, 'request')}:")
+def _show(session: TriggerSession, events: int, responses: ResponseCounts, verdict: Verdict | None) -> None:
     for kind, status, number in responses.in_order():
         style = "green" if httpx2.codes.is_success(status) is kind.is_genuine else "bold red"
-        session.write(Text.assemble(f"{_KIND_LABELS[kind]:27}{number:8,}  ", (str(status), style)), 2)
+        session.write(Text.assemble(f"{_KIND_LABELS.get(kind, kind):27}{number:8,}  ", (str(status), style)), 2)
     for example in responses.examples:
         session.write(printable(example), 2, style="red")
     if verdict is None:
@@ -450,7 +428,6 @@ def _show(
         session.write(f"Converged: {result}", style="bold green")
     else:
         session.write(_complaint(responses, verdict), style="bold red")
-    session.write(f"The whole ledger: {own_command()} tenants explain {tenant_id}", style="dim")
 
 
 def _show_state(session: TriggerSession, verdict: Verdict) -> None:

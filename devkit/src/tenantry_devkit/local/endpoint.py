@@ -34,11 +34,9 @@ def webhook_address(text: str) -> str:
 
     Raises `ValueError`, whose message completes "the address ...".
     """
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError("must be an http address, host:port, or a port")
-    if text.isdigit():
-        text = f"127.0.0.1:{text}"
-    parts = urlsplit(text if "://" in text else f"http://{text}")
+    full = text if "://" in text else f"http://{'127.0.0.1:' if text.isdigit() else ''}{text}"
+    is_clean = text.isascii() and text.isprintable() and " " not in text
+    parts = urlsplit(full if is_clean else "")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError("must be an http address, host:port, or a port")
     if parts.username is not None or parts.password is not None:
@@ -51,8 +49,7 @@ def is_on_this_machine(address: str) -> bool:
 
 
 def origin_of(address: str) -> str:
-    parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc}"
+    return urlunsplit(urlsplit(address)._replace(path="", query="", fragment=""))
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -144,10 +141,7 @@ def secret_path(values: Mapping[str, str]) -> Path:
 
 
 def load_or_create_secret(path: Path) -> Secret:
-    """Return the secret in a file, which is created if it is missing, readable only by its owner.
-
-    Raises `OSError`, and `ValueError` if the file holds something else.
-    """
+    """Return the secret in a file, created if missing, readable only by its owner; raises `OSError`, `ValueError`."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         create_private(path, f"whsec_{secrets.token_hex(24)}\n".encode())

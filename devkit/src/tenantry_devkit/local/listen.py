@@ -41,12 +41,7 @@ from tenantry_devkit.local.relay import (
 )
 from tenantry_devkit.local.session import BAD_SIGNATURE, WEBHOOK_SECRET, write
 
-_STYLES: Final = {
-    RelayOutcome.DELIVERED: "green",
-    RelayOutcome.REFUSED: "bold red",
-    RelayOutcome.RETRYING: "yellow",
-    RelayOutcome.GIVEN_UP: "bold red",
-}
+_STYLES: Final = {RelayOutcome.DELIVERED: "green", RelayOutcome.RETRYING: "yellow"}
 _WIDE: Final = 110
 """Columns from which an event's id fits beside its type."""
 _TYPE_WIDTH: Final = 31
@@ -149,9 +144,8 @@ def _parse_since(text: str | None) -> int | None:
     if moment > now:
         raise click.BadParameter("is in the future", param_hint="--since")
     if moment < (oldest := now - _LISTED_DAYS):
-        click.echo(
-            f"The provider lists events for {_LISTED_DAYS.days} days, none from before {shown(oldest)}.", err=True
-        )
+        message = f"The provider lists events for {_LISTED_DAYS.days} days, none from before {shown(oldest)}."
+        click.echo(message, err=True)
     return max(0, int(moment.timestamp()))
 
 
@@ -190,12 +184,10 @@ class _Child:
         )
         return cls(process)
 
-    @property
-    def is_running(self) -> bool:
-        return self._process.returncode is None
-
     def send(self, number: int) -> None:
-        """Forward a signal to the group; the fourth one kills it."""
+        """Forward a signal to the group, if the program still runs; the fourth one kills it."""
+        if self._process.returncode is not None:
+            return
         self._signals += 1
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number if self._signals <= _MAX_SIGNALS else signal.SIGKILL)
@@ -262,16 +254,12 @@ class _Session:
         ended = asyncio.create_task(child.wait())
         ended.add_done_callback(lambda _: self._stop.set())
         try:
-            await self._until_stopped(self._relay_once_ready(relay))
+            if await self._until_stopped(wait_for_listener(self._address)):
+                await self._until_stopped(relay.run())
         finally:
-            if child.is_running:
-                child.send(signal.SIGTERM)
+            child.send(signal.SIGTERM)
             code = await ended
         return code
-
-    async def _relay_once_ready(self, relay: Relay) -> None:
-        await wait_for_listener(self._address)
-        await relay.run()
 
     async def _until_stopped(self, action: Coroutine[Any, Any, None]) -> bool:
         """Run an action until a signal or the child's end; return whether it has completed."""
@@ -329,9 +317,8 @@ def write_attempt(console: Console, attempt: RelayAttempt) -> None:
     event, response = attempt.event, attempt.response
     status = "---" if response.status is None else str(response.status)
     taken = "" if response.milliseconds is None else f"{response.milliseconds:,} ms"
-    head = Text.assemble(
-        (f"{attempt.at.astimezone():%H:%M:%S}", "dim"), "  ", (status, _STYLES[attempt.outcome]), f"{taken:>10}  "
-    )  # fmt: skip
+    time, style = f"{attempt.at.astimezone():%H:%M:%S}", _STYLES.get(attempt.outcome, "bold red")
+    head = Text.assemble((time, "dim"), "  ", (status, style), f"{taken:>10}  ")
     indent, event_type = head.cell_len, printable(event.type)
     about = Text("  ".join(printable(part) for part in (event.id, event.tenant, event.customer) if part), "dim")
     more = [_problem(attempt)] if attempt.outcome is not RelayOutcome.DELIVERED else []
@@ -349,13 +336,10 @@ def write_attempt(console: Console, attempt: RelayAttempt) -> None:
 
 def _problem(attempt: RelayAttempt) -> Text:
     answer = printable(" ".join(attempt.response.text.split()))[:_LONGEST_ANSWER] or "(no text)"
-    match attempt.outcome:
-        case RelayOutcome.RETRYING:
-            return Text(f"{answer}; trying again", _STYLES[attempt.outcome])
-        case RelayOutcome.GIVEN_UP:
-            return Text(f"{answer}; given up after {counted(attempt.number, 'try').replace('trys', 'tries')}", "red")
-        case _:
-            return Text(answer, "red")
+    if attempt.outcome is RelayOutcome.RETRYING:
+        return Text(f"{answer}; trying again", "yellow")
+    tries = counted(attempt.number, "try").replace("trys", "tries")
+    return Text(f"{answer}; given up after {tries}" if attempt.outcome is RelayOutcome.GIVEN_UP else answer, "red")
 
 
 def json_line(attempt: RelayAttempt) -> str:

@@ -25,6 +25,7 @@ ALL_TYPES: Final = "*"
 OVERLAP: Final = 60
 """Seconds to read again each time: an event may appear in the list a little later than newer ones."""
 _QUEUE_LENGTH: Final = 1000
+_POLL_SECONDS: Final = 0.05
 _RETRIED: Final = frozenset({408, 425, 429, *range(500, 600)})
 
 
@@ -53,17 +54,13 @@ def read_event(body: bytes) -> ListedEvent | None:
     except NOT_JSON:
         return None
     thing = _at(event.data, "object")
-    places = (
-        _at(thing, "metadata"),
-        _at(thing, "parent", "subscription_details", "metadata"),
-        _at(thing, "subscription_details", "metadata"),
-    )
-    tenant = next((place[ORG_ID] for place in places if isinstance(place.get(ORG_ID), str)), None)
+    parents = (thing, _at(thing, "parent", "subscription_details"), _at(thing, "subscription_details"))
+    tenants = (_at(parent, "metadata").get(ORG_ID) for parent in parents)
+    tenant = next((text for text in tenants if isinstance(text, str)), None)
     customer = thing if thing.get("object") == "customer" else thing.get("customer")
     customer = customer.get("id") if isinstance(customer, dict) else customer
-    return ListedEvent(
-        event.id, event.type, event.created, tenant, customer if isinstance(customer, str) else None, body
-    )  # fmt: skip
+    known = customer if isinstance(customer, str) else None
+    return ListedEvent(event.id, event.type, event.created, tenant, known, body)
 
 
 def _at(value: object, *path: str) -> Mapping[str, Any]:
@@ -173,9 +170,6 @@ class RelayCounts(msgspec.Struct):
     def pending(self) -> int:
         return self.received - self.delivered - self.refused - self.given_up
 
-    def count(self, outcome: RelayOutcome) -> None:
-        setattr(self, outcome, getattr(self, outcome) + 1)
-
 
 class RetryPolicy(NamedTuple):
     """How often to read the list, and the delays after failures, in seconds; ``retries`` is per event."""
@@ -255,14 +249,19 @@ class Relay:
 
     async def _deliver_all(self) -> None:
         while True:
-            self.counts.count(await self._deliver(await self._queue.get()))
+            outcome = await self._deliver(await self._queue.get())
+            setattr(self.counts, outcome, getattr(self.counts, outcome) + 1)
 
     async def _deliver(self, event: ListedEvent) -> RelayOutcome:
         number = 0
         while True:
             response = await self._send(event)
             number += 1
-            outcome = self._outcome(response, number)
+            outcome = RelayOutcome.RETRYING if number <= self._policy.retries else RelayOutcome.GIVEN_UP
+            if response.is_good:
+                outcome = RelayOutcome.DELIVERED
+            elif response.status is not None and response.status not in _RETRIED:
+                outcome = RelayOutcome.REFUSED
             self._observer.attempted(RelayAttempt(system_clock(), event, outcome, number, response))
             if outcome is not RelayOutcome.RETRYING:
                 return outcome
@@ -291,24 +290,15 @@ class Relay:
                 self._observer.notice(f"{host}:{port} accepts connections again.")
             return response
 
-    def _outcome(self, response: EndpointResponse, number: int) -> RelayOutcome:
-        if response.is_good:
-            return RelayOutcome.DELIVERED
-        if response.status is not None and response.status not in _RETRIED:
-            return RelayOutcome.REFUSED
-        return RelayOutcome.RETRYING if number <= self._policy.retries else RelayOutcome.GIVEN_UP
 
-
-async def wait_for_listener(address: str, interval: float = 0.05) -> None:
+async def wait_for_listener(address: str) -> None:
     """Return once a server accepts connections at this address."""
     while True:
         with contextlib.suppress(OSError):
             _, writer = await asyncio.open_connection(*host_and_port(address))
             writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
             return
-        await asyncio.sleep(interval)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _is_tls_error(error: BaseException | None) -> bool:

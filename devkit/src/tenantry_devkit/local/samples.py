@@ -50,16 +50,14 @@ def override(event: Json, texts: Sequence[str]) -> None:
             root = event["data"]["object"]
         else:
             raise OverrideError(f"{text!r}: the event has no object any more")
-        _set(root, names, _value(value, text), text)
-
-
-def _value(value: str, text: str) -> object:
-    try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, RecursionError):
-        return value
-    except UnicodeEncodeError:
-        raise OverrideError(f"{text!r}: is not UTF-8") from None
+        decoded: object = value
+        try:
+            decoded = msgspec.json.decode(value)
+        except UnicodeEncodeError:
+            raise OverrideError(f"{text!r}: is not UTF-8") from None
+        except (msgspec.DecodeError, RecursionError):
+            pass  # a string without quotes
+        _set(root, names, decoded, text)
 
 
 def _set(target: object, names: Sequence[str], value: object, text: str) -> None:
@@ -168,15 +166,13 @@ async def sample_event(
 
 def _with_fresh_id(thing: BillingObject) -> BillingObject:
     """Give an invoice or session a new id: a second payment is not one of the same invoice."""
-    match thing:
-        case Invoice():
-            fresh = _fresh("in")
-            url = thing.hosted_invoice_url and thing.hosted_invoice_url.replace(thing.id, fresh)
-            return replace(thing, id=fresh, hosted_invoice_url=url)
-        case CheckoutSession():
-            return replace(thing, id=_fresh("cs_test"))
-        case _:
-            return thing
+    if isinstance(thing, CheckoutSession):
+        return replace(thing, id=_fresh("cs_test"))
+    if not isinstance(thing, Invoice):
+        return thing
+    fresh = _fresh("in")
+    url = thing.hosted_invoice_url and thing.hosted_invoice_url.replace(thing.id, fresh)
+    return replace(thing, id=fresh, hosted_invoice_url=url)
 
 
 def _fresh(prefix: str) -> str:

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import httpx2
 import msgspec
@@ -30,9 +30,6 @@ class InboxMessage(msgspec.Struct, frozen=True):
     to: str
     subject: str
     date: datetime
-
-
-class _ListedMessage(InboxMessage, frozen=True):
     text: str
 
 
@@ -57,18 +54,16 @@ class InboxPoller:
                 while len(found) < count:
                     new = [message for message in await self._messages() if message.id not in self._known]
                     self._known |= {message.id for message in new}
-                    matching = sorted((each for each in new if quoted in each.text), key=lambda message: message.id)
-                    found += [InboxMessage(each.id, each.to, each.subject, each.date) for each in matching]
+                    found += sorted((each for each in new if quoted in each.text), key=lambda message: message.id)
                     if len(found) < count:
                         await asyncio.sleep(_POLL_SECONDS)
         return found
 
-    async def _messages(self) -> list[_ListedMessage]:
-        try:
+    async def _messages(self) -> list[InboxMessage]:
+        with contextlib.suppress(httpx2.HTTPError, *NOT_JSON):
             response = await self._client.get(self._url)
-            return msgspec.json.decode(response.content, type=list[_ListedMessage])
-        except (httpx2.HTTPError, *NOT_JSON):
-            return []
+            return msgspec.json.decode(response.content, type=list[InboxMessage])
+        return []
 
 
 class ServiceUnreachableError(Exception):
@@ -158,11 +153,10 @@ class ServiceReader:
 
     async def entry(self, tenant_id: str, event_id: str) -> TenantLedgerEntry | None:
         """Return the ledger entry of an event; None if there is none, or the credentials cannot read it."""
-        key = await self._key_for(tenant_id)
-        if key is None:
-            return next((entry for entry in await self.ledger(tenant_id) or [] if entry.id == event_id), None)
-        response = await self._request("GET", f"{EVENTS_PATH}/{event_id}", key)
-        return self._decoded(response, TenantLedgerEntry) if response.is_success else None
+        if key := await self._key_for(tenant_id):
+            response = await self._request("GET", f"{EVENTS_PATH}/{event_id}", key)
+            return self._decoded(response, TenantLedgerEntry) if response.is_success else None
+        return next((entry for entry in await self.ledger(tenant_id) or [] if entry.id == event_id), None)
 
     async def ledger(self, tenant_id: str) -> Sequence[TenantLedgerEntry] | None:
         """Return a tenant's whole ledger, unordered; None if the credentials cannot read it."""
@@ -171,20 +165,18 @@ class ServiceReader:
             export = await self._export(tenant_id) if self._credentials.operator else None
             return export.billing_events if export else None
         entries: list[TenantLedgerEntry] = []
-        cursor: dict[str, Any] = {}
-        while True:
+        page = _Page([], "")
+        while page.next_cursor is not None:
+            cursor = {"cursor": page.next_cursor} if page.next_cursor else {}
             response = await self._request("GET", EVENTS_PATH, key, limit=_PER_PAGE, **cursor)
             if response.status_code == HTTPStatus.FORBIDDEN:
                 return None
             page = self._decoded(response, _Page)
             entries += page.data
-            if page.next_cursor is None:
-                return entries
-            cursor = {"cursor": page.next_cursor}
+        return entries
 
     async def create_tenant(self, tenant_id: str, name: str, owner_email: str, customer: str | None = None) -> None:
-        link = {} if customer is None else {"stripeCustomerId": customer}
-        body = {"name": name, "ownerEmail": owner_email, **link}
+        body = {"name": name, "ownerEmail": owner_email, **({"stripeCustomerId": customer} if customer else {})}
         response = await self._request("PUT", f"{TENANTS_PATH}/{tenant_id}", self._credentials.operator, body)
         self._decoded(response, Tenant)
 

@@ -131,18 +131,16 @@ def changes(before: Tenant | None, after: Tenant | None) -> list[FieldChange]:
     if before is None or after is None:
         return []
     names = zip(Tenant.__struct_fields__, Tenant.__struct_encode_fields__, strict=True)
-    found = [FieldChange(label, getattr(before, name), getattr(after, name)) for name, label in names
-             if name not in _UNCHANGED_BY_EVENTS]  # fmt: skip
+    found = (FieldChange(label, getattr(before, name), getattr(after, name)) for name, label in names
+             if name not in _UNCHANGED_BY_EVENTS)  # fmt: skip
     return [change for change in found if change.before != change.after]
 
 
 def change_lines(changed: list[FieldChange]) -> Iterator[Text]:
-    width = max((len(change.field) for change in changed), default=0)
-    olds = [shown(change.before) for change in changed]  # type: ignore[arg-type]
-    middle = max(map(len, olds), default=0)
-    for change, old in zip(changed, olds, strict=True):
-        new = shown(change.after)  # type: ignore[arg-type]
-        yield Text.assemble(f"{change.field:{width}}  ", (f"{old:{middle}}", "dim"), " -> ", (new, "bold cyan"))
+    rows = [(change.field, shown(change.before), shown(change.after)) for change in changed]  # type: ignore[arg-type]
+    width, middle = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+    for field, old, new in rows:
+        yield Text.assemble(f"{field:{width}}  ", (f"{old:{middle}}", "dim"), " -> ", (new, "bold cyan"))
 
 
 def rejection_lines(response: EndpointResponse, sign_as: str) -> Iterator[Text]:

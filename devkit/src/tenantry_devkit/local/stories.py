@@ -30,6 +30,7 @@ from tenantry_devkit.simulator import Delivery, Event, Simulator, State, Subscri
 
 SHORTEST_HISTORY: Final = 10
 _CHARGED: Final = frozenset({"active", "past_due"})
+_SUBSCRIBED: Final = "The customer subscribes in a checkout and pays."
 _INDENT: Final = 12
 _DAY: Final = 86_400
 
@@ -91,12 +92,13 @@ class _Customer:
 
     def _change_plan(self, subscription: Subscription) -> None:
         others = [price for price in self._prices if price != subscription.price]
-        if not others:
+        if others:
+            self._change_price(subscription, self._chance.choice(others), subscription.items[0].price.interval)
+        else:
             self._set_note(subscription)
-            return
-        price = self._chance.choice(others)
-        self._set_interval(price, subscription.items[0].price.interval)
-        self._simulator.change_plan(subscription, price)
+
+    def _set_note(self, subscription: Subscription) -> None:
+        self._simulator.set_metadata(subscription, {"note": str(self._chance.random())})
 
     def _toggle_cancellation(self, subscription: Subscription) -> None:
         if subscription.cancel_at_period_end:
@@ -104,15 +106,11 @@ class _Customer:
         else:
             self._simulator.cancel(subscription, at_period_end=True)
 
-    def _set_note(self, subscription: Subscription) -> None:
-        self._simulator.set_metadata(subscription, {"note": str(self._chance.random())})
-
     def _switch_interval(self, subscription: Subscription) -> None:
         """Switch between months and years, which charges the customer at once."""
         self._choose_card()
         price = subscription.items[0].price
-        self._set_interval(price.id, "year" if price.interval == "month" else "month")
-        self._simulator.change_plan(subscription, price.id)
+        self._change_price(subscription, price.id, "year" if price.interval == "month" else "month")
 
     def _end_trial(self, subscription: Subscription) -> None:
         self._choose_card()
@@ -126,8 +124,9 @@ class _Customer:
         works = self._chance.random() < 1 / 2
         (self._simulator.card_works if works else self._simulator.card_declines)(self._subject.customer)
 
-    def _set_interval(self, price_id: str, interval: str) -> None:
+    def _change_price(self, subscription: Subscription, price_id: str, interval: str) -> None:
         self._simulator.price(price_id, self._simulator.prices[price_id].unit_amount, interval=interval)
+        self._simulator.change_plan(subscription, price_id)
 
 
 class StoryStage(NamedTuple):
@@ -137,14 +136,12 @@ class StoryStage(NamedTuple):
     subject: EventSubject
     higher_price: str
 
-    async def subscribe(self, trial_days: int = 0) -> Subscription:
+    def subscribe(self, trial_days: int = 0) -> Subscription:
         subject = self.subject
         session = self.simulator.checkout(
             subject.price, metadata=subject.metadata, customer=subject.customer, trial_days=trial_days
         )
-        done = self.simulator.complete(session)
-        await self.simulator.deliver()
-        return self.simulator.subscriptions[done.subscription or ""]
+        return self.simulator.subscriptions[self.simulator.complete(session).subscription or ""]
 
     async def end_period(self, subscription: Subscription) -> None:
         """Advance the clock to the end of the subscription's current period."""
@@ -153,7 +150,7 @@ class StoryStage(NamedTuple):
 
 
 class Story(NamedTuple):
-    """``days`` is the longest duration. ``scenes`` acts, and then yields what has happened."""
+    """``days`` is the longest duration. ``scenes`` acts, and then yields what has happened; `play` sends the events."""
 
     summary: str
     days: int
@@ -176,18 +173,24 @@ class Scene(NamedTuple):
 async def play(story: Story, stage: StoryStage) -> AsyncIterator[Scene]:
     shown = 0
     async for text in story.scenes(stage):
+        await stage.simulator.deliver()
         deliveries = stage.simulator.deliveries()[shown:]
         shown += len(deliveries)
         events = {event.id: event for event in stage.simulator.events()}
         yield Scene(stage.simulator.now, text, [(events[delivery.event], delivery) for delivery in deliveries])
 
 
-async def _failed_renewal(stage: StoryStage) -> AsyncIterator[str]:
-    subscription = await stage.subscribe()
-    yield "The customer subscribes in a checkout and pays."
+async def _subscribe_and_decline(stage: StoryStage) -> AsyncIterator[str]:
+    subscription = stage.subscribe()
+    yield _SUBSCRIBED
     stage.simulator.card_declines(stage.subject.customer)
     await stage.end_period(subscription)
     yield "A month later the card is declined: the renewal fails."
+
+
+async def _failed_renewal(stage: StoryStage) -> AsyncIterator[str]:
+    async for text in _subscribe_and_decline(stage):
+        yield text
     await stage.simulator.advance(days=3)
     yield "Three days later the provider tries again, in vain."
     stage.simulator.card_works(stage.subject.customer)
@@ -196,11 +199,8 @@ async def _failed_renewal(stage: StoryStage) -> AsyncIterator[str]:
 
 
 async def _lost_customer(stage: StoryStage) -> AsyncIterator[str]:
-    subscription = await stage.subscribe()
-    yield "The customer subscribes in a checkout and pays."
-    stage.simulator.card_declines(stage.subject.customer)
-    await stage.end_period(subscription)
-    yield "A month later the card is declined: the renewal fails."
+    async for text in _subscribe_and_decline(stage):
+        yield text
     await stage.simulator.advance(days=8)
     yield "Two more tries fail, after three days and after five more."
     await stage.simulator.advance(days=7)
@@ -208,26 +208,23 @@ async def _lost_customer(stage: StoryStage) -> AsyncIterator[str]:
 
 
 async def _cancellation(stage: StoryStage) -> AsyncIterator[str]:
-    subscription = await stage.subscribe()
-    yield "The customer subscribes in a checkout and pays."
+    subscription = stage.subscribe()
+    yield _SUBSCRIBED
     await stage.simulator.advance(days=10)
     stage.simulator.cancel(subscription, at_period_end=True)
-    await stage.simulator.deliver()
     yield "Ten days later the customer cancels for the end of the period."
     await stage.simulator.advance(days=2)
     stage.simulator.resume(subscription)
-    await stage.simulator.deliver()
     yield "Two days later the customer resumes the subscription."
     await stage.simulator.advance(days=5)
     stage.simulator.cancel(subscription, at_period_end=True)
-    await stage.simulator.deliver()
     yield "Five days later the customer cancels again. The paid period remains usable."
     await stage.end_period(subscription)
     yield "The period ends, and with it the subscription."
 
 
 async def _trial(stage: StoryStage) -> AsyncIterator[str]:
-    subscription = await stage.subscribe(trial_days=14)
+    subscription = stage.subscribe(trial_days=14)
     yield "The customer begins a trial of fourteen days."
     await stage.end_period(subscription)
     yield "The trial ends, and the first payment succeeds."
@@ -236,17 +233,14 @@ async def _trial(stage: StoryStage) -> AsyncIterator[str]:
 
 
 async def _upgrade(stage: StoryStage) -> AsyncIterator[str]:
-    subscription = await stage.subscribe()
-    yield "The customer subscribes in a checkout and pays."
-    before = subscription.price
+    subscription = stage.subscribe()
+    yield _SUBSCRIBED
     await stage.simulator.advance(days=10)
     stage.simulator.change_plan(subscription, stage.higher_price)
-    await stage.simulator.deliver()
     yield "Ten days later the customer upgrades to the bigger plan."
     await stage.end_period(subscription)
     yield "The period ends, and the next one is paid."
-    stage.simulator.change_plan(subscription, before)
-    await stage.simulator.deliver()
+    stage.simulator.change_plan(subscription, subscription.price)
     yield "In the same second the customer goes back to the smaller plan."
 
 
@@ -295,7 +289,8 @@ async def run_story(session: TriggerSession) -> int:
             after = (await session.reader.tenant_view(tenant_id)).tenant
             changed, mails = changes(before, after), await _new_mails(session, scene, after)
             if options.as_json:
-                session.write_json(_scene_document(tenant_id, scene, changed, after, mails), indent=0)
+                document = {"tenantId": tenant_id, **_scene_document(scene, mails), "changed": changed}
+                session.write_json({**document, "tenant": after}, indent=0)
             else:
                 _show_scene(session, scene, changed, mails)
             before = after
@@ -321,22 +316,11 @@ def _fail_scene(session: TriggerSession, delivery: Delivery) -> NoReturn:
     fail(f"{url} answered {last.status} to {delivery.type}: the story stops here.{hint}", FAILED)
 
 
-def _scene_document(
-    tenant_id: str, scene: Scene, changed: list[FieldChange], tenant: Tenant | None, mails: list[InboxMessage]
-) -> Json:
-    events = [
-        {"id": event.id, "type": event.type, "status": delivery.attempts[-1].status}
-        for event, delivery in scene.events
-    ]  # fmt: skip
-    return {
-        "tenantId": tenant_id,
-        "at": scene.at,
-        "text": scene.text,
-        "events": events,
-        "changed": changed,
-        "tenant": tenant,
-        "mails": mails,
-    }
+def _scene_document(scene: Scene, mails: Sequence[InboxMessage]) -> Json:
+    events = [{"id": event.id, "type": event.type, "status": delivery.attempts[-1].status}
+              for event, delivery in scene.events]  # fmt: skip
+    listed = [{name: getattr(mail, name) for name in ("id", "to", "subject", "date")} for mail in mails]
+    return {"at": scene.at, "text": scene.text, "events": events, "mails": listed}
 
 
 def _show_scene(

@@ -1,5 +1,8 @@
 """A simulated Stripe-compatible payment provider, in memory, with a clock that tests move."""
 
+import warnings
+from typing import TYPE_CHECKING
+
 from tenantry_devkit.simulator.billing import FirstPayment, Rules
 from tenantry_devkit.simulator.delivery import Attempt, Delivery, DeliveryRule, State
 from tenantry_devkit.simulator.engine import PRICES, SECRET_KEY, AccountState
@@ -43,3 +46,12 @@ __all__ = [
     "WebhookEndpoint",
     "render_event",
 ]
+
+if not TYPE_CHECKING:  # otherwise type checkers accept any name
+
+    def __getattr__(name: str) -> type[DeliveryRule]:
+        """Return the class of a former name, with a deprecation warning (PEP 562)."""
+        if name != "Misbehaviour":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warnings.warn("Misbehaviour is now DeliveryRule", DeprecationWarning, stacklevel=2)
+        return DeliveryRule

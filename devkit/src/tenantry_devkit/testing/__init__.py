@@ -4,15 +4,11 @@ Load it with ``pytest_plugins = ["tenantry_devkit.testing"]``. It imports everyt
 """
 
 import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantry_devkit.testing.plugin import (
-    pytest_assertrepr_compare,
-    pytest_runtest_makereport,
-    tenantry,
-    tenantry_service,
-    tenantry_settings,
-)
+import pytest
 
 if TYPE_CHECKING:
     from tenantry_devkit.testing.errors import Credential, MailError, RefusedError, StartError, Variables
@@ -58,3 +54,66 @@ if not TYPE_CHECKING:  # otherwise type checkers accept any name
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+_begun: "Final[pytest.StashKey[tuple[RunningService, int]]]" = pytest.StashKey()
+"""A test's service, and the length of its log at the start."""
+
+
+@pytest.fixture(scope="session")
+def tenantry_settings() -> Mapping[str, object]:
+    """The service's settings, by variable name; override it in the suite's conftest.py."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def tenantry_service(tenantry_settings: Mapping[str, object]) -> "Iterator[RunningService]":
+    """The service, for the session."""
+    from tenantry_devkit.testing.errors import StartError  # noqa: PLC0415  # slow to import
+    from tenantry_devkit.testing.service import running_service  # noqa: PLC0415
+
+    __tracebackhide__ = True  # the settings may hold secrets
+    with ExitStack() as stack:
+        try:
+            service = stack.enter_context(running_service(tenantry_settings))
+        except StartError as error:
+            pytest.fail(str(error), pytrace=False)
+        yield service
+
+
+@pytest.fixture
+def tenantry(
+    tenantry_service: "RunningService", tenantry_settings: Mapping[str, object], request: pytest.FixtureRequest
+) -> "Iterator[Tenantry]":
+    """The service as this test uses it: tenants, keys, tokens, events, mails, and its own payment provider."""
+    from tenantry_devkit.testing.fixture import Tenantry  # noqa: PLC0415  # as above
+    from tenantry_devkit.testing.service import as_variables  # noqa: PLC0415
+
+    __tracebackhide__ = True  # as above
+    if tenantry_service.given != as_variables(tenantry_settings):
+        pytest.fail(
+            "The service runs with other tenantry_settings than this test's. A session has one service: "
+            "override tenantry_settings for all of it, in its topmost conftest.py.",
+            pytrace=False,
+        )
+    request.node.stash[_begun] = tenantry_service, tenantry_service.log_length
+    with Tenantry(tenantry_service) as tenantry:
+        yield tenantry
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Mask compared credentials."""
+    from tenantry_devkit.testing.errors import explain_comparison  # noqa: PLC0415  # as above
+
+    return explain_comparison(op, left, right)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Add the service's log to the report of a failed test."""
+    if call.excinfo is None or _begun not in item.stash:
+        return
+    service, since = item.stash[_begun]
+    if logged := service.log(since):
+        item.add_report_section(call.when, "tenantry", logged)
