@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
-from tenantry.domain.billing.fold import Fold
 from tenantry.domain.billing.state import BillingPolicy, BillingState
-from tenantry.domain.billing.timeline import begin
+from tenantry.domain.billing.timeline import Fold, begin
 from tests.support.facts import ANY, NEWEST
 from tests.support.ledger import CUSTOMER, TENANT, Ledger, refolded
 

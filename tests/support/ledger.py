@@ -16,10 +16,9 @@ from tenantry.domain.billing.batch_application import (
     wants_link,
 )
 from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.fold import Fold, Folded
 from tenantry.domain.billing.ledger import BatchContext, BillingAccount, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, full_state_types
-from tenantry.domain.billing.timeline import ReplayDepth
+from tenantry.domain.billing.timeline import Fold, Folded, ReplayDepth
 from tests.support.facts import account
 
 TENANT: Final = "acme"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tenantry.domain.billing.fold import Fold, Folded
 from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.timeline import Fold, Folded
 from tests.support.facts import ANY, account, deleted, failed, updated
 from tests.support.ledger import refolded
 

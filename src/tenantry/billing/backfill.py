@@ -116,9 +116,8 @@ class Backfill:
         async with aclosing(self._newest_first(max(second, 0), until)) as batches:
             async for events in batches:
                 missed = await self._ingest_missed(events, only, dry_run=dry_run)
-                yield BackfillPart(
-                    len(events), missed, min((event for event, _ in events), key=lambda each: each.created)
-                )
+                oldest = min((event for event, _ in events), key=lambda each: each.created)
+                yield BackfillPart(len(events), missed, oldest)
 
     async def _newest_first(self, since: int, until: int | None) -> AsyncGenerator[list[ListedEvent], None]:
         """Yield the listed events in batches of whole seconds."""

@@ -172,12 +172,8 @@ def provider_key(claim: Claim | None) -> str | None:
 
 
 def _check_urls(**urls: str | None) -> None:
-    faults = [
-        (location, f"must be an http or https address of at most {LONGEST_URL} ASCII characters")
-        for location, url in urls.items()
-        if url is not None and not _is_web_address(url)
-    ]
-    if faults:
+    message = f"must be an http or https address of at most {LONGEST_URL} ASCII characters"
+    if faults := [(name, message) for name, url in urls.items() if url is not None and not _is_web_address(url)]:
         raise ValidationError(*faults)
 
 

@@ -15,8 +15,6 @@ from tenantry.domain.errors import DatabaseUnavailableError, OverloadedError
 
 INTERVAL: Final = 1.0
 """Seconds between polls of the watched ledgers."""
-MOST: Final = 200
-MOST_OF_TENANT: Final = 50
 MOST_OF_ONE: Final = 10
 
 logger = logging.getLogger(__name__)
@@ -63,12 +61,7 @@ class EventFeed:
     """
 
     def __init__(
-        self,
-        database: Database,
-        *,
-        most: int = MOST,
-        most_of_tenant: int = MOST_OF_TENANT,
-        most_of_one: int = MOST_OF_ONE,
+        self, database: Database, *, most: int = 200, most_of_tenant: int = 50, most_of_one: int = MOST_OF_ONE
     ) -> None:
         self._database = database
         self._most = most

@@ -14,10 +14,9 @@ from tenantry.billing.replay import FieldComparison, compare
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import find_tenant
-from tenantry.domain.billing.fold import Fold, Folded
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.billing.timeline import ReplayDepth
+from tenantry.domain.billing.timeline import Fold, Folded, ReplayDepth
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.tenants import Tenant, is_tenant_id
 

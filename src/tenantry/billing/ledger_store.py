@@ -119,11 +119,9 @@ async def read_context(
 ) -> BatchContext:
     """Lock the tenants that a batch touches and read its context, in one round trip."""
     links, accounts, seen, [(first_arrival,)] = await connection.run_batch(
-        TENANTS_OF_CUSTOMERS(list(customers)),
-        LOCK_ACCOUNTS(list(tenants), list(customers)),
-        SEEN_EVENTS(list(events)),
-        NEXT_ARRIVAL(),
-    )
+        TENANTS_OF_CUSTOMERS(list(customers)), LOCK_ACCOUNTS(list(tenants), list(customers)),
+        SEEN_EVENTS(list(events)), NEXT_ARRIVAL(),
+    )  # fmt: skip
     return BatchContext(
         accounts={row[0]: to_account(row) for row in accounts},
         tenant_of_customer=dict(links),
@@ -135,20 +133,15 @@ async def read_context(
 
 def to_account(row: Sequence[Any], read_state: Callable[[str], BillingState] = _state_decoder.decode) -> BillingAccount:
     """Return the account of a row of `ACCOUNT_COLUMNS`; ``read_state`` decodes its checkpoint."""
+    tenant_id, owner_id, deleted, customer_id, base_plan = row[:5]
     state = BillingState(*row[5:12])
     if row[14] is not None:
         state = msgspec.structs.replace(state, others=_others_decoder.decode(row[14]))
     return BillingAccount(
-        tenant_id=row[0],
-        owner_id=row[1],
-        deleted=row[2],
-        customer_id=row[3],
-        base_plan=row[4],
-        state=state,
-        tip_created=row[12],
-        tip_state=None if row[13] is None else read_state(row[13]),
+        tenant_id, owner_id, deleted, customer_id, base_plan, state, row[12],
+        None if row[13] is None else read_state(row[13]),
         is_whole=row[13] is None or row[13].startswith(_EDITION),
-    )
+    )  # fmt: skip
 
 
 async def lock_names(
@@ -182,17 +175,14 @@ async def read_events(
     connection: Connection, needs: Mapping[str, ReplayNeed], full_state_types: Collection[str]
 ) -> dict[str, list[BillingEvent]]:
     """Return the folded events that timelines need, by tenant."""
-    cursor = await connection.execute(
-        READ_EVENTS,
-        {
-            "tenants": list(needs),
-            "seconds": [second for _, second in needs.values()],
-            "late": [depth is ReplayDepth.BEGINNING for depth, _ in needs.values()],
-            "full_state_types": list(full_state_types),
-        },
-    )
+    values = {
+        "tenants": list(needs),
+        "seconds": [second for _, second in needs.values()],
+        "late": [depth is ReplayDepth.BEGINNING for depth, _ in needs.values()],
+        "full_state_types": list(full_state_types),
+    }
     events: dict[str, list[BillingEvent]] = {tenant: [] for tenant in needs}
-    for tenant_id, *facts in await cursor.fetchall():
+    for tenant_id, *facts in await connection.fetch(READ_EVENTS, values):
         events[tenant_id].append(to_event(facts))
     return events
 

@@ -210,23 +210,16 @@ class Reconciler:
             for refusal in refusals:
                 if isinstance(refusal, ProviderRefusedError) and refusal.of_key:
                     raise refusal  # the check below may not need the missing permission
-            await self._check_provider()
+            # a request that is not about a tenant raises the provider's error, if any
+            async with aclosing(self._provider.events_since(int(self._clock().timestamp()), HANDLED_TYPES)) as events:
+                await anext(events, None)
         comparisons = []
         for tenant, result in zip(group, results, strict=True):
-            if result in refusals:
-                comparisons.append(Comparison(tenant.id, trouble=str(result)))
-            elif isinstance(result, BaseException):
+            if isinstance(result, BaseException) and result not in refusals:
                 raise result
-            else:
-                comparisons.append(result)
+            trouble = Comparison(tenant.id, trouble=str(result))
+            comparisons.append(result if isinstance(result, Comparison) else trouble)
         return comparisons
-
-    async def _check_provider(self) -> None:
-        """Send the provider a request that is not about a tenant; raise its error, if any."""
-        now = int(self._clock().timestamp())
-        async with aclosing(self._provider.events_since(now, HANDLED_TYPES)) as events:
-            async for _ in events:
-                return
 
     async def _fetch_and_fold(self, tenant: LinkedTenant, purpose: _Purpose) -> Comparison:
         """Fetch the subscriptions of all customers of a tenant and fold them.

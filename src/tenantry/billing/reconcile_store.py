@@ -77,11 +77,7 @@ class LinkedTenant(msgspec.Struct, frozen=True):
 
 
 class LedgerPosition(msgspec.Struct, frozen=True):
-    """The state of the ledger at a moment.
-
-    ``arrival`` is greater than the numbers of all events that had arrived, ``newest`` the second of the tenant's newest
-    event.
-    """
+    """A number greater than those of all events that had arrived, and the second of the tenant's newest event."""
 
     arrival: int
     newest: int | None
@@ -91,12 +87,8 @@ async def linked_tenants(
     connection: Connection, after: str, only: Sequence[str] | None, most: int
 ) -> list[LinkedTenant]:
     """Return a page of the living tenants with a customer, by id, ``after`` one; of ``only`` these, if given."""
-    return [
-        _linked(row)
-        for row in await connection.fetch(
-            LINKED, {"after": after, "only": None if only is None else list(only), "most": most}
-        )
-    ]
+    values = {"after": after, "only": None if only is None else list(only), "most": most}
+    return [_linked(row) for row in await connection.fetch(LINKED, values)]
 
 
 async def linked_tenant(connection: Connection, tenant_id: str) -> LinkedTenant | None:

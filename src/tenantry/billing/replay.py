@@ -19,10 +19,9 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.domain.billing.batch_application import rejection
 from tenantry.domain.billing.events import Fact
-from tenantry.domain.billing.fold import Fold, Folded
 from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, full_state_types, record_of
-from tenantry.domain.billing.timeline import ReplayDepth
+from tenantry.domain.billing.timeline import Fold, Folded, ReplayDepth
 from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
@@ -173,7 +172,7 @@ class ReplayService:
             since = await store.beginning_after(connection, tenant_id, before, full_state_types(self._policy))
             if since is None:
                 return RecentReplay(None)
-        folded = await self._fold(connection, account, -1 if since is None else since)
+        [folded] = await self._fold(connection, accounts, -1 if since is None else since)
         if since is not None and folded.tip_created == since:
             return RecentReplay(None)  # the checkpoint, which is compared too, depends on older events
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
@@ -261,20 +260,17 @@ class ReplayService:
                 tenants = await store.tenants_with_news(connection, tenants, since)
             accounts = await store.read_accounts(connection, tenants)
             parked = await store.parked_for(connection, tenants)
-            folds = {
-                account.tenant_id: Fold(account.checkpoint(ReplayDepth.BEGINNING), self._policy) for account in accounts
-            }
-            async with store.folded_events(connection, list(folds)) as events:
-                async for tenant_id, event in events:
-                    folds[tenant_id].add(event)
-            return [_compared(account, folds[account.tenant_id].end()[0], parked) for account in accounts]
+            folds = await self._fold(connection, accounts)
+            return [_compared(account, folded, parked) for account, folded in zip(accounts, folds, strict=True)]
 
-    async def _fold(self, connection: Connection, account: BillingAccount, since: int = -1) -> Folded:
-        fold = Fold(account.checkpoint(ReplayDepth.BEGINNING), self._policy)
-        async with store.folded_events(connection, [account.tenant_id], since) as events:
-            async for _, event in events:
-                fold.add(event)
-        return fold.end()[0]
+    async def _fold(self, connection: Connection, accounts: Sequence[BillingAccount], since: int = -1) -> list[Folded]:
+        folds = {
+            account.tenant_id: Fold(account.checkpoint(ReplayDepth.BEGINNING), self._policy) for account in accounts
+        }
+        async with store.folded_events(connection, list(folds), since) as events:
+            async for tenant_id, event in events:
+                folds[tenant_id].add(event)
+        return [fold.end()[0] for fold in folds.values()]
 
     async def _repair(self, found: TenantReplay) -> TenantReplay:
         """Lock the tenant, fold again, and write the differences."""
@@ -286,7 +282,7 @@ class ReplayService:
             if not accounts:
                 return msgspec.structs.replace(found, fields=(), parked=0)
             [account] = accounts
-            folded = await self._fold(connection, account)
+            [folded] = await self._fold(connection, accounts)
             parked = await store.parked_for(connection, [tenant_id]) if found.parked else {}
             checked = _compared(account, folded, parked)
             if checked.differences:
@@ -341,11 +337,8 @@ def _outcome(result: Receipt | Exception) -> str:
 def _fields(account: BillingAccount) -> dict[str, Fact]:
     present = _facts(account.state)
     checkpoint = dict.fromkeys(present) if account.tip_state is None else _facts(account.tip_state)
-    return {
-        **present,
-        "tip_created": account.tip_created,
-        **{f"{_CHECKPOINT}{name}": value for name, value in checkpoint.items()},
-    }
+    at_checkpoint = {f"{_CHECKPOINT}{name}": value for name, value in checkpoint.items()}
+    return {**present, "tip_created": account.tip_created, **at_checkpoint}
 
 
 def _facts(state: BillingState) -> dict[str, Fact]:
@@ -362,12 +355,12 @@ def _summary(subscription: KnownSubscription) -> str:
 
 
 def _shown(name: str, value: Fact) -> Value:
+    is_time = name.removeprefix(_CHECKPOINT) in _TIMES
     # a damaged time may be out of range
-    is_time = name.removeprefix(_CHECKPOINT) in _TIMES and isinstance(value, int) and 0 <= value <= EPOCH_MAX
-    return from_epoch(value) if is_time and isinstance(value, int) else value
+    return from_epoch(value) if is_time and isinstance(value, int) and 0 <= value <= EPOCH_MAX else value
 
 
 @cache
 def _camel(name: str) -> str:
     first, *more = name.split("_")
-    return first + "".join(word.capitalize() for word in more)
+    return first + "".join(map(str.capitalize, more))

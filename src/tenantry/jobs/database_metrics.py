@@ -70,14 +70,11 @@ async def _mails(connection: Connection) -> list[DatabaseMetric]:
 
 
 async def _billing(connection: Connection) -> list[DatabaseMetric]:
+    parked = await count_parked(connection)
     drifted, ambiguous = await reconcile_store.count_drift_and_ambiguity(connection)
     stale = (await reconcile_store.read_findings(connection)).get(STALE_TENANTS, 0)
     return [
-        _gauge(
-            "tenantry_billing_events_parked",
-            "Events that wait for their tenant or customer.",
-            await count_parked(connection),
-        ),
+        _gauge("tenantry_billing_events_parked", "Events that wait for their tenant or customer.", parked),
         _gauge("tenantry_silent_tenants", "Tenants whose period ended without news, at the hourly check.", stale),
         _gauge("tenantry_tenants_drifted", "Tenants that had drifted from the provider, in the last 24 h.", drifted),
         _gauge("tenantry_ties_undecided", "Events in an ambiguous order, in the last 24 h.", ambiguous),
@@ -88,14 +85,10 @@ async def _jobs(connection: Connection, periodic: Sequence[str], tasks: Sequence
     counted = await runs_store.read_runs(connection)
     never = set(tasks) - {run.task for run in counted}
     runs = [*counted, *(runs_store.JobRuns(task, 0, 0, None) for task in sorted(never))]
+    counts = list((await runs_store.count_by_status(connection)).items())
     last = dict.fromkeys(periodic, 0.0) | {run.task: run.succeeded_at.timestamp() for run in runs if run.succeeded_at}
     return [
-        DatabaseMetric(
-            "tenantry_jobs",
-            "Jobs that have not succeeded yet.",
-            list((await runs_store.count_by_status(connection)).items()),
-            ("queue", "status"),
-        ),
+        DatabaseMetric("tenantry_jobs", "Jobs that have not succeeded yet.", counts, ("queue", "status")),
         DatabaseMetric(
             "tenantry_jobs_longest_due_seconds",
             "How long the longest waiting job has been due.",
@@ -105,8 +98,7 @@ async def _jobs(connection: Connection, periodic: Sequence[str], tasks: Sequence
         DatabaseMetric(
             "tenantry_job_runs",
             "Finished runs of jobs, by outcome.",
-            [((run.task, "succeeded"), run.succeeded) for run in runs]
-            + [((run.task, "failed"), run.failed) for run in runs],
+            [((run.task, outcome), getattr(run, outcome)) for outcome in ("succeeded", "failed") for run in runs],
             ("task", "outcome"),
             counts=True,
         ),

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -153,12 +153,8 @@ async def insert_notifications(
         {**{name: getattr(notification, name) for name in fields}, "event_id": event_id}
         for notification, event_id in notifications
     ]
-    return [
-        row[0]
-        for row in await connection.fetch(
-            INSERT_NOTIFICATIONS, {"rows": msgspec.json.encode(rows).decode(), "now": now}
-        )
-    ]
+    values = {"rows": msgspec.json.encode(rows).decode(), "now": now}
+    return [row[0] for row in await connection.fetch(INSERT_NOTIFICATIONS, values)]
 
 
 async def read_notification(connection: Connection, notification_id: UUID) -> PendingMail | None:
@@ -216,39 +212,31 @@ async def lock_name(connection: Connection, name: str) -> None:
 
 async def latest_notices(connection: Connection, tenant_id: str, since: datetime) -> list[datetime]:
     """Return when a tenant's latest security notices after ``since`` are due, newest first, at most an hour's limit."""
-    return [
-        row[0]
-        for row in await connection.fetch(
-            LATEST_NOTICES,
-            {"tenant": tenant_id, "since": since, "confirmation": OWNER_ADDRESS_CONFIRMATION, "most": NOTICES_PER_HOUR},
-        )
-    ]
+    values = {"tenant": tenant_id, "since": since, "confirmation": OWNER_ADDRESS_CONFIRMATION, "most": NOTICES_PER_HOUR}
+    return [row[0] for row in await connection.fetch(LATEST_NOTICES, values)]
 
 
 async def count_confirmations(
     connection: Connection, tenant_id: str, limit_key: str, *, hour: datetime, day: datetime
 ) -> tuple[int, int, int]:
     """Count confirmations since ``hour`` of a tenant, and to an address since ``hour`` and since ``day``."""
-    [(for_tenant, to_address, to_address_today)] = await connection.fetch(
-        COUNT_CONFIRMATIONS,
-        {"tenant": tenant_id, "key": limit_key, "hour": hour, "day": day, "confirmation": OWNER_ADDRESS_CONFIRMATION},
-    )
+    values = {"tenant": tenant_id, "key": limit_key, "hour": hour, "day": day}
+    values["confirmation"] = OWNER_ADDRESS_CONFIRMATION
+    [(for_tenant, to_address, to_address_today)] = await connection.fetch(COUNT_CONFIRMATIONS, values)
     return for_tenant, to_address, to_address_today
 
 
 async def insert_owner_mail(
     connection: Connection,
-    *,
-    mail_id: UUID,
     tenant_id: str,
     mail_type: str,
     recipient: str,
-    limit_key: str,
     data: msgspec.Struct | None,
     now: datetime,
     due_at: datetime | None = None,
-) -> None:
-    """Store a mail to be delivered; one with ``due_at`` is a digest, which collects notices until then."""
+) -> UUID:
+    """Store a mail and return its id; one with ``due_at`` is a digest, which collects notices until then."""
+    mail_id = uuid4()
     await connection.execute(
         INSERT_OWNER_MAIL,
         {
@@ -256,13 +244,14 @@ async def insert_owner_mail(
             "tenant": tenant_id,
             "type": mail_type,
             "recipient": recipient,
-            "key": limit_key,
+            "key": rules.limit_key(recipient),
             "data": "{}" if data is None else msgspec.json.encode(data).decode(),
             "status": "queued" if due_at is None else "collecting",
             "now": now,
             "due": due_at or now,
         },
     )
+    return mail_id
 
 
 async def add_to_digest(connection: Connection, tenant_id: str, recipient: str, notice: rules.SecurityNotice) -> bool:

@@ -4,14 +4,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.domain import owner_mails as rules
 from tenantry.notifications import mails_store as store
-
-_HOUR = timedelta(hours=1)
-_DAY = timedelta(days=1)
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +46,8 @@ async def notify(
         return
     await store.lock_name(connection, f"security notices of {tenant_id}")
     latest = await store.latest_notices(connection, tenant_id, now - rules.NOTICE_WINDOW)
-    mail_id, delay, due_at = uuid4(), None, None
-    is_leak = isinstance(notice, rules.KeyLeakedData)
-    mail_type = rules.KEY_LEAKED if is_leak else rules.OWNER_ADDRESS_CHANGED
+    delay, due_at = None, None
+    mail_type = rules.KEY_LEAKED if isinstance(notice, rules.KeyLeakedData) else rules.OWNER_ADDRESS_CHANGED
     data: rules.SecurityNotice | rules.DigestData = notice
     if len(latest) >= rules.NOTICES_PER_HOUR:
         if await store.add_to_digest(connection, tenant_id, recipient, notice):
@@ -63,17 +59,7 @@ async def notify(
             [notice] if isinstance(notice, rules.AddressChangedData) else [],
             0,
         )
-    await store.insert_owner_mail(
-        connection,
-        mail_id=mail_id,
-        tenant_id=tenant_id,
-        mail_type=mail_type,
-        recipient=recipient,
-        limit_key=rules.limit_key(recipient),
-        data=data,
-        now=now,
-        due_at=due_at,
-    )
+    mail_id = await store.insert_owner_mail(connection, tenant_id, mail_type, recipient, data, now, due_at)
     await outbox.defer_mail(connection, [mail_id], delay=delay)
 
 
@@ -110,20 +96,10 @@ async def request_confirmation(
     key = rules.limit_key(email)
     await store.lock_name(connection, f"confirmations to {key}")
     for_tenant, to_address, to_address_today = await store.count_confirmations(
-        connection, tenant_id, key, hour=now - _HOUR, day=now - _DAY
+        connection, tenant_id, key, hour=now - timedelta(hours=1), day=now - timedelta(days=1)
     )
     if max(for_tenant, to_address) >= rules.CONFIRMATIONS_PER_HOUR or to_address_today >= rules.CONFIRMATIONS_PER_DAY:
         return False
-    mail_id = uuid4()
-    await store.insert_owner_mail(
-        connection,
-        mail_id=mail_id,
-        tenant_id=tenant_id,
-        mail_type=rules.OWNER_ADDRESS_CONFIRMATION,
-        recipient=email,
-        limit_key=key,
-        data=None,
-        now=now,
-    )
+    mail_id = await store.insert_owner_mail(connection, tenant_id, rules.OWNER_ADDRESS_CONFIRMATION, email, None, now)
     await outbox.defer_mail(connection, [mail_id])
     return True

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.fold import Folded
 from tenantry.domain.billing.state import BillingState
-from tenantry.domain.billing.timeline import ReplayDepth
+from tenantry.domain.billing.timeline import Folded, ReplayDepth
 
 
 class BillingAccount(msgspec.Struct, frozen=True):

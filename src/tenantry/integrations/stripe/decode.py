@@ -330,12 +330,12 @@ def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
     except NOT_JSON:
         return None
     first = before.items.data[0] if before.items else _Item(before.plan or None)
-    period_end = before.current_period_end
-    if period_end is UNSET and first.current_period_end is not None:
-        period_end = first.current_period_end
+    former_end = before.current_period_end
+    if former_end is UNSET and first.current_period_end is not None:
+        former_end = first.current_period_end
     values = {
         "status": before.status,
-        "current_period_end": period_end,
+        "current_period_end": former_end,
         "cancel_at_period_end": before.cancel_at_period_end,
         "price_id": UNSET if first.price is None else _id(first.price),
     }
