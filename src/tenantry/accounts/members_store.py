@@ -69,7 +69,7 @@ async def read_page(
         "org": org_id, "issuer": issuer, "user": wanted.user_id, "role": wanted.role, "status": wanted.status,
         "current": wanted.current, "after_at": after[0], "after_id": after[1],
     }  # fmt: skip
-    rows, end = await _LISTING.page(connection, indexed, filtered, values, limit, bounded=bounded)
+    rows, end = await _LISTING.search(connection, indexed, filtered, values, limit, bounded=bounded)
     return [_member(row) for row in rows], end
 
 

@@ -19,8 +19,7 @@ from tenantry.billing import ledger_store as billing
 from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.billing.ledger_queries_store import read_all_entries
 from tenantry.common.clock import Clock, to_micros
-from tenantry.common.encoding import Position, new_id
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import Position, doc, new_id
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once

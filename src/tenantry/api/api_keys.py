@@ -24,7 +24,7 @@ from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Nam
 from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.auth.leak_reports import EndedKey, LeakReportService
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
 from tenantry.domain.errors import ValidationError

@@ -10,7 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from tenantry.api.guards import Access, Caller
 from tenantry.auth.authentication import Admission
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 from tenantry.domain.access import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.server.asgi_types import OUTCOME, HotRequest, HotResponse

@@ -12,7 +12,7 @@ from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotenc
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
 from tenantry.billing.checkout import LONGEST_URL, CheckoutService
 from tenantry.billing.ledger_queries import BillingEventView, LedgerQueries
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 from tenantry.domain.pages import Page
 from tenantry.domain.plans import Catalog, Limits
 

@@ -24,7 +24,7 @@ from tenantry.api.guards import (
     user_claimant,
 )
 from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 from tenantry.domain.access import Role
 from tenantry.domain.members import Member, Membership, MemberStatus, User
 from tenantry.domain.owner_mails import same_address

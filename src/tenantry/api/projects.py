@@ -14,7 +14,7 @@ from tenantry.accounts.projects import ProjectService, page_of, window_after
 from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim, principal_author, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
 from tenantry.auth.authentication import Admission
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.pages import Page, Window
 from tenantry.domain.tenants import Project

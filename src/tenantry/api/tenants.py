@@ -25,7 +25,7 @@ from tenantry.api.guards import (
 )
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
 from tenantry.auth.authentication import bearer_credential
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.owner_mails import same_address
 from tenantry.domain.pages import Page

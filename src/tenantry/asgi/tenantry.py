@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import NamedTuple, Self
+from typing import Self
 
 from tenantry.auth.authentication import Admitted
 from tenantry.auth.components import AuthenticationParts, is_current, schema_revision
@@ -23,12 +23,6 @@ class SchemaMismatchError(RuntimeError):
     """The database's schema is older than this release, or not tenantry's."""
 
 
-class _Running(NamedTuple):
-    database: Database
-    parts: AuthenticationParts
-    stack: AsyncExitStack
-
-
 class Tenantry:
     """Authenticates an application's requests while it is started, by ``async with tenantry`` or `lifespan`."""
 
@@ -38,7 +32,7 @@ class Tenantry:
         self._settings = settings
         self._clock = clock
         self._timeouts = timeouts
-        self._running: _Running | None = None
+        self._running: tuple[Database, AuthenticationParts, AsyncExitStack] | None = None
         self._schema_checked = False
 
     @classmethod
@@ -81,14 +75,14 @@ class Tenantry:
                 clock=self._clock,
             )
             await stack.enter_async_context(parts.running())
-            self._running = _Running(database, parts, stack.pop_all())
+            self._running = database, parts, stack.pop_all()
 
     async def stop(self) -> None:
         """Write pending data, and disconnect."""
         running, self._running = self._running, None
         self._schema_checked = False
         if running is not None:
-            await running.stack.aclose()
+            await running[2].aclose()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -105,15 +99,15 @@ class Tenantry:
 
     async def admit(self, scope: Scope) -> Admitted:
         """Authenticate and count the request of an ASGI scope. Raises the service's refusals (`DomainError`)."""
-        running = self._running
-        if running is None:
+        if self._running is None:
             raise RuntimeError("This Tenantry has not been started: use its lifespan, or `async with`.")
+        database, parts, _ = self._running
         try:
             async with asyncio.timeout(self._timeouts.request):
                 if not self._schema_checked:
-                    await self._check_schema_again(running.database)
+                    await self._check_schema_again(database)
                 client = scope.get("client")
-                return await running.parts.admission.admit(
+                return await parts.admission.admit(
                     header_of(scope, b"authorization"),
                     header_of(scope, b"x-organization-id"),
                     str(client[0]) if client else None,

@@ -109,7 +109,7 @@ async def read_page(
     returned too if there are older ones.
     """
     filtered, values = _conditions(org_id, now, wanted, after)
-    rows, end = await _LISTING.page(connection, _OF_TENANT, filtered, values, limit, bounded=bounded)
+    rows, end = await _LISTING.search(connection, _OF_TENANT, filtered, values, limit, bounded=bounded)
     return [_key(row, now) for row in rows], end
 
 

@@ -11,7 +11,7 @@ from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.authentication_store import KeyQuery, find_keys
 from tenantry.common.clock import Clock
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import find_tenant

@@ -8,8 +8,7 @@ import msgspec
 from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.ledger_queries_store import LedgerRecord
 from tenantry.common.clock import from_epoch
-from tenantry.common.encoding import Position
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import Position, doc
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import MAX_SCANNED_ROWS, SearchEnd, parse_cursor, to_page, to_search_page

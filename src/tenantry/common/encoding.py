@@ -1,4 +1,4 @@
-"""Identifiers, cursors, and the errors of decoding JSON."""
+"""Identifiers, cursors, the errors of decoding JSON, and the descriptions of fields in the OpenAPI document."""
 
 import base64
 import binascii
@@ -12,12 +12,18 @@ NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """msgspec's errors for invalid or too deeply nested JSON, or JSON of another type."""
 _NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 _MAX_KEY: Final = 2**62
+_NONE: Final = object()
 
 
 def new_id(prefix: str) -> str:
     """Return ``prefix_`` and 32 hex digits that sort by time: 48 bits of milliseconds, 20 of nanoseconds, 60 random."""
     milliseconds, nanoseconds = divmod(time.time_ns(), _NANOSECONDS_PER_MILLISECOND)
     return f"{prefix}_{milliseconds:012x}{nanoseconds:05x}{secrets.randbits(60):015x}"
+
+
+def doc(description: str | None = None, example: object = _NONE) -> msgspec.Meta:
+    """Describe a field of a struct: ``Annotated[str, doc("The key's id.", "key_0197...")]``."""
+    return msgspec.Meta(description=description, examples=None if example is _NONE else [example])
 
 
 class BadCursorError(ValueError):

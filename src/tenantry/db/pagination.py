@@ -98,7 +98,7 @@ class Listing(NamedTuple):
             {**values, "limit": limit + 1},
         )
 
-    async def page(
+    async def search(
         self,
         connection: Connection,
         condition: str,
@@ -106,20 +106,15 @@ class Listing(NamedTuple):
         values: Mapping[str, object],
         limit: int,
         *,
-        bounded: bool,
-    ) -> "SearchRows":
-        """Return a page from `search` if it is bounded, else from `read`."""
-        if bounded:
-            return await self.search(connection, condition, filtered, values, limit)
-        return SearchRows(await self.read(connection, condition, filtered, values, limit), None)
-
-    async def search(
-        self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
-    ) -> "SearchRows":
+        bounded: bool = True,
+    ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
         """Do the same among the first ``most`` rows that match ``condition``, which an index must support.
 
-        ``most`` is a literal: a cached plan would not consider a parameter's value.
+        Also return the key and tie of the last row read if there are more. Unless ``bounded``, read all rows. ``most``
+        is a literal: a cached plan would not consider a parameter's value.
         """
+        if not bounded:
+            return await self.read(connection, condition, filtered, values, limit), None
         source = f"FROM {self.table} WHERE {condition} {self._order}"
         rows = await connection.fetch(
             f"SELECT {self.columns} FROM (SELECT {self.source_columns} {source} LIMIT {self.most}) AS k "  # noqa: S608  # our own
@@ -127,13 +122,6 @@ class Listing(NamedTuple):
             {**values, "limit": limit + 1},
         )
         if len(rows) > limit:
-            return SearchRows(rows, None)
+            return rows, None
         last = await connection.fetch(f"SELECT {self.key}, {self.tie} {source} OFFSET {self.most - 1} LIMIT 2", values)
-        return SearchRows(rows, last[0] if len(last) > 1 else None)
-
-
-class SearchRows(NamedTuple):
-    """The rows found, and the key and tie of the last row read if there are more."""
-
-    rows: list[tuple[Any, ...]]
-    end: tuple[Any, ...] | None
+        return rows, last[0] if len(last) > 1 else None

@@ -203,7 +203,7 @@ def all_exist(connection: Connection) -> bool:
 
 def owns_tables(connection: Connection) -> bool:
     """Whether the login owns the tables, which granting privileges and creating policies requires."""
-    return _scalar(connection, _OWNS_TABLES) == "True"
+    return bool(_column(connection, _OWNS_TABLES)[0])
 
 
 def grant_membership(connection: Connection, login: str) -> None:
@@ -214,7 +214,7 @@ def grant_membership(connection: Connection, login: str) -> None:
     `RolesMissingError` and `psycopg.errors.UndefinedObject`.
     """
     statements = [_create(role) for role in _missing_roles(connection)]
-    held = {row[0] for row in connection.execute(_MEMBER_OF, (list(SERVICE_ROLES), login)).fetchall()}
+    held = _column(connection, _MEMBER_OF, list(SERVICE_ROLES), login)
     if lacking := [role for role in SERVICE_ROLES if role not in held]:
         names, grantee = _identifiers(lacking), sql.Identifier(login)
         if connection.info.server_version >= _INHERIT_OPTION_SINCE:
@@ -237,10 +237,10 @@ def grant_privileges(connection: Connection) -> None:
     own the tables, in autocommit mode. Each table is changed in its own transaction, so that other statements wait for
     one at most. Raises the errors of `retry_on_lock_timeout`.
     """
-    mark = f"{EDITION} {_scalar(connection, _SCHEMA)}"
-    found = connection.execute(_GRANTED_EDITION).fetchone()
-    granted = (found and found[0]) or "0"
-    if _edition(granted) > EDITION or granted == mark:
+    mark = f"{EDITION} {_column(connection, _SCHEMA)[0]}"
+    granted = next(iter(_column(connection, _GRANTED_EDITION)), None) or "0"
+    edition = granted.partition(" ")[0]
+    if granted == mark or (edition.isdecimal() and int(edition) > EDITION):
         return
     connection.execute(SET_LOCK_TIMEOUT)
     _run_in_transaction(connection, _grants_beside_tables(connection))
@@ -253,13 +253,13 @@ def grant_privileges(connection: Connection) -> None:
 
 def grant_schema_access(connection: Connection, login: str) -> None:
     """Let a login read the schema's revision without a role, as the start of the service does."""
-    schema, grantee = sql.Identifier(_scalar(connection, "SELECT current_schema()")), sql.Identifier(login)
+    schema, grantee = sql.Identifier(*_column(connection, "SELECT current_schema()")), sql.Identifier(login)
     connection.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, grantee))
     connection.execute(sql.SQL("GRANT SELECT ON alembic_version, queue_migrations TO {}").format(grantee))
 
 
 def _missing_roles(connection: Connection) -> list[str]:
-    found = {row[0] for row in connection.execute(_FOUND_ROLES, (list(ROLES),)).fetchall()}
+    found = _column(connection, _FOUND_ROLES, list(ROLES))
     return [role for role in ROLES if role not in found]
 
 
@@ -272,10 +272,10 @@ def _identifiers(names: Iterable[str]) -> sql.Composed:
 
 
 def _grants_beside_tables(connection: Connection) -> Iterator[sql.Composed]:
-    schema = sql.Identifier(_scalar(connection, "SELECT current_schema()"))
+    schema = sql.Identifier(*_column(connection, "SELECT current_schema()"))
     for role in ROLES:
         yield sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, sql.Identifier(role))
-    for (sequence,) in connection.execute(_SEQUENCES).fetchall():
+    for sequence in _column(connection, _SEQUENCES):
         yield sql.SQL("GRANT USAGE ON SEQUENCE {} TO {}").format(sql.Identifier(sequence), sql.Identifier(BATCH))
     for signature, callers in FUNCTIONS.items():
         function = sql.SQL(signature)
@@ -293,7 +293,7 @@ def _table_grants(table: str) -> Iterator[sql.Composed]:
 
 def _policies(connection: Connection, table: str) -> Iterator[sql.Composed]:
     """Limit `API` to one tenant's rows of a table, and change nothing for other roles."""
-    existing = {row[0] for row in connection.execute(_POLICIES, (table,)).fetchall()}
+    existing = _column(connection, _POLICIES, table)
     name = sql.Identifier(table)
     yield sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(name)
     for policy, statement in {
@@ -317,12 +317,6 @@ def _run_in_transaction(connection: Connection, statements: Iterable[sql.Compose
     retry_on_lock_timeout(change)
 
 
-def _edition(mark: str) -> int:
-    number = mark.partition(" ")[0]
-    return int(number) if number.isdecimal() else 0
-
-
-def _scalar(connection: Connection, query: LiteralString) -> str:
-    row = connection.execute(query).fetchone()
-    assert row is not None  # noqa: S101  # it always has one
-    return str(row[0])
+def _column(connection: Connection, query: LiteralString, *values: object) -> list[Any]:
+    """Return the first column of a query's rows."""
+    return [row[0] for row in connection.execute(query, values)]

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, covers
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 
 
 class ActorKind(StrEnum):

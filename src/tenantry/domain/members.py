@@ -7,7 +7,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, lower_role, role_grants
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import (

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tenantry.common.openapi import doc
+from tenantry.common.encoding import doc
 from tenantry.domain.access import Mode
 
 _tenant_id = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)

@@ -7,8 +7,8 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
+from tenantry.common.encoding import doc
 from tenantry.common.logs import redact
-from tenantry.common.openapi import doc
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError
 

@@ -192,10 +192,6 @@ async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -
     keys = usable_keys(msgspec.json.decode(body, type=_Jwks).keys)
     if not keys:
         _log.warning("the identity provider publishes no usable key")
-    return _index(keys, metadata)
-
-
-def _index(keys: list[tuple[str, Key]], metadata: IssuerMetadata) -> PublishedKeys:
     by_id: dict[tuple[str | None, str], tuple[Key, ...]] = {}
     for alg, key in keys:
         for kid in {key.kid, None}:
