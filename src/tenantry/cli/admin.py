@@ -1,11 +1,12 @@
 """``tenantry admin``: operator commands on the database."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -144,14 +145,6 @@ def export_audit(since: datetime | None) -> None:
     on_database(export)
 
 
-class _Restored(NamedTuple):
-    """The lost changes, and how many sessions and mails were ended and held; None for those left alone."""
-
-    lost: list[LostChange]
-    sessions: int | None
-    mails: int | None
-
-
 @admin.command("after-restore")
 @click.option(
     "--audit", "files", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
@@ -172,23 +165,30 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
         raise click.UsageError("Pass either --audit FILE (once or more) or --no-audit.")
     trail = [entry for file in files for entry in _read(file)]
 
-    async def restore(settings: Settings, database: Database) -> _Restored:
+    async def restore(settings: Settings, database: Database) -> tuple[list[LostChange], int | None, int | None]:
         keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
         outbox = _outbox(asks_provider=False)
         members = MemberService(database, outbox, settings.issuer, settings.billing.catalog, system_clock)
         service = Restore(database, keys, members, _tenants(settings, database, outbox), system_clock)
-        lost = await service.reapply_revocations(trail, dry_run=dry_run)
+        changes = await service.reapply_revocations(trail, dry_run=dry_run)
         if dry_run:
-            return _Restored(lost, None, None)
-        return _Restored(lost, await service.end_sessions(), await service.hold_mail() if hold_mail else None)
+            return changes, None, None
+        return changes, await service.end_sessions(), await service.hold_mail() if hold_mail else None
 
-    done = on_database(restore)
-    for lost in done.lost:
+    changes, sessions, mails = on_database(restore)
+    for lost in changes:
         entry, why = lost.entry, f": {lost.why}" if lost.why else ""
         line = f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
         click.echo(printable(line))
-    click.echo(_summary(done, no_audit=no_audit))
-    sys.exit(FAILED if any(lost.outcome is RestoreOutcome.MANUAL for lost in done.lost) else 0)
+    outcomes = Counter(lost.outcome for lost in changes)
+    summary = "Revocations since the backup are not known: keys revoked since then work again"
+    if not no_audit:
+        each = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in RestoreOutcome)
+        summary = f"{counted(len(changes), 'change')} lost: {each}"
+    ended = "nothing written" if sessions is None else f"{counted(sessions, 'session')} ended"
+    held = "" if mails is None else f"; {counted(mails, 'mail')} held back"
+    click.echo(f"{summary}; {ended}{held}")
+    sys.exit(FAILED if outcomes[RestoreOutcome.MANUAL] else 0)
 
 
 def _read(file: Path) -> list[AuditEvent]:
@@ -196,18 +196,6 @@ def _read(file: Path) -> list[AuditEvent]:
         return msgspec.json.Decoder(AuditEvent).decode_lines(file.read_bytes())
     except NOT_JSON as error:
         raise click.BadParameter(f"{file} is not what export-audit prints: {error}", param_hint="--audit") from error
-
-
-def _summary(done: _Restored, *, no_audit: bool) -> str:
-    if no_audit:
-        parts = ["Revocations since the backup are not known: keys revoked since then work again"]
-    else:
-        each = (f"{sum(lost.outcome is outcome for lost in done.lost)} {outcome}" for outcome in RestoreOutcome)
-        parts = [f"{counted(len(done.lost), 'change')} lost: {', '.join(each)}"]
-    parts.append("nothing written" if done.sessions is None else f"{counted(done.sessions, 'session')} ended")
-    if done.mails is not None:
-        parts.append(f"{counted(done.mails, 'mail')} held back")
-    return "; ".join(parts)
 
 
 def _tenants(settings: Settings, database: Database, outbox: "JobQueue | None" = None) -> TenantService:

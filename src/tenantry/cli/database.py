@@ -35,8 +35,6 @@ from tenantry.settings import (
 Result = TypeVar("Result")
 Action = Callable[[Settings, Database], Awaitable[Result]]
 
-_FROM_DEMO: Final[tuple[str, ...]] = ("HOST", "PORT", "TENANTRY_DATA_DIR")
-"""The running demo decides these, whatever the environment says."""
 _EXIT_CODES: Final[dict[type[DomainError], int]] = {
     NotFoundError: NOT_FOUND,
     ValidationError: USAGE,
@@ -72,7 +70,8 @@ def command_values() -> tuple[dict[str, str], bool]:
     if folder is None:
         return values, False
     demo = demo_values(folder)
-    fixed = {name: demo[name] for name in _FROM_DEMO if name in demo}
+    # the running demo decides these, whatever the environment says
+    fixed: dict[str, str] = {name: demo[name] for name in ("HOST", "PORT", "TENANTRY_DATA_DIR") if name in demo}
     return {**demo, **env_file_of(folder), **values, **fixed, DEMO_FLAG: "true"}, True
 
 

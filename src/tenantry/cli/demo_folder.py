@@ -19,7 +19,6 @@ _DATA_DIR: Final = "TENANTRY_DATA_DIR"
 _DEFAULT: Final = ".tenantry"
 _ADDRESS: Final = re.compile(r"http://(?:127\.0\.0\.1|\[::1\]|localhost):[0-9]{1,5}")
 _KEY: Final = re.compile(r"svc_(?:live|test)_[0-9A-Za-z]{49}")
-_MOST_BYTES: Final = 64 * 1024
 
 
 class Demo(NamedTuple):
@@ -70,12 +69,11 @@ def env_file_of(folder: Path) -> dict[str, str]:
 
 def demo_values(folder: Path) -> dict[str, str]:
     """Read the settings that a demo generated, and its address."""
-    generated = _read(folder / DEMO_FILE)
-    address = generated.get(ADDRESS, "")
-    if _ADDRESS.fullmatch(address):
-        parts = urlsplit(address)
+    generated = {**_read(folder / DEMO_FILE), _DATA_DIR: str(folder)}
+    if _ADDRESS.fullmatch(generated.get(ADDRESS, "")):
+        parts = urlsplit(generated[ADDRESS])
         generated |= {"HOST": parts.hostname or "", "PORT": str(parts.port)}
-    return {**generated, _DATA_DIR: str(folder)}
+    return generated
 
 
 def demo_here(environment: Mapping[str, str]) -> Demo | None:
@@ -119,7 +117,7 @@ def _read(path: Path) -> dict[str, str]:
         if not path.is_file():  # a pipe might never end
             return {}
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode()
+            text = file.read(64 * 1024).decode()
     except (OSError, UnicodeDecodeError):
         return {}
     values = dotenv_values(stream=io.StringIO(text), interpolate=False)

@@ -13,7 +13,6 @@ import click
 from tenantry.cli.output import counted, printable
 from tenantry.domain.api_keys import is_well_formed, shown_parts
 
-_BLOCK: Final = 1024 * 1024
 _ALLOW_REACH: Final = 4096  # bytes before and after the start of a key
 # UTF-16 has a zero byte between two characters. The lookahead finds a key that begins inside a lookalike.
 _FORM: Final = re.compile(rb"s\0?v\0?c\0?_\0?(?:l\0?i\0?v\0?e|t\0?e\0?s\0?t)\0?_(?=((?:\0?[0-9A-Za-z]){49}))")
@@ -29,7 +28,7 @@ def scan_stream(file: IO[bytes], path: str, report: dict[str, Any]) -> None:
     """Add every key with a valid checksum; lines and columns (in bytes) count from 1."""
     line = 1
     report["files"] += 1
-    while block := file.read(_BLOCK) + file.readline():  # whole lines: no key is cut in two
+    while block := file.read(1024 * 1024) + file.readline():  # whole lines: no key is cut in two
         line_start = counted_to = 0
         for found in _FORM.finditer(block) if b"svc_" in block or b"s\0v\0c" in block else ():  # quick, mostly no
             secret, offset = (found[0] + found[1]).replace(b"\0", b""), found.start()

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing
 from datetime import datetime
 from typing import Final
@@ -17,7 +17,7 @@ from tenantry.billing.explain import BillingExplanation
 from tenantry.billing.ledger_queries import BillingEventView, raw_body
 from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
 from tenantry.cli.database import on_database
-from tenantry.cli.output import counted, own_command, parse_time, print_json, printable, progress, shown
+from tenantry.cli.output import STEPS, counted, own_command, parse_time, print_json, printable, progress, shown
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import Outcome
@@ -35,11 +35,6 @@ _STYLES: Final = {
     Outcome.IGNORED: "dim",
     Outcome.INVALID: "bold red",
 }
-_UNITS: Final = (("d", 24 * 3600), ("h", 3600), ("min", 60), ("s", 1))
-_UNREADABLE: Final = (
-    "{} cannot be read again: the raw body was removed after RAW_BODY_DAYS. `tenantry backfill` fetches those that the "
-    "provider still lists."
-)
 
 Line = tuple[int, Text]
 """An indentation and a text."""
@@ -53,14 +48,10 @@ _BLANK: Final[Line] = (0, Text())
 def explain(org_id: str, *, as_json: bool, limit: int) -> None:
     """Show why a tenant's billing state is what it is: each event, oldest first, what it changed and why."""
 
-    async def action(settings: Settings, database: Database) -> BillingExplanation:
-        return await billing_explain.explain(database, settings.billing, org_id, limit)
-
-    explanation = on_database(action)
-    if as_json:
-        print_json(explanation)
-    else:
-        show(explanation)
+    explanation = on_database(
+        lambda settings, database: billing_explain.explain(database, settings.billing, org_id, limit)
+    )
+    (print_json if as_json else show)(explanation)
 
 
 def show(explanation: BillingExplanation, console: Console | None = None) -> None:
@@ -130,7 +121,7 @@ def _delay(created: datetime, received: datetime) -> str:
     if seconds == 0:
         return "at once"
     parts, rest = [], abs(seconds)
-    for unit, size in _UNITS:
+    for size, unit in STEPS:
         if rest >= size:
             parts.append(f"{rest // size} {unit}")
             rest %= size
@@ -154,31 +145,27 @@ class ReplayReport(msgspec.Struct, rename="camel"):
     unreadable: int = 0
     details: list[TenantReplay] = msgspec.field(default_factory=list)
 
-    def add(self, checked: TenantReplay) -> None:
-        self.tenants += 1
-        self.events += checked.events
-        self.differing += not checked.is_right
-        self.repaired += checked.repaired
-
 
 def _replay(selection: Selection, *, dry_run: bool, as_json: bool, in_full: bool) -> None:
     """Fold the selected tenants again and print what differs, or ``in_full`` every tenant with all its fields."""
     report = ReplayReport(dry_run)
 
-    def tell(checked: TenantReplay) -> None:
-        if checked.is_right and not in_full:
-            return
-        if as_json:
-            detail = checked if in_full else msgspec.structs.replace(checked, fields=checked.differences)
-            report.details.append(detail)
-        else:
-            # name the file: the progress bar has replaced stdout
-            click.echo("\n".join(_all_fields(checked) if in_full else _differences(checked)), file=sys.stdout)
-
     async def action(settings: Settings, database: Database) -> None:
         begun = time.monotonic()
         service = ReplayService(database, settings.billing, system_clock)
-        await _fold(service, selection, report, tell, as_json=as_json)
+        number = await service.count(selection)
+        async with aclosing(service.reprocess(selection, dry_run=dry_run)) as parts:
+            async for part in parts:
+                report.read_again += part.events
+                report.unreadable += part.unreadable
+                if not as_json and part.events:
+                    click.echo("\n".join(map(_reread, part.events)))
+        with progress("folding tenants", number) as advance:
+            async with aclosing(service.run(selection, dry_run=dry_run)) as chunks:
+                async for chunk in chunks:
+                    for checked in chunk.checked:
+                        _add(report, checked, as_json=as_json, in_full=in_full)
+                    advance(chunk.tenants)
         report.seconds = round(time.monotonic() - begun, 3)
 
     on_database(action)
@@ -187,32 +174,27 @@ def _replay(selection: Selection, *, dry_run: bool, as_json: bool, in_full: bool
     else:
         click.echo(_summary(report))
     if report.unreadable:
-        click.echo(_UNREADABLE.format(counted(report.unreadable, "invalid event")), err=True)
+        click.echo(
+            f"{counted(report.unreadable, 'invalid event')} cannot be read again: the raw body was removed after "
+            "RAW_BODY_DAYS. `tenantry backfill` fetches those that the provider still lists.",
+            err=True,
+        )
     sys.exit(DIFFERENCES if dry_run and (report.differing or report.read_again) else 0)
 
 
-async def _fold(
-    service: ReplayService,
-    selection: Selection,
-    report: ReplayReport,
-    tell: Callable[[TenantReplay], None],
-    *,
-    as_json: bool,
-) -> None:
-    number = await service.count(selection)
-    async with aclosing(service.reprocess(selection, dry_run=report.dry_run)) as parts:
-        async for part in parts:
-            report.read_again += part.events
-            report.unreadable += part.unreadable
-            if not as_json and part.events:
-                click.echo("\n".join(map(_reread, part.events)))
-    with progress("folding tenants", number) as advance:
-        async with aclosing(service.run(selection, dry_run=report.dry_run)) as chunks:
-            async for chunk in chunks:
-                for checked in chunk.checked:
-                    report.add(checked)
-                    tell(checked)
-                advance(chunk.tenants)
+def _add(report: ReplayReport, checked: TenantReplay, *, as_json: bool, in_full: bool) -> None:
+    report.tenants += 1
+    report.events += checked.events
+    report.differing += not checked.is_right
+    report.repaired += checked.repaired
+    if checked.is_right and not in_full:
+        return
+    if as_json:
+        detail = checked if in_full else msgspec.structs.replace(checked, fields=checked.differences)
+        report.details.append(detail)
+    else:
+        # name the file: the progress bar has replaced stdout
+        click.echo("\n".join(_all_fields(checked) if in_full else _differences(checked)), file=sys.stdout)
 
 
 def _reread(event: ReprocessedEvent) -> str:

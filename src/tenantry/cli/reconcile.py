@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
@@ -20,7 +20,7 @@ from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
 from tenantry.domain.billing.state import RECORD_FIELDS
-from tenantry.domain.errors import DomainError, ProviderNotConfiguredError
+from tenantry.domain.errors import ProviderNotConfiguredError
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.settings import Settings
 
@@ -77,7 +77,7 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
         if found.compared or found.troubled or found.stopped is None:
             click.echo(_summary(found, dry_run=dry_run))
     if found.stopped is not None:
-        _fail(found.stopped, f"after {counted(found.compared, 'tenant')}")
+        fail(f"Stopped after {counted(found.compared, 'tenant')}: {found.stopped.detail}", exit_code(found.stopped))
     sys.exit(DRIFT if found.drifted else FAILED if found.troubled else 0)
 
 
@@ -144,7 +144,8 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
         then = "nothing written" if dry_run else ", ".join(outcomes) or "nothing to do"
         click.echo(f"{counted(done.listed, 'event')} listed, {done.missed:,} missed: {then}")
     if done.stopped is not None:
-        _fail(done.stopped, *_continuation(done, since, until, dry_run=dry_run))
+        where, more = _continuation(done, since, until, dry_run=dry_run)
+        fail(f"Stopped {where}: {done.stopped.detail}{more}", exit_code(done.stopped))
     sys.exit(FAILED if done.outcomes.get(NOT_HANDLED) else 0)
 
 
@@ -178,11 +179,7 @@ def _continuation(done: BackfillResult, since: datetime, until: datetime | None,
         continue_at = moment
         what = f"Events from {'the newest event' if until is None else shown(until)} back to then are done. Continue"
     options = f"--since {shown(since)}" + (f" --until {shown(continue_at)}" if continue_at else "")
-    return where, f"{what} with: tenantry backfill {options}{' --dry-run' if dry_run else ''}"
-
-
-def _fail(stopped: DomainError, where: str, more: str = "") -> NoReturn:
-    fail(f"Stopped {where}: {stopped.detail}" + (f"\n{more}" if more else ""), exit_code(stopped))
+    return where, f"\n{what} with: tenantry backfill {options}{' --dry-run' if dry_run else ''}"
 
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import click
 import psycopg
@@ -42,8 +42,6 @@ from tenantry.settings import (
     load,
     read_environment,
 )
-
-_spawning: Final = multiprocessing.get_context("spawn")
 
 logger = logging.getLogger(__name__)
 
@@ -109,10 +107,7 @@ def _notify_ready() -> None:
     path = inherited(["NOTIFY_SOCKET"]).get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager,
-        contextlib.suppress(OSError),
-    ):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, contextlib.suppress(OSError):
         manager.sendto(b"READY=1", f"\0{path[1:]}" if path[0] == "@" else path)
 
 
@@ -175,12 +170,8 @@ def run_server(settings: Settings, conninfo: str, values: dict[str, str], on_rea
     if settings.port != port:
         values = {**values, "PORT": str(port)}
         settings = load(values)
-    address = f"http://{settings.host}:{port}"
-    threading.Thread(
-        target=_await_ready,
-        args=(f"http://{_reachable(settings.host)}:{port}/readyz", lambda: on_ready(address)),
-        daemon=True,
-    ).start()
+    address, health = f"http://{settings.host}:{port}", f"http://{_reachable(settings.host)}:{port}/readyz"
+    threading.Thread(target=_await_ready, args=(health, lambda: on_ready(address)), daemon=True).start()
     with listener, contextlib.suppress(KeyboardInterrupt):
         if settings.workers == 1:
             _run_one(settings, conninfo, listener)
@@ -291,7 +282,7 @@ class Supervisor:
         with woken, waker:
             signal.set_wakeup_fd(waker.fileno())
             for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self._note)
+                signal.signal(number, lambda number, _: self._signals.append(number))
             for _ in range(self._count):
                 self._start()
             while self._processes:
@@ -306,11 +297,8 @@ class Supervisor:
             signal.set_wakeup_fd(-1)
         return all_started
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._signals.append(number)
-
     def _start(self) -> None:
-        process = _spawning.Process(target=self._serve, args=(self._bound, os.getpid()))
+        process = multiprocessing.get_context("spawn").Process(target=self._serve, args=(self._bound, os.getpid()))
         process.start()
         self._processes.append(process)
 

@@ -20,11 +20,9 @@ from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint, Prov
 
 HOUR: Final = timedelta(hours=1)
 LEDGER_DAYS: Final = 30
-"""How many days of the ledger are checked."""
 BODIES_GRACE: Final = timedelta(days=2)
 """How long raw bodies may outlive their retention: the job that removes them may not have run for a while."""
 COMPARISONS_MISSED: Final = 3
-"""After so many missed comparisons with the provider a tenant is reported."""
 
 LEDGER: Final = Subject("billing ledger")
 TENANTS: Final = Subject("tenants")
@@ -301,17 +299,16 @@ def _fault_of(price: ProviderPrice | None) -> str | None:
 
 def judge_endpoints(endpoints: Collection[ProviderEndpoint], webhook_url: str) -> list[Finding]:
     """Judge whether an endpoint for our address exists, is enabled, and gets exactly the five types of SPEC 6.2."""
-    ours = [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
-    return [_judge_endpoint(endpoint) for endpoint in ours] or [_NO_ENDPOINT.found(url=webhook_url)]
-
-
-def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
-    enabled = set(endpoint.enabled_events)
-    missing = set() if "*" in enabled else HANDLED_TYPES - enabled
-    surplus = enabled - HANDLED_TYPES
-    faults = [] if endpoint.status == "enabled" else [f"is {endpoint.status}"]
-    faults += [f"lacks {', '.join(sorted(missing))}"] if missing else []
-    faults += [f"sends needless {', '.join(sorted(surplus))}"] if surplus else []
-    if faults:
-        return _WRONG_ENDPOINT.found(url=endpoint.url, faults="; ".join(faults))
-    return _PROVIDER.ok(f"sends the five event types to {endpoint.url}")
+    found = []
+    for endpoint in endpoints:
+        if endpoint.url.rstrip("/") != webhook_url.rstrip("/"):
+            continue
+        enabled = set(endpoint.enabled_events)
+        missing = set() if "*" in enabled else HANDLED_TYPES - enabled
+        faults = [] if endpoint.status == "enabled" else [f"is {endpoint.status}"]
+        faults += [f"lacks {', '.join(sorted(missing))}"] if missing else []
+        if surplus := enabled - HANDLED_TYPES:
+            faults.append(f"sends needless {', '.join(sorted(surplus))}")
+        right = _PROVIDER.ok(f"sends the five event types to {endpoint.url}")
+        found.append(_WRONG_ENDPOINT.found(url=endpoint.url, faults="; ".join(faults)) if faults else right)
+    return found or [_NO_ENDPOINT.found(url=webhook_url)]

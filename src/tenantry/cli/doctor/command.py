@@ -5,7 +5,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -26,7 +26,7 @@ from tenantry.cli.doctor.setup_checks import (
     judge_settings,
     judge_traces,
 )
-from tenantry.cli.output import FAILED, USAGE
+from tenantry.cli.output import FAILED, USAGE, counted
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
 from tenantry.common.tracing import is_installed
@@ -36,7 +36,6 @@ from tenantry.jobs.tasks import PERIODIC
 from tenantry.settings import Settings, SettingsError, load, load_for_admin
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
-_SETTINGS: Final = Subject("settings")
 _SKIPPED: Final = Subject("connections").warning(
     "not all checked", "More problems may be hidden.", "Fix the settings first, then check again."
 )
@@ -68,7 +67,7 @@ def doctor(*, as_json: bool) -> None:
 
 def _check() -> list[Finding]:
     values, demo = command_values()
-    found = [_SETTINGS.ok("the demo provides what is unset")] if demo else []
+    found = [Subject("settings").ok("the demo provides what is unset")] if demo else []
     try:
         settings = load(values)
     except SettingsError as error:
@@ -88,21 +87,17 @@ def _check() -> list[Finding]:
 
 
 async def _check_connections(settings: Settings, conninfo: str | None) -> list[Finding]:
-    checks = await asyncio.gather(
-        _check_database(conninfo, settings, sends_mail=settings.smtp is not None, is_complete=True),
-        check_mail(settings.smtp, system_clock()),
-        check_identity(settings.oidc),
-        _check_provider(settings),
-    )
+    async with AsyncExitStack() as stack:
+        api = None
+        if key := settings.provider_secret_key:
+            api = await stack.enter_async_context(aclosing(ProviderApi(key, settings.provider_api_base)))
+        checks = await asyncio.gather(
+            _check_database(conninfo, settings, sends_mail=settings.smtp is not None, is_complete=True),
+            check_mail(settings.smtp, system_clock()),
+            check_identity(settings.oidc),
+            check_provider(api, settings.base_url + WEBHOOK_PATH, settings.billing.catalog),
+        )
     return [finding for findings in checks for finding in findings]
-
-
-async def _check_provider(settings: Settings) -> list[Finding]:
-    key, webhook_url = settings.provider_secret_key, settings.base_url + WEBHOOK_PATH
-    if not key:
-        return await check_provider(None, webhook_url, settings.billing.catalog)
-    async with aclosing(ProviderApi(key, settings.provider_api_base)) as api:
-        return await check_provider(api, webhook_url, settings.billing.catalog)
 
 
 def _check_database_alone(values: dict[str, str]) -> list[Finding]:
@@ -123,14 +118,13 @@ async def _check_database(
     if conninfo is None:
         return [_NOT_STARTED.found()]
     asks_provider = settings.provider_secret_key is not None
-    reconcile_hours = settings.reconcile_hours if is_complete and asks_provider else 0
-    body_days = settings.raw_body_days if is_complete else 0
+    is_compared = is_complete and asks_provider and settings.reconcile_hours
     terms = BillingTerms(
         policy=settings.billing,
         asks_provider=asks_provider,
         period_news=timedelta(hours=settings.period_news_hours),
-        compared_every=timedelta(hours=reconcile_hours) if reconcile_hours else None,
-        bodies_kept=timedelta(days=body_days) if body_days else None,
+        compared_every=timedelta(hours=settings.reconcile_hours) if is_compared else None,
+        bodies_kept=timedelta(days=settings.raw_body_days) if is_complete and settings.raw_body_days else None,
     )
     return await check_database(
         conninfo,
@@ -174,8 +168,6 @@ def _show(findings: Sequence[Finding]) -> None:
             console.print(Text(f"{'':{width}}  -> {finding.remedy}", style="dim"))
     counts = Counter(finding.level for finding in findings)
     console.print()
-    console.print(", ".join(_counted(counts[level], level) for level in _ORDER if counts[level]))
-
-
-def _counted(number: int, level: Level) -> str:
-    return f"{number} {level}" if number == 1 or level is Level.OK else f"{number} {level}s"
+    each = [counted(counts[level], level) for level in _ORDER[:2] if counts[level]]
+    each += [f"{counts[Level.OK]} ok"] if counts[Level.OK] else []
+    console.print(", ".join(each))

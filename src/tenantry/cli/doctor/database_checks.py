@@ -186,7 +186,7 @@ async def check_database(
     peppers: Sequence[str],
     periodic: Collection[str] = (),
     needed: int | None = None,
-    statement_timeout: float = store.STATEMENT_TIMEOUT,
+    statement_timeout: float = 30.0,
 ) -> list[Finding]:
     """Check the server, the schema and the data.
 
@@ -310,8 +310,7 @@ def judge_connections(
 
 
 async def _check_mail(connection: Connection, *, sends_mail: bool) -> list[Finding]:
-    counts = await mails.count_by_status(connection)
-    oldest = await mails.oldest_queued_seconds(connection)
+    counts, oldest = await mails.count_by_status(connection), await mails.oldest_queued_seconds(connection)
     return judge_queue(counts.get("queued", 0), counts.get("failed", 0), oldest, sends_mail=sends_mail)
 
 

@@ -13,8 +13,6 @@ MOST_LISTED: Final = 20
 MOST_TENANTS_READ: Final = 10_000
 """How many tenants' events are read."""
 
-STATEMENT_TIMEOUT: Final = 30.0
-"""Seconds that a statement may take: some read every tenant."""
 SET_STATEMENT_TIMEOUT: Final = "SELECT set_config('statement_timeout', %s, false)"
 RESET_ROLE: Final = "SELECT set_config('role', 'none', false)"
 SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
@@ -35,7 +33,7 @@ REVISION: Final = "SELECT max(version_num) FROM alembic_version"
 LOGIN: Final = f"""
 SELECT session_user::text,
        EXISTS ({TENANT_POLICY_EXISTS})
-       AND (SELECT count(*) FROM pg_roles WHERE rolname = ANY(%s) AND {MAY_TAKE_BY_LOGIN}) = %s,
+       AND (SELECT count(*) FROM pg_roles WHERE rolname = ANY(%(roles)s) AND {MAY_TAKE_BY_LOGIN}) = %(number)s,
        pg_has_role(session_user, relowner, 'MEMBER'),
        has_table_privilege(session_user, oid, 'SELECT')
   FROM pg_class
@@ -130,8 +128,6 @@ OLDEST_BODY: Final = "SELECT received_at FROM billing_bodies ORDER BY arrival LI
 
 
 class DatabaseLogin(NamedTuple):
-    """The login of the service: whether it takes the roles of `tenantry.db.roles`, and its other privileges."""
-
     name: str
     takes_roles: bool
     owns_tables: bool
@@ -183,14 +179,11 @@ async def read_connection_limits(connection: Connection) -> tuple[int | None, in
 
 async def count_unconfirmed(connection: Connection, longest: timedelta) -> int:
     """Count commits that a synchronous standby has not confirmed for longer than this."""
-    [number] = await _one(connection, UNCONFIRMED, longest=longest)
-    return int(number)
+    return int((await _one(connection, UNCONFIRMED, longest=longest))[0])
 
 
 async def read_login(connection: Connection) -> DatabaseLogin:
-    cursor = await connection.execute(LOGIN, (list(SERVICE_ROLES), len(SERVICE_ROLES)))
-    [row] = await cursor.fetchall()
-    return DatabaseLogin(*row)
+    return DatabaseLogin(*await _one(connection, LOGIN, roles=list(SERVICE_ROLES), number=len(SERVICE_ROLES)))
 
 
 async def read_revision(connection: Connection) -> str | None:

@@ -20,10 +20,8 @@ from tenantry.integrations.smtp import MailDeliveryError, Mailer, SmtpConfig, Sm
 
 SHORTEST: Final = 16
 """Characters of a secret."""
-_SETTINGS: Final = Subject("settings")
 _BASE_URL: Final = Subject("BASE_URL")
 _SECRETS: Final = Subject("secrets")
-_TRACES: Final = Subject("traces")
 _PLANS: Final = Subject("plans")
 _GENERATE: Final = "Generate a secret with `openssl rand -hex 32` and use the same one in every process."
 _REMEDIES: Final = {
@@ -55,7 +53,7 @@ _SHORT: Final = _SECRETS.warning(
     "It can be guessed.",
     "Generate a longer one where it is issued, and set it here.",
 )
-_NO_TRACES: Final = _TRACES.warning(
+_NO_TRACES: Final = Subject("traces").warning(
     "OTEL_... variables ask for traces, but OpenTelemetry is not installed",
     "The service works, but sends no traces.",
     "pip install 'tenantry[otel]', or set OTEL_SDK_DISABLED=true.",
@@ -74,7 +72,7 @@ def judge_settings(faults: Sequence[str]) -> list[Finding]:
         name, _, message = fault.partition(": ")
         remedy = _REMEDIES.get(name, f"Correct {name} in the environment or in .env.")
         findings.append(Finding(Level.ERROR, name, message, remedy, "The service does not start."))
-    return findings or [_SETTINGS.ok("complete and well-formed")]
+    return findings or [Subject("settings").ok("complete and well-formed")]
 
 
 def judge_address(base_url: str, *, is_demo: bool) -> list[Finding]:
@@ -181,8 +179,7 @@ async def check_identity(config: OidcConfig | None) -> list[Finding]:
     """Check that the identity provider publishes its metadata and keys, and fits the settings."""
     if config is None:
         return [_NO_IDENTITY.found()]
-    audience = [_AUDIENCE_IS_CLIENT.found()] if config.audience == config.client_id else []
-    return [await _discover(config), *audience]
+    return [await _discover(config), *_AUDIENCE_IS_CLIENT.found_if(config.audience == config.client_id)]
 
 
 async def _discover(config: OidcConfig) -> Finding:
