@@ -86,14 +86,10 @@ class EmbeddedServer:
     def _address(self) -> dict[str, str]:
         """The parameters to connect. Clients refuse a server of another user in a temporary folder."""
         uid = os.geteuid() if self._account is None else self._account.pw_uid
+        address = {"host": str(self._sockets), "port": str(_PORT), "user": _SUPERUSER}
         with contextlib.suppress(KeyError):  # a user without a name
-            return {
-                "host": str(self._sockets),
-                "port": str(_PORT),
-                "user": _SUPERUSER,
-                "requirepeer": pwd.getpwuid(uid).pw_name,
-            }
-        return {"host": str(self._sockets), "port": str(_PORT), "user": _SUPERUSER}
+            address["requirepeer"] = pwd.getpwuid(uid).pw_name
+        return address
 
     def start(self) -> None:
         """Start the server, or use the one that another process runs. Raises `EmbeddedServerError`."""

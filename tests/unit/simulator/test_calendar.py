@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tenantry_devkit.simulator.clock import Agenda, SimulatedClock, period_end
+from tenantry_devkit.simulator.account import Agenda, SimulatedClock, period_end
 
 
 def moment(text: str) -> int:

@@ -47,10 +47,9 @@ from tenantry.settings import (
     load,
     read_environment,
 )
-from tenantry_devkit.demo import persistent_provider, setup
+from tenantry_devkit.demo import setup
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
-from tenantry_devkit.demo.persistent_provider import PersistentProvider
-from tenantry_devkit.demo.setup import DemoFile
+from tenantry_devkit.demo.setup import DemoFile, PersistentProvider
 from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
 from tenantry_devkit.identity_provider import DEFAULT_SCOPE, DemoUser, load_or_create_signing_key, mint_access_token
 from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
@@ -113,7 +112,7 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         migrated(conninfo)
         start = asyncio.run(setup.next_moment(Database(conninfo, pool_size=1), system_clock()))
         provider = PersistentProvider(
-            directory / persistent_provider.FILE,
+            directory / setup.PROVIDER_FILE,
             secret_key=file.values["PROVIDER_SECRET_KEY"],
             seed=secrets.randbits(64),  # new ids in each run: the ledger has those of earlier runs
             not_before=start,
@@ -338,7 +337,7 @@ def _erase(directory: Path) -> None:
     inbox = directory / INBOX_DIRECTORY
     if inbox.is_dir() and not inbox.is_symlink():
         shutil.rmtree(inbox)
-    for file in (signing_key_path(directory), directory / persistent_provider.FILE):
+    for file in (signing_key_path(directory), directory / setup.PROVIDER_FILE):
         _unlink(file)
     EmbeddedServer(directory).erase()
     _unlink(directory / DEMO_FILE)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import threading
@@ -60,10 +61,14 @@ class Companion:
         clock: Clock = system_clock,
     ) -> None:
         self._directory = directory
-        self._users = users
-        self._audience = audience
-        self._client_id = client_id
-        self._client_secret = client_secret
+        self._create_identity_provider = functools.partial(
+            create_identity_provider,
+            users=users,
+            audience=audience,
+            client_id=client_id,
+            client_secret=client_secret,
+            clock=clock,
+        )
         self._clock = clock
         self._provider = provider
         self._inbox = inbox
@@ -139,16 +144,8 @@ class Companion:
         async def style_sheet() -> Response[str]:
             return pages.style_sheet()
 
-        return create_identity_provider(
-            self.issuer,
-            signing_key,
-            self._users,
-            self._audience,
-            self._client_id,
-            client_secret=self._client_secret,
-            clock=self._clock,
-            more_routes=[home, style_sheet, *inbox_routes(inbox, pages)],
-        )
+        more_routes = [home, style_sheet, *inbox_routes(inbox, pages)]
+        return self._create_identity_provider(self.issuer, signing_key, more_routes=more_routes)
 
 
 def _bind(port: int) -> socket.socket:

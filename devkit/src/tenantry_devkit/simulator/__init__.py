@@ -22,30 +22,10 @@ from tenantry_devkit.simulator.shapes import NEW_VERSION, OLD_VERSION, render_ev
 from tenantry_devkit.simulator.simulator import Simulator
 
 __all__ = [
-    "NEW_VERSION",
-    "OLD_VERSION",
-    "PRICES",
-    "SECRET_KEY",
-    "AccountState",
-    "ApiError",
-    "Attempt",
-    "Card",
-    "CheckoutSession",
-    "Customer",
-    "Delivery",
-    "DeliveryRule",
-    "Event",
-    "FirstPayment",
-    "Invoice",
-    "PortalSession",
-    "Price",
-    "Rules",
-    "Simulator",
-    "State",
-    "Subscription",
-    "WebhookEndpoint",
-    "render_event",
-]
+    "NEW_VERSION", "OLD_VERSION", "PRICES", "SECRET_KEY", "AccountState", "ApiError", "Attempt", "Card",
+    "CheckoutSession", "Customer", "Delivery", "DeliveryRule", "Event", "FirstPayment", "Invoice", "PortalSession",
+    "Price", "Rules", "Simulator", "State", "Subscription", "WebhookEndpoint", "render_event",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # otherwise type checkers accept any name
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from tenantry_devkit.simulator.account import INTERVALS
 from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange
-from tenantry_devkit.simulator.clock import INTERVALS
 from tenantry_devkit.simulator.engine import SimulationEngine
 from tenantry_devkit.simulator.objects import ENDED, Card, Event, Price, Subscription, WebhookEndpoint
 from tenantry_devkit.simulator.requests import (

@@ -8,8 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from tenantry_devkit.simulator.account import Account
-from tenantry_devkit.simulator.clock import period_end
+from tenantry_devkit.simulator.account import Account, period_end
 from tenantry_devkit.simulator.objects import Card, Invoice, Item, Line, Price, Subscription
 from tenantry_devkit.simulator.requests import ApiError, found, missing
 

@@ -4,6 +4,7 @@ import asyncio
 import heapq
 import itertools
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -135,12 +136,13 @@ class Courier:
     def enqueue(self, event: Event) -> None:
         for endpoint in self._account.endpoints.values():
             if endpoint.wants(event.type):
-                self._add(event, endpoint.id, 0, due=self._account.now)
+                self._add(event, endpoint.id, 0)
 
     def again(self, event: Event, endpoint: str | None = None) -> list[Delivery]:
         """Schedule an event once more, without faults, for one endpoint or all that want it."""
+        sent = Counter(delivery.endpoint for delivery in self.log if delivery.event == event.id)
         return [
-            self._add(event, wanting.id, self._copies(event.id, wanting.id), due=self._account.now, is_planned=True)
+            self._add(event, wanting.id, sent[wanting.id], is_planned=True)
             for wanting in self._account.endpoints.values()
             if wanting.id == endpoint or (endpoint is None and wanting.wants(event.type))
         ]
@@ -180,19 +182,15 @@ class Courier:
             count += len(batch)
         return count
 
-    def _add(self, event: Event, endpoint: str, copy: int, *, due: int, is_planned: bool = False) -> Delivery:
-        delivery = Delivery(
-            event=event.id, type=event.type, endpoint=endpoint, copy=copy, due=due, is_planned=is_planned
-        )  # fmt: skip
+    def _add(self, event: Event, endpoint: str, copy: int, *, is_planned: bool = False) -> Delivery:
+        now, kind = self._account.now, event.type
+        delivery = Delivery(event=event.id, type=kind, endpoint=endpoint, copy=copy, due=now, is_planned=is_planned)
         self.log.append(delivery)
         self._push(delivery)
         return delivery
 
     def _push(self, delivery: Delivery) -> None:
         heapq.heappush(self._queue, (delivery.due, next(self._numbers), delivery))
-
-    def _copies(self, event: str, endpoint: str) -> int:
-        return sum(delivery.event == event and delivery.endpoint == endpoint for delivery in self.log)
 
     def _take_due(self) -> list[Delivery]:
         due: list[Delivery] = []

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
-from tenantry_devkit.simulator.account import TABLES, Account
+from tenantry_devkit.simulator.account import TABLES, Account, SimulatedClock, Task
 from tenantry_devkit.simulator.billing import Rules, SubscriptionBilling
-from tenantry_devkit.simulator.clock import SimulatedClock, Task
 from tenantry_devkit.simulator.delivery import Courier, Delivery
 from tenantry_devkit.simulator.objects import (
     CheckoutSession,

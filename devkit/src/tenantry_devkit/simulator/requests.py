@@ -1,5 +1,6 @@
 """Requests and responses: HTTP over ASGI, parameters, pages of lists, and errors."""
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ def check_url(url: str | None, param: str) -> None:
 _NAME: Final = re.compile(r"([^\[\]]+)((?:\[[^\[\]]*\])*)")
 _PART: Final = re.compile(r"\[([^\[\]]*)\]")
 _MOST: Final = 2000
-_TRUE: Final = {"true": True, "false": False}
+_BOOLEANS: Final = {"true": True, "false": False}
 
 
 class Parameters:
@@ -117,9 +118,9 @@ class Parameters:
 
     def boolean(self, name: str) -> bool | None:
         text = self.text(name)
-        if text is not None and text not in _TRUE:
+        if text is not None and text not in _BOOLEANS:
             raise ApiError(400, f"Invalid boolean: {text}", param=self.name_of(name))
-        return None if text is None else _TRUE[text]
+        return None if text is None else _BOOLEANS[text]
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str | None:
         text = self.text(name)
@@ -176,7 +177,7 @@ def _put(values: dict[str, Any], name: str, value: str) -> None:
 
 _DEFAULT_LIMIT: Final = 10
 _LARGEST_LIMIT: Final = 100
-_COMPARE: Final = ("gt", "gte", "lt", "lte")
+_COMPARE: Final = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 
 
 class Listable(Protocol):
@@ -191,9 +192,8 @@ L = TypeVar("L", bound=Listable)
 
 def page(newest_first: Sequence[L], kind: str, parameters: Parameters) -> tuple[list[L], bool]:
     """Return the requested page, and whether there are more objects in the direction of reading."""
-    limit = parameters.integer("limit")
-    if limit is None:
-        limit = _DEFAULT_LIMIT
+    given = parameters.integer("limit")
+    limit = _DEFAULT_LIMIT if given is None else given
     if not 1 <= limit <= _LARGEST_LIMIT:
         message = f"This value must be between 1 and {_LARGEST_LIMIT}."
         raise ApiError(400, message, code="parameter_invalid_integer", param="limit")
@@ -214,13 +214,9 @@ def in_range(parameters: Parameters, name: str) -> Callable[[int], bool]:
     if isinstance(parameters.values[name], str):
         exact = parameters.integer(name)
         return lambda value: value == exact
-    gt, gte, lt, lte = (parameters.inner(name).integer(comparison) for comparison in _COMPARE)
-    return lambda value: (
-        (gt is None or value > gt)
-        and (gte is None or value >= gte)
-        and (lt is None or value < lt)
-        and (lte is None or value <= lte)
-    )
+    inner = parameters.inner(name)
+    bounds = [(compare, bound) for key, compare in _COMPARE.items() if (bound := inner.integer(key)) is not None]
+    return lambda value: all(compare(value, bound) for compare, bound in bounds)
 
 
 def _place(things: Sequence[L], wanted: str, kind: str, param: str) -> int:

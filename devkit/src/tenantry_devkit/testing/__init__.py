@@ -12,37 +12,20 @@ import pytest
 
 if TYPE_CHECKING:
     from tenantry_devkit.testing.errors import Credential, MailError, RefusedError, StartError, Variables
-    from tenantry_devkit.testing.events import Events, SentEvent
     from tenantry_devkit.testing.fixture import Tenantry
-    from tenantry_devkit.testing.provider import Provider
+    from tenantry_devkit.testing.provider import Events, Provider, SentEvent
     from tenantry_devkit.testing.service import RunningService, running_service
     from tenantry_devkit.testing.tenants import Key, Member, Tenant
 
 __all__ = [
-    "Credential",
-    "Events",
-    "Key",
-    "MailError",
-    "Member",
-    "Provider",
-    "RefusedError",
-    "RunningService",
-    "SentEvent",
-    "StartError",
-    "Tenant",
-    "Tenantry",
-    "Variables",
-    "pytest_assertrepr_compare",
-    "pytest_runtest_makereport",
-    "running_service",
-    "tenantry",
-    "tenantry_service",
-    "tenantry_settings",
-]
+    "Credential", "Events", "Key", "MailError", "Member", "Provider", "RefusedError", "RunningService",
+    "SentEvent", "StartError", "Tenant", "Tenantry", "Variables", "pytest_assertrepr_compare",
+    "pytest_runtest_makereport", "running_service", "tenantry", "tenantry_service", "tenantry_settings",
+]  # fmt: skip
 
 _HOMES: Final = {
-    "Credential": "errors", "Events": "events", "Key": "tenants", "MailError": "errors", "Member": "tenants",
-    "Provider": "provider", "RefusedError": "errors", "RunningService": "service", "SentEvent": "events",
+    "Credential": "errors", "Events": "provider", "Key": "tenants", "MailError": "errors", "Member": "tenants",
+    "Provider": "provider", "RefusedError": "errors", "RunningService": "service", "SentEvent": "provider",
     "StartError": "errors", "Tenant": "tenants", "Tenantry": "fixture", "Variables": "errors",
     "running_service": "service",
 }  # fmt: skip

@@ -13,8 +13,7 @@ from tenantry.domain.plans import FREE
 from tenantry_devkit.inbox import Mail
 from tenantry_devkit.simulator import Subscription
 from tenantry_devkit.testing.errors import Credential, Variables, bearer
-from tenantry_devkit.testing.events import WEBHOOK, Events
-from tenantry_devkit.testing.provider import Provider
+from tenantry_devkit.testing.provider import WEBHOOK, Events, Provider
 from tenantry_devkit.testing.service import RunningService
 from tenantry_devkit.testing.tenants import NO_CLAIMS, TOKEN_LIFETIME, Key, Tenant, TenantContext
 

@@ -1,19 +1,39 @@
-"""The payment provider of a test."""
+"""The payment provider of a test, and signed events about its tenants in both API shapes."""
 
 import asyncio
 import functools
+import secrets
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextvars import Context
-from datetime import datetime
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import httpx2
+import msgspec
+from msgspec.structs import replace
 
+from tenantry.common.clock import EPOCH_MAX, from_epoch
+from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.stripe.signature import sign
 from tenantry.server.asgi_types import Receive, Scope, Send
-from tenantry_devkit.simulator import CheckoutSession, Customer, Invoice, Price, Simulator, Subscription
+from tenantry_devkit.simulator import (
+    NEW_VERSION,
+    CheckoutSession,
+    Customer,
+    Event,
+    Invoice,
+    Price,
+    Simulator,
+    Subscription,
+)
+from tenantry_devkit.simulator.delivery import event_body
+from tenantry_devkit.simulator.objects import BillingObject
+from tenantry_devkit.testing.errors import RefusedError
+from tenantry_devkit.testing.tenants import Tenant
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -167,3 +187,188 @@ class Provider:
     @property
     def checkout_sessions(self) -> Mapping[str, CheckoutSession]:
         return dict(self._simulator.checkout_sessions)
+
+
+WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
+_PERIOD_SECONDS: Final = int(timedelta(days=30).total_seconds())
+_AMOUNT: Final = 2900
+
+
+class SentEvent(NamedTuple):
+    """An event that the service has accepted; ``created`` is in seconds since the Unix epoch."""
+
+    id: str
+    type: str
+    created: int
+    body: bytes
+
+
+class Events:
+    """Creates events and sends them to the service, which has handled them when a method returns.
+
+    Each event is one second later than those before, by the simulated provider's clock, unless ``created`` is given,
+    for late events. ``api_version`` decides the shape (`OLD_VERSION` or `NEW_VERSION` of `tenantry_devkit.simulator`).
+    The methods named after events raise `RefusedError` unless the service answers 200.
+    """
+
+    def __init__(
+        self, http: httpx2.Client, secret: str, provider: Provider, price_of: Callable[[str], str | None]
+    ) -> None:
+        self._http = http
+        self._secret = secret
+        self._provider = provider
+        self._price_of = price_of
+
+    def subscription_updated(
+        self,
+        tenant: Tenant,
+        plan: str | None = None,
+        *,
+        status: str = "active",
+        period_end: datetime | None = None,
+        cancel_at_period_end: bool = False,
+        created: datetime | int | None = None,
+        api_version: str = NEW_VERSION,
+    ) -> SentEvent:
+        """Send ``customer.subscription.updated``, by default with the current plan and a period of 30 days."""
+        moment = self._moment(created)
+        subscription = replace(
+            self._subscription(tenant, plan or tenant.plan, moment),
+            status=status,
+            period_end=int(period_end.timestamp()) if period_end else moment + _PERIOD_SECONDS,
+            cancel_at_period_end=cancel_at_period_end,
+        )
+        return self._emit(ev.SUBSCRIPTION_UPDATED, subscription, moment, api_version, advances=created is None)
+
+    def subscription_deleted(
+        self, tenant: Tenant, *, created: datetime | int | None = None, api_version: str = NEW_VERSION
+    ) -> SentEvent:
+        """Send ``customer.subscription.deleted``: the tenant is on ``free`` and canceled."""
+        moment = self._moment(created)
+        subscription = self._subscription(tenant, tenant.plan, moment)
+        ended = replace(subscription, status="canceled", canceled_at=moment, ended_at=moment)
+        return self._emit(ev.SUBSCRIPTION_DELETED, ended, moment, api_version, advances=created is None)
+
+    def payment_failed(
+        self,
+        tenant: Tenant,
+        *,
+        amount: int = _AMOUNT,
+        invoice_url: str | None = "https://invoice.example/i/unpaid",
+        created: datetime | int | None = None,
+        api_version: str = NEW_VERSION,
+    ) -> SentEvent:
+        """Send ``invoice.payment_failed``: the tenant is past due, and its owner gets a mail with the invoice's URL.
+
+        ``amount`` is in cents.
+        """
+        fields = {"status": "open", "hosted_invoice_url": invoice_url, "amount_paid": 0, "paid_at": None}
+        return self._emit_invoice(ev.PAYMENT_FAILED, tenant, amount, created, api_version, **fields)
+
+    def payment_succeeded(
+        self,
+        tenant: Tenant,
+        *,
+        amount: int = _AMOUNT,
+        created: datetime | int | None = None,
+        api_version: str = NEW_VERSION,
+    ) -> SentEvent:
+        """Send ``invoice.payment_succeeded``, which ends past due."""
+        return self._emit_invoice(ev.PAYMENT_SUCCEEDED, tenant, amount, created, api_version)
+
+    def checkout_completed(
+        self,
+        tenant: Tenant,
+        plan: str = "pro",
+        *,
+        created: datetime | int | None = None,
+        api_version: str = NEW_VERSION,
+    ) -> SentEvent:
+        """Send ``checkout.session.completed``: the tenant's customer is linked to it."""
+        moment = self._moment(created)
+        [session] = self._checkout(tenant, plan, moment).checkout_sessions.values()
+        session = replace(session, subscription=self._subscription(tenant, plan, moment).id)
+        return self._emit(ev.CHECKOUT_COMPLETED, session, moment, api_version, advances=created is None)
+
+    def send(self, event: SentEvent | Mapping[str, Any] | bytes, *, signature: str | None = None) -> httpx2.Response:
+        """Send an event again, or any bytes, and return the service's answer.
+
+        The default ``signature`` is that of `sign`; an empty one omits the header.
+        """
+        if isinstance(event, SentEvent):
+            event = event.body
+        body = event if isinstance(event, bytes) else msgspec.json.encode(event)
+        header = self.sign(body) if signature is None else signature
+        headers = {
+            "Content-Type": "application/json; charset=utf-8",
+            **({"Provider-Signature": header} if header else {}),
+        }
+        return self._http.post(WEBHOOK, content=body, headers=headers)
+
+    def sign(self, body: bytes, *, at: datetime | None = None, secret: str | None = None) -> str:
+        """Return the signature header of a body, by default made now with the service's secret."""
+        return sign(body, secret or self._secret, int(at.timestamp() if at else time.time()))
+
+    def _moment(self, created: datetime | int | None) -> int:
+        if created is None:
+            self._provider.advance(seconds=1)
+            return int(self._provider.now.timestamp())
+        return created if isinstance(created, int) else int(created.timestamp())
+
+    def _emit_invoice(
+        self,
+        event_type: str,
+        tenant: Tenant,
+        amount: int,
+        created: datetime | int | None,
+        api_version: str,
+        **fields: object,
+    ) -> SentEvent:
+        moment = self._moment(created)
+        subscription = self._subscription(tenant, tenant.plan, moment)
+        [invoice] = self._checkout(tenant, tenant.plan, moment, amount).invoices.values()
+        invoice = replace(
+            invoice,
+            subscription=subscription.id,
+            subscription_metadata=subscription.metadata,
+            billing_reason="subscription_cycle",
+            **fields,
+        )
+        return self._emit(event_type, invoice, moment, api_version, advances=created is None)
+
+    def _emit(
+        self, event_type: str, thing: BillingObject, moment: int, api_version: str, *, advances: bool
+    ) -> SentEvent:
+        event = Event(
+            id=f"evt_{secrets.token_hex(12)}", type=event_type, created=moment, object=thing, pending_webhooks=1
+        )
+        sent = SentEvent(event.id, event_type, moment, event_body(event, api_version))
+        response = self.send(sent)
+        if not response.is_success:
+            raise RefusedError(response)
+        if advances:
+            self._provider.advance(seconds=1)  # the provider's next event is later
+        return sent
+
+    def _subscription(self, tenant: Tenant, plan: str, moment: int) -> Subscription:
+        """Return the tenant's subscription at the simulated provider, or a new one, with the plan's price."""
+        [subscription] = self._checkout(tenant, plan, moment).subscriptions.values()
+        known = [each for each in self._provider.subscriptions.values() if each.customer == tenant.customer]
+        if not known:
+            return replace(subscription, id=tenant.subscription_id)
+        first = replace(known[-1].items[0], price=subscription.items[0].price)
+        return replace(known[-1], items=(first, *known[-1].items[1:]))
+
+    def _checkout(self, tenant: Tenant, plan: str, moment: int, amount: int = _AMOUNT) -> Simulator:
+        """Return a separate provider on which the tenant's customer has completed a checkout at this moment."""
+        price = self._price_of(plan) or "price_unknown"
+        start = from_epoch(min(max(moment, 0), EPOCH_MAX))
+        simulator = Simulator(
+            prices={price: amount}, seed=secrets.randbits(64), start=start, url="https://invoice.example"
+        )  # fmt: skip
+        simulator.customer(tenant.customer, email=tenant.owner_email, name=tenant.name)
+        metadata = {"orgId": tenant.id}
+        simulator.complete(
+            simulator.checkout(price, metadata=metadata, customer=tenant.customer, customer_email=tenant.owner_email)
+        )
+        return simulator
