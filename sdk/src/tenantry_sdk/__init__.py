@@ -29,10 +29,10 @@ from tenantry_sdk._models import (
 )
 from tenantry_sdk._request import Response, record_responses
 from tenantry_sdk._secret import Secret
-from tenantry_sdk._store import FileStore, KeyringStore, Token, TokenStore
 from tenantry_sdk._sync._client import Tenantry
 from tenantry_sdk._sync._pager import Pager
-from tenantry_sdk._tokens import ClientCredentials, RefreshToken
+from tenantry_sdk._token_stores import FileStore, KeyringStore
+from tenantry_sdk._tokens import ClientCredentials, RefreshToken, Token, TokenStore
 from tenantry_sdk._version import __version__
 
 if TYPE_CHECKING:

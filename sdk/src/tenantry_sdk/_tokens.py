@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -12,11 +12,59 @@ import msgspec
 from tenantry_sdk._models import NOT_JSON
 from tenantry_sdk._request import Content
 from tenantry_sdk._secret import Secret, revealed
-from tenantry_sdk._store import Token, TokenStore
 from tenantry_sdk.errors import ConfigurationError, TokenRefreshError
 
+_RENEWED_BEFORE: Final = 30.0  # seconds before its expiry
 _JWT_PARTS: Final = 3
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
+
+
+class Token(msgspec.Struct, frozen=True):
+    """An access token. ``expires_at`` is Unix time in seconds and ``lifetime`` in seconds; None if unknown.
+
+    ``issuer`` and ``client_id`` name its origin, so that the SDK sends it to no other identity provider.
+    """
+
+    access_token: Secret
+    expires_at: float | None = None
+    refresh_token: Secret | None = None
+    lifetime: float | None = None
+    issuer: str | None = None
+    client_id: str | None = None
+
+    def is_of(self, issuer: str, client_id: str) -> bool:
+        """Whether it can be of this issuer and client."""
+        return self.issuer in {None, issuer} and self.client_id in {None, client_id}
+
+    def is_due(self, now: float) -> bool:
+        """Whether to renew it: in its last quarter, at most half a minute before it expires."""
+        if self.expires_at is None:
+            return False
+        ahead = _RENEWED_BEFORE if self.lifetime is None else min(_RENEWED_BEFORE, self.lifetime / 4)
+        return now >= self.expires_at - ahead
+
+    def is_over(self, now: float) -> bool:
+        """Whether it has expired."""
+        return self.expires_at is not None and now >= self.expires_at
+
+
+class TokenStore(Protocol):
+    """Stores one token, which one process at a time renews."""
+
+    def load(self) -> Token | None:
+        """Return the stored token, if there is one."""
+
+    def save(self, token: Token) -> None:
+        """Store this token instead."""
+
+    def clear(self) -> None:
+        """Delete the stored token."""
+
+    def try_lock(self) -> Any:  # noqa: ANN401
+        """Lock the token; return the argument for `unlock`, or None if another process holds the lock."""
+
+    def unlock(self, lock: Any) -> None:  # noqa: ANN401
+        """Unlock the token."""
 
 
 class _Grant(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tenantry_sdk._async._engine import AsyncCredentials, AsyncEngine
 from tenantry_sdk._async._http import AsyncHttp
-from tenantry_sdk._async._keeper import AsyncFixed, AsyncKeeper
 from tenantry_sdk._async._resources import (
     AsyncApiKeys,
     AsyncAuditEvents,
@@ -19,6 +18,7 @@ from tenantry_sdk._async._resources import (
     AsyncProjects,
     AsyncTenants,
 )
+from tenantry_sdk._async._token_renewal import AsyncFixedCredential, AsyncTokenRenewer
 from tenantry_sdk._request import Call, Content, Response, visible
 from tenantry_sdk._retry import BACKOFF, Backoff, Patience
 from tenantry_sdk._secret import Secret
@@ -66,7 +66,7 @@ class AsyncTenantry:
         address = base_url_of(base_url, allow_http=allow_http)
         http = AsyncHttp(http_client)
         credentials: AsyncCredentials = (
-            AsyncFixed(credential_of(api_key)) if tokens is None else AsyncKeeper(tokens, http)
+            AsyncFixedCredential(credential_of(api_key)) if tokens is None else AsyncTokenRenewer(tokens, http)
         )
         self._engine = AsyncEngine(http, address, credentials, patience, organization)
         self.api_keys = AsyncApiKeys(self._engine)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from tenantry_sdk._async._compat import fetch, sleep
 from tenantry_sdk._async._http import AsyncHttp
-from tenantry_sdk._async._keeper import AsyncFixed, AsyncKeeper
+from tenantry_sdk._async._token_renewal import AsyncFixedCredential, AsyncTokenRenewer
 from tenantry_sdk._request import Call, Response, is_whole, record, visible
 from tenantry_sdk._retry import Patience, Progress
-from tenantry_sdk._store import Token
+from tenantry_sdk._tokens import Token
 from tenantry_sdk._version import __version__
 from tenantry_sdk.errors import ConnectionFailedError, TimedOutError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _UNAUTHORIZED: Final = 401
 
-AsyncCredentials = AsyncFixed | AsyncKeeper
+AsyncCredentials = AsyncFixedCredential | AsyncTokenRenewer
 
 
 class AsyncEngine:

@@ -12,7 +12,6 @@ from tenantry_sdk._secret import Secret
 from tenantry_sdk._settings import base_url_of, credential_of
 from tenantry_sdk._sync._engine import Credentials, Engine
 from tenantry_sdk._sync._http import Http
-from tenantry_sdk._sync._keeper import Fixed, Keeper
 from tenantry_sdk._sync._resources import (
     ApiKeys,
     AuditEvents,
@@ -24,6 +23,7 @@ from tenantry_sdk._sync._resources import (
     Projects,
     Tenants,
 )
+from tenantry_sdk._sync._token_renewal import FixedCredential, TokenRenewer
 from tenantry_sdk._tokens import TokenSource
 from tenantry_sdk.errors import ConfigurationError
 
@@ -66,7 +66,9 @@ class Tenantry:
         patience = Patience(timeout, attempt_timeout, attempts, _backoff)
         address = base_url_of(base_url, allow_http=allow_http)
         http = Http(http_client)
-        credentials: Credentials = Fixed(credential_of(api_key)) if tokens is None else Keeper(tokens, http)
+        credentials: Credentials = (
+            FixedCredential(credential_of(api_key)) if tokens is None else TokenRenewer(tokens, http)
+        )
         self._engine = Engine(http, address, credentials, patience, organization)
         self.api_keys = ApiKeys(self._engine)
         self.projects = Projects(self._engine)

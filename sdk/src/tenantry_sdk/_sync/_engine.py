@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from tenantry_sdk._request import Call, Response, is_whole, record, visible
 from tenantry_sdk._retry import Patience, Progress
-from tenantry_sdk._store import Token
 from tenantry_sdk._sync._compat import fetch, sleep
 from tenantry_sdk._sync._http import Http
-from tenantry_sdk._sync._keeper import Fixed, Keeper
+from tenantry_sdk._sync._token_renewal import FixedCredential, TokenRenewer
+from tenantry_sdk._tokens import Token
 from tenantry_sdk._version import __version__
 from tenantry_sdk.errors import ConnectionFailedError, TimedOutError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _UNAUTHORIZED: Final = 401
 
-Credentials = Fixed | Keeper
+Credentials = FixedCredential | TokenRenewer
 
 
 class Engine:

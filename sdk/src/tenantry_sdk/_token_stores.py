@@ -7,65 +7,16 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from tenantry_sdk._models import NOT_JSON, decoder
-from tenantry_sdk._secret import Secret
+from tenantry_sdk._tokens import Token
 from tenantry_sdk.errors import ConfigurationError
 
-_AHEAD: Final = 30.0
 _HELD: Final = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
 _SERVICE: Final = "tenantry"
-
-
-class Token(msgspec.Struct, frozen=True):
-    """An access token. ``expires_at`` is Unix time in seconds and ``lifetime`` in seconds; None if unknown.
-
-    ``issuer`` and ``client_id`` say where it is from, so that no other identity provider is sent it.
-    """
-
-    access_token: Secret
-    expires_at: float | None = None
-    refresh_token: Secret | None = None
-    lifetime: float | None = None
-    issuer: str | None = None
-    client_id: str | None = None
-
-    def is_of(self, issuer: str, client_id: str) -> bool:
-        """Whether it may be from this issuer, for this client."""
-        return self.issuer in {None, issuer} and self.client_id in {None, client_id}
-
-    def is_due(self, now: float) -> bool:
-        """Whether it is time for another one: in its last quarter, half a minute at most."""
-        if self.expires_at is None:
-            return False
-        ahead = _AHEAD if self.lifetime is None else min(_AHEAD, self.lifetime / 4)
-        return now >= self.expires_at - ahead
-
-    def is_over(self, now: float) -> bool:
-        """Whether it has expired."""
-        return self.expires_at is not None and now >= self.expires_at
-
-
-class TokenStore(Protocol):
-    """Keeps one token, for one process at a time to renew."""
-
-    def load(self) -> Token | None:
-        """What was kept, if anything."""
-
-    def save(self, token: Token) -> None:
-        """Keep this one from now on."""
-
-    def clear(self) -> None:
-        """Keep nothing any more."""
-
-    def try_lock(self) -> Any:  # noqa: ANN401
-        """Lock the token; return the argument for `unlock`, or None if another process holds the lock."""
-
-    def unlock(self, lock: Any) -> None:  # noqa: ANN401
-        """Let others renew it."""
 
 
 class FileStore:
@@ -75,7 +26,7 @@ class FileStore:
         self._path = Path(path).expanduser()
 
     def load(self) -> Token | None:
-        """What was kept. Raises `ConfigurationError` where others could read it, or it cannot be read."""
+        """Return the stored token. Raises `ConfigurationError` if the file is unreadable, or readable by others."""
         try:
             content = self._path.read_bytes()
             mode = self._path.stat().st_mode
@@ -91,22 +42,22 @@ class FileStore:
             raise ConfigurationError(f"{self._path} cannot be read as a token: sign in again.") from error
 
     def save(self, token: Token) -> None:
-        """Keep this one: the file is replaced as a whole. Raises `ConfigurationError`."""
+        """Store this token; the file is replaced atomically. Raises `ConfigurationError`."""
         try:
             self._replace(_written(token))
         except OSError as error:
             raise ConfigurationError(f"{self._path} cannot be written: {error.strerror}") from error
 
     def clear(self) -> None:
-        """Keep nothing any more."""
+        """Delete the stored token."""
         self._path.unlink(missing_ok=True)
 
     def try_lock(self) -> int | None:
-        """A lock on a file beside it, which ends with the process. Raises `ConfigurationError`."""
+        """Lock a file next to it; the lock ends with the process. Raises `ConfigurationError`."""
         return _try_lock(self._path.with_name(self._path.name + ".lock"))
 
     def unlock(self, lock: int) -> None:
-        """Let others renew it."""
+        """Unlock the token."""
         _unlock(lock)
 
     def _replace(self, content: bytes) -> None:
@@ -137,7 +88,7 @@ class KeyringStore:
         self._name = name
 
     def load(self) -> Token | None:
-        """What was kept, if anything. Raises `ConfigurationError`."""
+        """Return the stored token, if there is one. Raises `ConfigurationError`."""
         content = self._keyring.get_password(_SERVICE, self._name)
         try:
             return None if content is None else _read(content.encode())
@@ -145,11 +96,11 @@ class KeyringStore:
             raise ConfigurationError("The keyring's entry cannot be read as a token: sign in again.") from error
 
     def save(self, token: Token) -> None:
-        """Keep this one from now on."""
+        """Store this token instead."""
         self._keyring.set_password(_SERVICE, self._name, _written(token).decode())
 
     def clear(self) -> None:
-        """Keep nothing any more."""
+        """Delete the stored token."""
         if self._keyring.get_password(_SERVICE, self._name) is not None:
             self._keyring.delete_password(_SERVICE, self._name)
 
@@ -159,7 +110,7 @@ class KeyringStore:
         return _try_lock(Path.home() / ".cache" / "tenantry" / f"{name}.lock")
 
     def unlock(self, lock: int) -> None:
-        """Let others renew it."""
+        """Unlock the token."""
         _unlock(lock)
 
 

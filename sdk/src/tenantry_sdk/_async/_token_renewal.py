@@ -1,4 +1,3 @@
-# Made from _async/_keeper.py by sdk/make_sync.py: change that one.
 """The credential of the next request: an API key, or a token that is renewed in time, once for all who wait."""
 
 from __future__ import annotations
@@ -6,22 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
+from tenantry_sdk._async._compat import Flight, Guard, called, fetch, in_thread, sleep
+from tenantry_sdk._async._http import AsyncHttp
 from tenantry_sdk._request import Response
 from tenantry_sdk._secret import Secret
-from tenantry_sdk._store import Token, TokenStore
-from tenantry_sdk._sync._compat import Flight, Guard, called, fetch, in_thread, sleep
-from tenantry_sdk._sync._http import Http
 from tenantry_sdk._tokens import (
+    AsyncTokenSource,
     ClientCredentials,
     Grant,
     RefreshToken,
+    Token,
     TokenRequest,
-    TokenSource,
+    TokenStore,
     as_token,
     discovery_request,
     endpoint_of,
@@ -44,10 +44,10 @@ _POLL: Final = 0.05
 logger = logging.getLogger("tenantry_sdk")
 
 
-class Keeper:
+class AsyncTokenRenewer:
     """Holds the current token. A renewal continues without a waiting caller: its result is always stored."""
 
-    def __init__(self, source: TokenSource, http: Http) -> None:
+    def __init__(self, source: AsyncTokenSource, http: AsyncHttp) -> None:
         self._source = source
         self._http = http
         self._endpoint: str | None = None
@@ -61,7 +61,7 @@ class Keeper:
         self._flight: Flight[Token] | None = None
         self._failed: tuple[float, TenantryError] | None = None
 
-    def current(self, ends: float) -> Token:
+    async def current(self, ends: float) -> Token:
         """A token that lasts. ``ends`` is when the call gives up, by the monotonic clock.
 
         One that is due is used as long as it lasts where the identity provider gives no other one quickly.
@@ -69,15 +69,15 @@ class Keeper:
         """
         token = self._token
         if token is None or token.is_over(time.time()):
-            return self.renewed(token, ends)
+            return await self.renewed(token, ends)
         if not token.is_due(time.time()):
             return token
         try:
-            return self.renewed(token, min(ends, self._begun() + _STALE_AFTER))
+            return await self.renewed(token, min(ends, self._begun() + _STALE_AFTER))
         except TenantryError:
             return token
 
-    def renewed(self, old: Token | None, ends: float) -> Token:
+    async def renewed(self, old: Token | None, ends: float) -> Token:
         """Return another token than ``old``: the first caller fetches it, and the others get the same one."""
         if os.getpid() != self._pid:
             self._begin()  # a forked child does not continue the parent's renewal
@@ -89,13 +89,13 @@ class Keeper:
                     raise copy(self._failed[1])
                 self._flight = Flight(lambda: self._renew(old))
             flight = self._flight
-        return flight.outcome(ends - time.monotonic())
+        return await flight.outcome(ends - time.monotonic())
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Wait for a renewal that is under way: the identity provider may have ended the token before."""
         if self._flight is not None and not self._flight.is_over and os.getpid() == self._pid:
             try:
-                self._flight.outcome(2 * _SECONDS)
+                await self._flight.outcome(2 * _SECONDS)
             except TenantryError as error:
                 logger.warning("the access token was not renewed: %s", error)
 
@@ -103,22 +103,22 @@ class Keeper:
         now = time.monotonic()
         return now if self._flight is None or self._flight.is_over else self._flight.begun
 
-    def _renew(self, old: Token | None) -> Token:
+    async def _renew(self, old: Token | None) -> Token:
         try:
-            return self._next(old)
+            return await self._next(old)
         except TenantryError as error:
             self._failed = (time.monotonic(), error)
             raise
 
-    def _next(self, old: Token | None) -> Token:
+    async def _next(self, old: Token | None) -> Token:
         source = self._source
         if not isinstance(source, (RefreshToken, ClientCredentials)):
-            return self._took(as_token(called(source), time.time()))
+            return self._took(as_token(await called(source), time.time()))
         store = source.store
         if store is None:
-            return self._took(self._granted(source, old))
-        with _alone(store):
-            kept = in_thread(store.load)
+            return self._took(await self._granted(source, old))
+        async with _alone(store):
+            kept = await in_thread(store.load)
             if kept is not None and not kept.is_of(source.issuer, source.client_id):
                 kept = None
             if kept is None and old is not None and not self._unsaved:
@@ -130,74 +130,74 @@ class Keeper:
             if fresh is not None and not fresh.is_due(time.time()):
                 return self._took(fresh)
             try:
-                token = self._took(self._granted(source, kept or old))
+                token = self._took(await self._granted(source, kept or old))
             except TenantryError:
                 if fresh is None or fresh.is_over(time.time()):
                     raise
                 return self._took(fresh)
-            self._save(store, token)
+            await self._save(store, token)
             return token
 
     def _took(self, token: Token) -> Token:
         self._token = token
         return token
 
-    def _save(self, store: TokenStore, token: Token) -> None:
+    async def _save(self, store: TokenStore, token: Token) -> None:
         try:
-            in_thread(lambda: store.save(token))
+            await in_thread(lambda: store.save(token))
         except ConfigurationError as error:
             self._unsaved = True
             logger.warning("the new token could not be kept, and is used by this process alone: %s", error)
         else:
             self._unsaved = False
 
-    def _granted(self, grant: Grant, last: Token | None) -> Token:
+    async def _granted(self, grant: Grant, last: Token | None) -> Token:
         try:
-            return self._asked(grant, last)
+            return await self._asked(grant, last)
         except TokenRefreshError as error:
             passed = isinstance(grant, RefreshToken) and grant.refresh_token
             if error.code != "invalid_grant" or not passed or last is None or last.refresh_token in (None, passed):
                 raise
-            return self._asked(grant, None)  # the kept one is dead; the caller has brought another
+            return await self._asked(grant, None)  # the kept one is dead; the caller has brought another
 
-    def _asked(self, grant: Grant, last: Token | None) -> Token:
+    async def _asked(self, grant: Grant, last: Token | None) -> Token:
         url = grant.token_url or self._endpoint
         if url is None:
-            found = self._sent(discovery_request(grant.issuer))
+            found = await self._sent(discovery_request(grant.issuer))
             url = self._endpoint = endpoint_of(grant.issuer, "token_endpoint", found.status_code, found.content)
-        answer = self._sent(token_request(grant, url, last))
+        answer = await self._sent(token_request(grant, url, last))
         return token_of(grant, answer.status_code, answer.content, time.time(), last)
 
-    def _sent(self, request: TokenRequest) -> Response:
+    async def _sent(self, request: TokenRequest) -> Response:
         from httpx2 import HTTPError  # noqa: PLC0415  # slow to import
 
         http = self._http.client()
         try:
-            return fetch(http, _built(http, request), _SECONDS)
+            return await fetch(http, _built(http, request), _SECONDS)
         except (HTTPError, TimeoutError) as error:
             kind = type(error).__name__
         raise TokenRefreshError(f"{request.host} cannot be asked for a token: {kind}")
 
 
-class Fixed:
+class AsyncFixedCredential:
     """Holds an API key, or a token without renewal."""
 
     def __init__(self, credential: Secret) -> None:
         self._token = Token(credential)
 
-    def current(self, ends: float) -> Token:  # noqa: ARG002
+    async def current(self, ends: float) -> Token:  # noqa: ARG002
         """The same always."""
         return self._token
 
-    def renewed(self, old: Token | None, ends: float) -> Token:  # noqa: ARG002
+    async def renewed(self, old: Token | None, ends: float) -> Token:  # noqa: ARG002
         """The same always."""
         return self._token
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing to do."""
 
 
-def _built(http: httpx2.Client, request: TokenRequest) -> httpx2.Request:
+def _built(http: httpx2.AsyncClient, request: TokenRequest) -> httpx2.Request:
     built = http.build_request(
         request.method, request.url, headers=request.headers, content=request.content, timeout=_SECONDS
     )
@@ -206,16 +206,16 @@ def _built(http: httpx2.Client, request: TokenRequest) -> httpx2.Request:
     return built
 
 
-@contextmanager
-def _alone(store: TokenStore) -> Generator[None]:
+@asynccontextmanager
+async def _alone(store: TokenStore) -> AsyncGenerator[None]:
     """Keep other processes from renewing the same token meanwhile."""
     ends = time.monotonic() + 2 * _SECONDS
-    lock: Any = in_thread(store.try_lock)
+    lock: Any = await in_thread(store.try_lock)
     while lock is None:
         if time.monotonic() >= ends:
             raise TokenTimedOutError("Another process is still fetching a token.")
-        sleep(_POLL)
-        lock = in_thread(store.try_lock)
+        await sleep(_POLL)
+        lock = await in_thread(store.try_lock)
     try:
         yield
     finally:
