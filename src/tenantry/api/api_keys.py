@@ -10,16 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import UNSET, UnsetType
 
-from tenantry.api.guards import (
-    Access,
-    AnyRequest,
-    Caller,
-    claimant,
-    idempotency_claim,
-    principal_author,
-    raises,
-    unknown_author,
-)
+from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName
 from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.auth.api_keys_store import KeyFilter
@@ -57,13 +48,13 @@ def leak_routes(leaks: LeakReportService) -> Sequence[HTTPRouteHandler]:
         opt={"public": True, **raises("not_found", "database_unavailable")},
         summary="Report a leaked API key",
     )
-    async def report_leaked_key(request: AnyRequest, data: JSONBody[LeakReport]) -> Response[EndedKey]:
+    async def report_leaked_key(author: ChangeAuthor, data: JSONBody[LeakReport]) -> Response[EndedKey]:
         """Revoke a leaked key.
 
         Any client can report one, without a credential. tenantry revokes the key at once, also in a suspended tenant,
         and mails the owner once. Reporting it again succeeds. A key that replaced it by rotation stays active.
         """
-        ended = await leaks.report(unknown_author(request), data.secret)
+        ended = await leaks.report(author, data.secret)
         return Response(ended, headers={"Cache-Control": "no-store"})
 
     return [report_leaked_key]
@@ -138,7 +129,7 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         opt=raises("org_mismatch", "scope_escalation", "mode_mismatch", "key_limit_reached", "idempotency_replay"),
     )
     async def create_api_key(
-        request: AnyRequest, principal: Caller, data: JSONBody[NewApiKey]
+        principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewApiKey]
     ) -> Response[ApiKeyWithSecret]:
         """Create a key.
 
@@ -147,14 +138,14 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         """
         made = await keys.create(
             principal,
-            principal_author(request, principal),
+            author,
             org_id=data.org_id,
             name=data.name,
             scopes=tuple(data.scopes),
             access_level=data.access_level,
             mode=data.mode,
             expires_at=data.expires_at,
-            claim=await idempotency_claim(request, claimant(principal)),
+            claim=claim,
         )
         return _shown_once(made)
 
@@ -201,17 +192,11 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         opt=raises("scope_escalation", "key_not_active", "last_owner"),
     )
     async def update_api_key(
-        request: AnyRequest, principal: Caller, key_id: KeyId, data: JSONBody[ApiKeyChange]
+        principal: Caller, author: ChangeAuthor, key_id: KeyId, data: JSONBody[ApiKeyChange]
     ) -> ApiKey:
         """Change the given fields of an active key. A null `expiresAt` means that the key never expires."""
-        return await keys.update(
-            principal,
-            principal_author(request, principal),
-            key_id,
-            name=data.name,
-            scopes=data.scopes if data.scopes is UNSET else tuple(data.scopes),
-            expires_at=data.expires_at,
-        )
+        scopes = data.scopes if data.scopes is UNSET else tuple(data.scopes)
+        return await keys.update(principal, author, key_id, name=data.name, scopes=scopes, expires_at=data.expires_at)
 
     @delete(
         PATH + "/{key_id:str}",
@@ -220,8 +205,8 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         opt=raises("scope_escalation", "last_owner"),
     )
     async def delete_api_key(
-        request: AnyRequest,
         principal: Caller,
+        author: ChangeAuthor,
         key_id: KeyId,
         *,
         force: Annotated[
@@ -233,7 +218,7 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         After this answer every process rejects requests with it. Revoking a revoked key succeeds. The record stays,
         with `status: revoked`. If no member owns the tenant, its last OWNER key needs `force=true`.
         """
-        await keys.revoke(principal, principal_author(request, principal), key_id, force=force)
+        await keys.revoke(principal, author, key_id, force=force)
 
     @post(
         PATH + "/{key_id:str}/rotate",
@@ -242,7 +227,11 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         opt=raises("scope_escalation", "mode_mismatch", "key_not_active", "key_limit_reached", "idempotency_replay"),
     )
     async def rotate_api_key(
-        request: AnyRequest, principal: Caller, key_id: KeyId, data: JSONBody[Rotation | None] = None
+        principal: Caller,
+        author: ChangeAuthor,
+        claim: IdempotencyClaim,
+        key_id: KeyId,
+        data: JSONBody[Rotation | None] = None,
     ) -> Response[ApiKeyWithSecret]:
         """Create a key with the same name, scopes, level, mode and expiry.
 
@@ -250,8 +239,6 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         names it. Only this answer contains the new `secret`.
         """
         overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
-        claim = await idempotency_claim(request, claimant(principal))
-        author = principal_author(request, principal)
         return _shown_once(await keys.rotate(principal, author, key_id, overlap=overlap, claim=claim))
 
     return [create_api_key, list_api_keys, get_api_key, update_api_key, delete_api_key, rotate_api_key]

@@ -21,7 +21,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ExceptionHandlersMap, Scope
 
 from tenantry import __version__
-from tenantry.api.guards import AnyRequest, Connection, current_claims, current_principal
+from tenantry.api.guards import AnyRequest, Connection, current_author, current_claim, current_claims, current_principal
 from tenantry.domain.errors import DomainError
 from tenantry.server.asgi_types import MAX_BODY, OUTCOME
 from tenantry.server.bodies import JsonRequest
@@ -62,6 +62,8 @@ def build_api(
         dependencies={
             "principal": Provide(current_principal, sync_to_thread=False),
             "claims": Provide(current_claims, sync_to_thread=False),
+            "author": Provide(current_author, sync_to_thread=False),
+            "claim": Provide(current_claim),
         },
         exception_handlers=_exception_handlers(page_of),
         after_exception=list(before_refusal),

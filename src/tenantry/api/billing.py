@@ -8,7 +8,7 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter
 
-from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim, principal_author, raises
+from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
 from tenantry.billing.checkout import LONGEST_URL, CheckoutService
 from tenantry.billing.ledger_queries import BillingEventView, LedgerQueries
@@ -106,20 +106,14 @@ def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRo
         opt=raises("provider_not_configured", "provider_refused", "provider_unavailable"),
     )
     async def create_checkout_session(
-        request: AnyRequest, principal: Caller, data: JSONBody[NewCheckoutSession]
+        principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewCheckoutSession]
     ) -> Response[SessionAddress]:
         """Create a checkout at the payment provider for a plan.
 
         Send the browser to `url`. The plan changes when the provider's event arrives.
         """
-        claim = await idempotency_claim(request, claimant(principal))
         url = await service.create_checkout(
-            principal,
-            principal_author(request, principal),
-            plan=data.plan,
-            success_url=data.success_url,
-            cancel_url=data.cancel_url,
-            claim=claim,
+            principal, author, plan=data.plan, success_url=data.success_url, cancel_url=data.cancel_url, claim=claim
         )
         return _shown(url)
 
@@ -130,12 +124,10 @@ def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRo
         opt=raises("no_customer", "provider_not_configured", "provider_refused", "provider_unavailable"),
     )
     async def create_portal_session(
-        request: AnyRequest, principal: Caller, data: JSONBody[NewPortalSession | None] = None
+        principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewPortalSession | None] = None
     ) -> Response[SessionAddress]:
         """Open the payment provider's portal, in which the tenant changes its payment method or cancels."""
-        claim = await idempotency_claim(request, claimant(principal))
         return_url = data.return_url if data else None
-        author = principal_author(request, principal)
         return _shown(await service.create_portal(principal, author, return_url=return_url, claim=claim))
 
     return [create_checkout_session, create_portal_session]

@@ -23,7 +23,7 @@ from tenantry.auth.authentication import (
 from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.db.idempotency_store import Claim
-from tenantry.domain.access import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal, PrincipalKind
+from tenantry.domain.access import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import (
     InvalidCredentialError,
@@ -44,9 +44,6 @@ _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 AnyRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
 Check = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
-
-
-_KINDS: Final = {PrincipalKind.API_KEY: ActorKind.API_KEY, PrincipalKind.USER: ActorKind.USER}
 
 
 class Credential(StrEnum):
@@ -180,6 +177,10 @@ Caller = NamedDependency[Principal]
 """The type of a handler's argument ``principal``: the caller that the route's guard authorized."""
 CallerClaims = NamedDependency[Claims]
 """The type of a handler's argument ``claims``: those of the user that the route's guard authorized."""
+ChangeAuthor = NamedDependency[Author]
+"""The type of a handler's argument ``author``: the author of a change by whom the route's guard authorized."""
+IdempotencyClaim = NamedDependency[Claim | None]
+"""The type of a handler's argument ``claim``: that of a request with an ``Idempotency-Key``."""
 
 
 def current_principal(request: AnyRequest) -> Principal:
@@ -198,8 +199,8 @@ def current_claims(request: AnyRequest) -> Claims:
     return claims
 
 
-async def idempotency_claim(request: AnyRequest, caller: str) -> Claim | None:
-    """The claim of a request that has an ``Idempotency-Key`` (CONTRACT 4).
+async def current_claim(request: AnyRequest) -> Claim | None:
+    """Return the idempotency claim of the caller or user that a guard authorized (CONTRACT 4).
 
     Raises `InvalidIdempotencyKeyError` unless the key is 1 to 255 visible ASCII characters.
     """
@@ -211,40 +212,42 @@ async def idempotency_claim(request: AnyRequest, caller: str) -> Claim | None:
         raise InvalidIdempotencyKeyError("Idempotency-Key must be 1 to 255 visible ASCII characters.")
     if redact(key) != key:  # a client may send a credential here by mistake; it must not be stored
         key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
-    digest = hashlib.sha256(await request.body()).digest()
-    return Claim(caller, f"{request.method} {request.url.path}", key, digest)
+    user = _extras(request).get(CLAIMS)
+    owner = f"user:{user.issuer}:{user.subject}" if isinstance(user, Claims) else claimant(current_principal(request))
+    return Claim(owner, f"{request.method} {request.url.path}", key, hashlib.sha256(await request.body()).digest())
 
 
 def claimant(principal: Principal) -> str:
-    """The owner of a principal's idempotency keys."""
+    """Return the owner of a principal's idempotency keys."""
     return f"{principal.kind}:{principal.org_id}:{principal.id}"
 
 
-def user_claimant(claims: Claims) -> str:
-    """The owner of the idempotency keys of a user's requests that concern no tenant."""
-    return f"user:{claims.issuer}:{claims.subject}"
+def current_author(request: AnyRequest) -> Author:
+    """Return the author of a change: whom a guard authorized, or an anonymous client."""
+    scope = _extras(request)
+    claims, principal = scope.get(CLAIMS), scope.get(CALLER)
+    if isinstance(claims, Claims):
+        return user_author(request, claims)
+    if isinstance(principal, Principal):
+        return principal_author(request, principal)
+    return _author(request, ActorKind.OPERATOR) if OPERATOR in scope else unknown_author(request)
 
 
 def principal_author(request: AnyRequest, principal: Principal) -> Author:
-    """The author of a change by an authenticated caller."""
-    return _author(request, _KINDS[principal.kind], principal.id)
+    """Return the author of a change by an authenticated caller."""
+    return _author(request, ActorKind(principal.kind), principal.id)
 
 
 def user_author(request: AnyRequest, claims: Claims) -> Author:
-    """The author of a change by a user, who may belong to no tenant yet."""
+    """Return the author of a change by a user, who may belong to no tenant yet."""
     return _author(request, ActorKind.USER, claims.subject)
 
 
-def operator_author(request: AnyRequest) -> Author:
-    """The author of a change with the operator token."""
-    return _author(request, ActorKind.OPERATOR, None)
-
-
 def unknown_author(request: AnyRequest) -> Author:
-    """The author of a change by an anonymous client."""
-    return _author(request, ActorKind.ANYBODY, None)
+    """Return the author of a change by an anonymous client."""
+    return _author(request, ActorKind.ANYBODY)
 
 
-def _author(request: AnyRequest, kind: ActorKind, actor_id: str | None) -> Author:
+def _author(request: AnyRequest, kind: ActorKind, actor_id: str | None = None) -> Author:
     address = request.client.host if request.client else None
     return Author(kind, actor_id, address, str(request.scope.get(REQUEST_ID, "")) or None)

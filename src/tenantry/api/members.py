@@ -11,18 +11,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.api import tenants
-from tenantry.api.guards import (
-    Access,
-    AnyRequest,
-    Caller,
-    CallerClaims,
-    claimant,
-    idempotency_claim,
-    principal_author,
-    raises,
-    user_author,
-    user_claimant,
-)
+from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
 from tenantry.common.encoding import doc
 from tenantry.domain.access import Role
@@ -30,7 +19,6 @@ from tenantry.domain.members import Member, Membership, MemberStatus, User
 from tenantry.domain.owner_mails import same_address
 from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant
-from tenantry.integrations.oidc.tokens import Claims
 
 PATH: Final = "/api/v1/members"
 
@@ -94,20 +82,16 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
             "scope_escalation", "member_exists", "plan_limit_reached", "last_owner", "identity_provider_not_configured"
         ),
     )
-    async def create_member(request: AnyRequest, principal: Caller, data: JSONBody[NewMember]) -> Response[Member]:
+    async def create_member(
+        principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewMember]
+    ) -> Response[Member]:
         """Invite a user of the identity provider.
 
         The membership is `invited` until the user accepts; a user who adds themselves is active at once. A removed
         member can be invited again and keeps the id. Invitations count against the plan's limit `members`. The caller
         must hold everything that the role grants, with a token or a key that does not expire.
         """
-        member = await members.add(
-            principal,
-            principal_author(request, principal),
-            user_id=data.user_id,
-            role=data.role,
-            claim=await idempotency_claim(request, claimant(principal)),
-        )
+        member = await members.add(principal, author, user_id=data.user_id, role=data.role, claim=claim)
         return Response(member, headers={"Location": f"{PATH}/{member.id}"})
 
     @get(PATH + "/{member_id:str}", guards=[access.needs("members:read")], summary="Get a member")
@@ -122,14 +106,14 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
         opt=raises("scope_escalation", "member_not_active", "last_owner"),
     )
     async def update_member(
-        request: AnyRequest, principal: Caller, member_id: MemberId, data: JSONBody[MemberChange]
+        principal: Caller, author: ChangeAuthor, member_id: MemberId, data: JSONBody[MemberChange]
     ) -> Member:
         """Change the role.
 
         It counts from the member's next request. A higher role needs the same rights as an invitation. Only an OWNER
         can change an owner.
         """
-        return await members.change_role(principal, principal_author(request, principal), member_id, data.role)
+        return await members.change_role(principal, author, member_id, data.role)
 
     @delete(
         PATH + "/{member_id:str}",
@@ -137,14 +121,14 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
         summary="Remove a member",
         opt=raises("scope_escalation", "last_owner"),
     )
-    async def delete_member(request: AnyRequest, principal: Caller, member_id: MemberId) -> None:
+    async def delete_member(principal: Caller, author: ChangeAuthor, member_id: MemberId) -> None:
         """Remove a member or withdraw an invitation.
 
         After this answer every process rejects the user's requests, whatever the token claims. Only an OWNER can
         remove an owner, or a user whose token claims the role owner. Removing again succeeds. The record stays, with
         `removedAt`.
         """
-        await members.remove(principal, principal_author(request, principal), member_id)
+        await members.remove(principal, author, member_id)
 
     @post(
         tenants.PATH + "/{tenant_id:str}/transfer",
@@ -154,7 +138,12 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
         opt=raises("scope_escalation", "identity_provider_not_configured"),
     )
     async def transfer_tenant(
-        request: AnyRequest, principal: Caller, tenant_id: tenants.TenantId, data: JSONBody[OwnerTransfer]
+        request: AnyRequest,
+        principal: Caller,
+        author: ChangeAuthor,
+        claim: IdempotencyClaim,
+        tenant_id: tenants.TenantId,
+        data: JSONBody[OwnerTransfer],
     ) -> Tenant:
         """Make an active member the owner of the tenant.
 
@@ -164,12 +153,12 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
         claims = await access.claims_of(request)
         return await members.transfer(
             principal,
-            principal_author(request, principal),
+            author,
             tenant_id,
             user_id=data.user_id,
             owner_email=data.owner_email,
             email_verified=bool(claims and claims.email and same_address(claims.email, data.owner_email)),
-            claim=await idempotency_claim(request, claimant(principal)),
+            claim=claim,
         )
 
     return [list_members, create_member, get_member, update_member, delete_member, transfer_tenant]
@@ -198,7 +187,7 @@ def membership_routes(memberships: MembershipService, access: Access) -> Sequenc
 
         An invitation shows only the tenant's id and name.
         """
-        return await memberships.list_page(_user(claims), status, limit, cursor)
+        return await memberships.list_page(User(claims.issuer, claims.subject), status, limit, cursor)
 
     @post(
         _MEMBERSHIPS_PATH + "/{membership_id:str}/accept",
@@ -207,10 +196,11 @@ def membership_routes(memberships: MembershipService, access: Access) -> Sequenc
         summary="Accept an invitation",
         opt=raises("member_not_active"),
     )
-    async def accept_membership(request: AnyRequest, claims: CallerClaims, membership_id: MembershipId) -> Membership:
+    async def accept_membership(
+        claims: CallerClaims, author: ChangeAuthor, claim: IdempotencyClaim, membership_id: MembershipId
+    ) -> Membership:
         """Accept an invitation. Accepting again succeeds. Another user's membership is not found."""
-        claim = await idempotency_claim(request, user_claimant(claims))
-        return await memberships.accept(_user(claims), user_author(request, claims), membership_id, claim)
+        return await memberships.accept(User(claims.issuer, claims.subject), author, membership_id, claim)
 
     @delete(
         OWN_PATH + "/{membership_id:str}",
@@ -218,15 +208,11 @@ def membership_routes(memberships: MembershipService, access: Access) -> Sequenc
         summary="Decline an invitation, or leave a tenant",
         opt=raises("last_owner"),
     )
-    async def delete_own_membership(request: AnyRequest, claims: CallerClaims, membership_id: MembershipId) -> None:
+    async def delete_own_membership(claims: CallerClaims, author: ChangeAuthor, membership_id: MembershipId) -> None:
         """Decline an invitation or leave the tenant; repeating it succeeds.
 
         The tenant's owner, and its last one, must transfer it first.
         """
-        await memberships.end(_user(claims), user_author(request, claims), membership_id)
+        await memberships.end(User(claims.issuer, claims.subject), author, membership_id)
 
     return [list_own_memberships, accept_membership, delete_own_membership]
-
-
-def _user(claims: Claims) -> User:
-    return User(claims.issuer, claims.subject)

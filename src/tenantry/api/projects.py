@@ -11,7 +11,7 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.projects import ProjectService, page_of, window_after
-from tenantry.api.guards import Access, AnyRequest, Caller, claimant, idempotency_claim, principal_author, raises
+from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
 from tenantry.auth.authentication import Admission
 from tenantry.common.encoding import doc
@@ -95,10 +95,10 @@ def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRou
         return await projects.list_page(principal, limit, cursor)
 
     @post(PATH, guards=[access.needs("projects:write")], summary="Create a project", opt=raises("plan_limit_reached"))
-    async def create_project(request: AnyRequest, principal: Caller, data: JSONBody[NewProject]) -> Response[Project]:
+    async def create_project(
+        principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewProject]
+    ) -> Response[Project]:
         """Create a project in the caller's mode. The plan may limit the projects of each mode."""
-        claim = await idempotency_claim(request, claimant(principal))
-        author = principal_author(request, principal)
         project = await projects.create(principal, author, data.name, data.description, claim)
         return Response(project, headers={"Location": f"{PATH}/{project.id}"})
 
@@ -109,15 +109,14 @@ def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRou
 
     @patch(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Change a project")
     async def update_project(
-        request: AnyRequest, principal: Caller, project_id: ProjectId, data: JSONBody[ProjectChange]
+        principal: Caller, author: ChangeAuthor, project_id: ProjectId, data: JSONBody[ProjectChange]
     ) -> Project:
         """Change the given fields; a null `description` clears it."""
-        author = principal_author(request, principal)
         return await projects.update(principal, author, project_id, data.name, data.description)
 
     @delete(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Delete a project")
-    async def delete_project(request: AnyRequest, principal: Caller, project_id: ProjectId) -> None:
+    async def delete_project(principal: Caller, author: ChangeAuthor, project_id: ProjectId) -> None:
         """Delete the project permanently."""
-        await projects.delete(principal, principal_author(request, principal), project_id)
+        await projects.delete(principal, author, project_id)
 
     return [list_projects, create_project, get_project, update_project, delete_project]

@@ -3,9 +3,10 @@
 import gzip
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -58,7 +59,7 @@ def takes_gzip(accept_encoding: str) -> bool:
 def render(document: dict[str, Any], base_url: str, assets: str) -> str:
     """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its script."""
     environment = page_templates(PackageLoader(str(__package__)))
-    environment.filters.update(prose=prose, json=highlighted, slug=slug, breakable=breakable)
+    environment.filters.update(prose=prose, json=highlighted, slug=slug)
     outline = Outline(document, {group.name: group.objects for group in GROUPS})
     return environment.get_template("reference.html").render(
         info=document["info"],
@@ -93,11 +94,6 @@ def highlighted(text: str) -> Markup:
     return Markup("").join([*parts, escape(text[position:])])
 
 
-def breakable(name: str) -> Markup:
-    """A name that may wrap after an underscore."""
-    return Markup("_<wbr>").join(name.split("_"))
-
-
 def slug(text: str) -> str:
     """A name for an address: lower case, words joined by hyphens."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).lower()
@@ -106,6 +102,11 @@ def slug(text: str) -> str:
 
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
 _TOKENS: Final = {"bearer": "TENANTRY_API_KEY", "userToken": "USER_TOKEN", "operatorToken": "OPERATOR_TOKEN"}
+_BOUNDS: Final = (
+    ("minLength", "maxLength", "characters"),
+    ("minItems", "maxItems", "items"),
+    ("minimum", "maximum", ""),
+)
 _NEEDS: Final = {"bearer": "Any credential", "userToken": "A user's token", "operatorToken": "The operator's token"}
 
 _PLACEHOLDERS: Final[Mapping[object, object]] = {
@@ -119,96 +120,44 @@ _PLACEHOLDERS: Final[Mapping[object, object]] = {
 Schema = Mapping[str, Any]
 
 
-class Field(NamedTuple):
-    """A parameter, or a field of a body."""
-
-    name: str
-    type: str
-    bounds: str
-    required: bool
-    text: str
-    place: str = ""
-
-
-class ReferenceAnswer(NamedTuple):
-    """A status, what it means, and the error codes that come with it."""
-
-    status: int
-    phrase: str
-    text: str
-    codes: list[str]
-
-
-class Operation(NamedTuple):
-    """One operation. ``scope`` is what a credential must cover; ``needs`` says in words what a caller needs."""
-
-    id: str
-    method: str
-    path: str
-    summary: str
-    text: str
-    scope: str | None
-    needs: str
-    parameters: list[Field]
-    fields: list[Field]
-    request: str
-    answer: ReferenceAnswer
-    answer_body: str
-    answers: list[ReferenceAnswer]
-    shared: list[int]
-
-
-class Object(NamedTuple):
-    """An object that operations answer with."""
-
-    name: str
-    text: str
-    fields: list[Field]
-    example: str
-
-
-class ReferenceGroup(NamedTuple):
-    """Operations on one kind of object."""
-
-    name: str
-    text: str
-    operations: list[Operation]
-    objects: list[Object]
-
-
 class Outline:
-    """The OpenAPI document, arranged for reading."""
+    """The OpenAPI document, arranged for reading; groups, operations, objects and fields are dictionaries."""
 
     def __init__(self, document: Schema, objects: Mapping[str, tuple[str, ...]]) -> None:
-        self._document = document
         self._schemas: Schema = document["components"]["schemas"]
-        self._shared = self._codes_of_every_caller()
+        found = [
+            (path, method, methods[method])
+            for path, methods in document["paths"].items()
+            for method in _METHODS
+            if method in methods
+        ]
+        of_scopes = [_codes(operation) for _, _, operation in found if _credential(operation)[1]]
+        self._shared = set.intersection(*of_scopes) if of_scopes else set()
         self.groups = [
-            ReferenceGroup(
-                tag["name"],
-                tag["description"],
-                [self._operation(*found) for found in self._operations() if tag["name"] in found[2]["tags"]],
-                [self._object(name) for name in objects.get(tag["name"], ()) if name in self._schemas],
-            )
+            {
+                **tag,
+                "operations": [self._operation(*one) for one in found if tag["name"] in one[2]["tags"]],
+                "objects": [self._object(name) for name in objects.get(tag["name"], ()) if name in self._schemas],
+            }
             for tag in document["tags"]
         ]
 
-    def scopes(self) -> dict[str, list[Operation]]:
-        """What each scope is good for."""
-        found: dict[str, list[Operation]] = {}
+    def scopes(self) -> dict[str, list[Schema]]:
+        """Return the operations by the scope that they need."""
+        found: defaultdict[str, list[Schema]] = defaultdict(list)
         for group in self.groups:
-            for operation in group.operations:
-                if operation.scope is not None:
-                    found.setdefault(operation.scope, []).append(operation)
+            for operation in group["operations"]:
+                found[operation["scope"]].append(operation)
+        found.pop("", None)
         return dict(sorted(found.items()))
 
-    def problem(self) -> tuple[list[Field], str]:
-        """The fields of an error answer, and an example."""
+    def problem(self) -> tuple[list[Schema], str]:
+        """Return the fields of an error answer, and an example."""
         schema = self._schemas["Problem"]
         return self._fields(schema), _pretty(self.example(schema))
 
     def example(self, schema: Schema) -> Any:  # noqa: ANN401  # any JSON
-        """A value that fits a schema: its own example where it has one."""
+        """Return a value that fits a schema: its own example where it has one."""
         given = [*schema.get("examples", ()), *schema.get("enum", ())]
         if given:
             return given[0]
@@ -224,65 +173,47 @@ class Outline:
             return {name: self.example(field) for name, field in shown.items()}
         return [self.example(schema["items"])] if "items" in schema else _PLACEHOLDERS.get(schema.get("type"))
 
-    def _operations(self) -> Iterator[tuple[str, str, Schema]]:
-        for path, methods in self._document["paths"].items():
-            for method in _METHODS:
-                if method in methods:
-                    yield path, method, methods[method]
-
-    def _codes_of_every_caller(self) -> set[str]:
-        """The codes that every operation with a scope may answer with: the page says them once."""
-        codes = [
-            {code for answer in operation["responses"].values() for code in answer.get(CODES_KEY, ())}
-            for _, _, operation in self._operations()
-            if any(operation["security"] and next(iter(operation["security"][0].values())))
-        ]
-        return set.intersection(*codes) if codes else set()
-
     def _resolve(self, schema: Schema) -> Schema:
-        found: Schema = self._schemas[schema["$ref"].removeprefix(REF_PREFIX)]
-        return found
+        return self._schemas[schema["$ref"].removeprefix(REF_PREFIX)] if "$ref" in schema else schema
 
-    def _operation(self, path: str, method: str, operation: Schema) -> Operation:
-        scheme, scopes = next(iter(operation["security"][0].items())) if operation["security"] else ("", [])
+    def _operation(self, path: str, method: str, operation: Schema) -> Schema:
+        scheme, scopes = _credential(operation)
         body = _json_schema(operation.get("requestBody", {}))
-        successes = [one for one in operation["responses"].items() if one[0].startswith("2")]
-        answer_schema = _json_schema(successes[0][1])
-        answers = [self._answer(status, answer) for status, answer in operation["responses"].items()]
-        return Operation(
-            id=operation["operationId"],
-            method=method.upper(),
-            path=path,
-            summary=operation["summary"],
-            text=operation["description"],
-            scope=scopes[0] if scopes else None,
-            needs=_NEEDS.get(scheme, "No credential"),
-            parameters=[self._parameter(parameter) for parameter in operation.get("parameters", ())],
-            fields=self._fields(body) if body else [],
-            request=self._request(path, method, operation, _TOKENS.get(scheme), body),
-            answer=answers[0],
-            answer_body=_pretty(self.example(answer_schema)) if answer_schema else _header_lines(successes[0][1]),
-            answers=[answer for answer in answers if answer.codes or answer.text],
-            shared=[
-                int(status)
-                for status, answer in operation["responses"].items()
-                if self._shared.intersection(answer.get(CODES_KEY, ()))
-            ],
-        )
+        answers = [self._answer(int(status), answer) for status, answer in operation["responses"].items()]
+        success = next(answer for status, answer in operation["responses"].items() if status.startswith("2"))
+        answer_schema = _json_schema(success)
+        return {
+            **operation,
+            "method": method,
+            "path": path,
+            "scope": "".join(scopes),
+            "needs": _NEEDS.get(scheme, "No credential"),
+            "parameters": [self._field(one["name"], one["schema"], one) for one in operation.get("parameters", ())],
+            "fields": self._fields(body) if body else [],
+            "request": self._request(path, method, operation, _TOKENS.get(scheme), body),
+            "answer": answers[0],
+            "answer_body": _pretty(self.example(answer_schema)) if answer_schema else _header_lines(success),
+            "answers": [answer for answer in answers if answer["codes"] or answer["text"]],
+            "shared": [answer["status"] for answer in answers if answer["is_shared"]],
+        }
 
-    def _answer(self, status: str, answer: Schema) -> ReferenceAnswer:
-        number = int(status)
-        codes = [code for code in answer.get(CODES_KEY, ()) if code not in self._shared]
-        text = "" if CODES_KEY in answer else answer["description"]
-        return ReferenceAnswer(number, HTTPStatus(number).phrase, text, codes)
+    def _answer(self, status: int, answer: Schema) -> Schema:
+        codes = answer.get(CODES_KEY, [])
+        return {
+            "status": status,
+            "phrase": HTTPStatus(status).phrase,
+            "text": "" if codes else answer["description"],
+            "codes": [code for code in codes if code not in self._shared],
+            "is_shared": not self._shared.isdisjoint(codes),
+        }
 
     def _request(self, path: str, method: str, operation: Schema, token: str | None, body: Schema | None) -> str:
-        """A command line that makes the request."""
+        """Return a command line that makes the request."""
         for parameter in operation.get("parameters", ()):
             if parameter["in"] == "path":
                 path = path.replace(f"{{{parameter['name']}}}", quote(str(parameter.get("example", "ID")), safe=":"))
-        asks = [] if method == "get" or (method == "post" and body is not None) else [f"-X {method.upper()} "]
-        lines = [f'curl {"".join(asks)}"$TENANTRY_BASE_URL{path}"']
+        option = "" if method == "get" or (method == "post" and body is not None) else f"-X {method.upper()} "
+        lines = [f'curl {option}"$TENANTRY_BASE_URL{path}"']
         if token is not None:
             lines.append(f'-H "Authorization: Bearer ${token}"')
         if body is not None:
@@ -290,31 +221,33 @@ class Outline:
             lines += ['-H "Content-Type: application/json"', f"-d {shlex.quote(text)}"]
         return " \\\n  ".join(lines)
 
-    def _object(self, name: str) -> Object:
+    def _object(self, name: str) -> Schema:
         schema = self._schemas[name]
-        title = schema["title"].removesuffix("View")
-        return Object(title, schema.get("description", ""), self._fields(schema), _pretty(self.example(schema)))
+        return {
+            "name": schema["title"].removesuffix("View"),
+            "text": schema.get("description", ""),
+            "fields": self._fields(schema),
+            "example": _pretty(self.example(schema)),
+        }
 
-    def _fields(self, schema: Schema) -> list[Field]:
-        schema = _present(schema)
-        if "$ref" in schema:
-            schema = self._resolve(schema)
+    def _fields(self, schema: Schema) -> list[Schema]:
+        schema = self._resolve(_present(schema))
         required = schema.get("required", ())
         return [
-            Field(name, self._type(field), self._bounds(field), name in required, field.get("description", ""))
+            self._field(name, field, {**field, "required": name in required})
             for name, field in schema.get("properties", {}).items()
         ]
 
-    def _parameter(self, parameter: Schema) -> Field:
-        schema = parameter["schema"]
-        return Field(
-            parameter["name"],
-            self._type(schema),
-            self._bounds(schema),
-            parameter["required"],
-            parameter.get("description", ""),
-            parameter["in"],
-        )
+    def _field(self, name: str, schema: Schema, described: Schema) -> Schema:
+        """Return a field of a body, or a parameter, whose place ``described`` says."""
+        return {
+            "name": name,
+            "type": self._type(schema),
+            "bounds": self._bounds(schema),
+            "required": described["required"],
+            "text": described.get("description", ""),
+            "place": described.get("in", ""),
+        }
 
     def _type(self, schema: Schema) -> str:
         if "$ref" in schema:
@@ -327,19 +260,23 @@ class Outline:
         return str(schema.get("format") or schema.get("type", "any"))
 
     def _bounds(self, schema: Schema) -> str:
-        """The bounds, in words."""
-        present = _present(schema)
-        if "$ref" in present:
-            present = self._resolve(present)
-        bounds = []
-        if "enum" in present:
-            bounds.append(" or ".join(f"`{value}`" for value in present["enum"]))
-        bounds += _range(present.get("minLength"), present.get("maxLength"), "characters")
-        bounds += _range(present.get("minItems"), present.get("maxItems"), "items")
-        bounds += _range(present.get("minimum"), present.get("maximum"), "")
+        """Return the bounds, in words."""
+        present = self._resolve(_present(schema))
+        bounds = [" or ".join(f"`{value}`" for value in present["enum"])] if "enum" in present else []
+        for least, most, unit in _BOUNDS:
+            bounds += _range(present.get(least), present.get(most), unit)
         if schema.get("default") not in (None, []):
             bounds.append(f"by default `{schema['default']}`")
         return ", ".join(bounds)
+
+
+def _credential(operation: Schema) -> tuple[str, list[str]]:
+    """Return the security scheme of an operation, and its scopes."""
+    return next(iter(operation["security"][0].items())) if operation["security"] else ("", [])
+
+
+def _codes(operation: Schema) -> set[str]:
+    return {code for answer in operation["responses"].values() for code in answer.get(CODES_KEY, ())}
 
 
 def _json_schema(part: Schema) -> Schema | None:
@@ -348,25 +285,20 @@ def _json_schema(part: Schema) -> Schema | None:
 
 
 def _header_lines(answer: Schema) -> str:
-    """The headers that tell something, with their examples."""
+    """Return the headers that have an example."""
     headers = answer.get("headers", {}).items()
     return "\n".join(f"{name}: {header['example']}" for name, header in headers if "example" in header)
 
 
 def _present(schema: Schema) -> Schema:
-    """The schema of a value that is not null."""
+    """Return the schema of a value that is not null."""
     return next((choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"), schema)
 
 
 def _range(least: float | None, most: float | None, unit: str) -> list[str]:
     if least is None and most is None:
         return []
-    if least is None:
-        text = f"at most {most}"
-    elif most is None:
-        text = f"at least {least}"
-    else:
-        text = f"{least} to {most}"
+    text = f"at most {most}" if least is None else f"at least {least}" if most is None else f"{least} to {most}"
     return [f"{text} {unit}".strip()]
 
 

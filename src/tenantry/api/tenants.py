@@ -10,19 +10,7 @@ from litestar.openapi import ResponseSpec
 from litestar.params import JSONBody, PathParameter
 
 from tenantry.accounts.tenants import TenantExport, TenantInput, TenantService
-from tenantry.api.guards import (
-    Access,
-    AnyRequest,
-    Caller,
-    CallerClaims,
-    header,
-    idempotency_claim,
-    operator_author,
-    principal_author,
-    raises,
-    user_author,
-    user_claimant,
-)
+from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, header, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
 from tenantry.auth.authentication import bearer_credential
 from tenantry.common.encoding import doc
@@ -85,7 +73,13 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         summary="Create a tenant",
         opt=raises("tenant_exists", "tenant_limit_reached"),
     )
-    async def create_tenant(request: AnyRequest, claims: CallerClaims, data: JSONBody[NewTenant]) -> Response[Tenant]:
+    async def create_tenant(
+        request: AnyRequest,
+        claims: CallerClaims,
+        author: ChangeAuthor,
+        claim: IdempotencyClaim,
+        data: JSONBody[NewTenant],
+    ) -> Response[Tenant]:
         """Create a tenant with the user as its owner.
 
         If the token's organization claim names no existing tenant, it becomes the id. Without `ownerEmail` the token's
@@ -95,24 +89,24 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         token = _token(request)
         tenant = await tenants.create(
             claims,
-            user_author(request, claims),
+            author,
             name=data.name,
             owner_email=data.owner_email,
             find_email=lambda: email_of_token(token, claims.subject),
-            claim=await idempotency_claim(request, user_claimant(claims)),
+            claim=claim,
         )
         return Response(tenant, headers={"Location": f"{PATH}/{tenant.id}"})
 
     @patch(PATH + "/{tenant_id:str}", guards=[access.needs("tenants:write")], summary="Change a tenant")
     async def update_tenant(
-        request: AnyRequest, principal: Caller, tenant_id: TenantId, data: JSONBody[TenantChange]
+        request: AnyRequest, principal: Caller, author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[TenantChange]
     ) -> Tenant:
         """Change the name and, if given, the address for billing mail. A test-mode key may not."""
         claims = await access.claims_of(request) if data.owner_email is not None else None
         verified = claims and (claims.email or await email_of_token(_token(request), claims.subject))
         return await tenants.update(
             principal,
-            principal_author(request, principal),
+            author,
             tenant_id,
             name=data.name,
             owner_email=data.owner_email,
@@ -136,7 +130,7 @@ def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRout
         responses={201: ResponseSpec(Tenant, description="The tenant is new.")},
         opt=raises("customer_taken", "tenant_deleted"),
     )
-    async def put_tenant(request: AnyRequest, tenant_id: TenantId, data: JSONBody[OperatorTenant]) -> Response[Tenant]:
+    async def put_tenant(author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[OperatorTenant]) -> Response[Tenant]:
         """Create the tenant, or change the given fields of an existing one.
 
         Its id is 1 to 64 of `A-Za-z0-9_-`. `stripeCustomerId` links the provider's customer, unless another tenant has
@@ -145,23 +139,16 @@ def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRout
         """
         if not is_tenant_id(tenant_id):
             raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
-        wanted = TenantInput(
-            name=data.name,
-            owner_email=data.owner_email,
-            owner_id=data.owner_id,
-            stripe_customer_id=data.stripe_customer_id,
-            suspended=data.suspended,
-        )
-        tenant, created = await tenants.put(operator_author(request), tenant_id, wanted)
+        tenant, created = await tenants.put(author, tenant_id, TenantInput(**msgspec.structs.asdict(data)))
         return Response(tenant, status_code=201 if created else 200, headers={"Location": f"{PATH}/{tenant.id}"})
 
     @delete(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="End a tenant (operator)")
-    async def delete_tenant(request: AnyRequest, tenant_id: TenantId) -> None:
+    async def delete_tenant(author: ChangeAuthor, tenant_id: TenantId) -> None:
         """Delete the tenant.
 
         Its keys end with this answer. Its data can be exported for 30 days; then tenantry deletes it.
         """
-        await tenants.delete(operator_author(request), tenant_id)
+        await tenants.delete(author, tenant_id)
 
     @get(PATH + "/{tenant_id:str}/export", guards=[access.needs_operator()], summary="Export a tenant (operator)")
     async def export_tenant(tenant_id: TenantId) -> TenantExport:
