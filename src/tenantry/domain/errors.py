@@ -10,107 +10,84 @@ class DomainError(Exception):
 
     code: ClassVar[str]
 
+    def __init_subclass__(cls, *, code: str) -> None:
+        cls.code = code
+
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
 
 
-class MissingCredentialError(DomainError):
-    code = "missing_credential"
+class MissingCredentialError(DomainError, code="missing_credential"): ...
 
 
-class InvalidCredentialError(DomainError):
-    code = "invalid_credential"
+class InvalidCredentialError(DomainError, code="invalid_credential"): ...
 
 
-class ApiKeyRevokedError(DomainError):
-    code = "api_key_revoked"
+class ApiKeyRevokedError(DomainError, code="api_key_revoked"): ...
 
 
-class ApiKeyExpiredError(DomainError):
-    code = "api_key_expired"
+class ApiKeyExpiredError(DomainError, code="api_key_expired"): ...
 
 
-class TokenExpiredError(DomainError):
-    code = "token_expired"
+class TokenExpiredError(DomainError, code="token_expired"): ...
 
 
-class AuthUnavailableError(DomainError):
+class AuthUnavailableError(DomainError, code="auth_unavailable"):
     """The request cannot be authenticated now: the database or the identity provider's keys are unavailable."""
 
-    code = "auth_unavailable"
+
+class DatabaseUnavailableError(DomainError, code="database_unavailable"): ...
 
 
-class DatabaseUnavailableError(DomainError):
-    code = "database_unavailable"
+class OverloadedError(DomainError, code="overloaded"): ...
 
 
-class OverloadedError(DomainError):
-    code = "overloaded"
-
-
-class InsufficientScopeError(DomainError):
-    code = "insufficient_scope"
-
+class InsufficientScopeError(DomainError, code="insufficient_scope"):
     def __init__(self, scope: str) -> None:
         super().__init__(f"This needs the scope {scope}.")
         self.scope = scope
 
 
-class UserTokenRequiredError(DomainError):
-    code = "user_token_required"
+class UserTokenRequiredError(DomainError, code="user_token_required"): ...
 
 
-class OrgMismatchError(DomainError):
-    code = "org_mismatch"
+class OrgMismatchError(DomainError, code="org_mismatch"): ...
 
 
-class NoOrganizationError(DomainError):
-    code = "no_organization"
+class NoOrganizationError(DomainError, code="no_organization"): ...
 
 
-class OrgSuspendedError(DomainError):
-    code = "org_suspended"
+class OrgSuspendedError(DomainError, code="org_suspended"): ...
 
 
-class ScopeEscalationError(DomainError):
-    code = "scope_escalation"
+class ScopeEscalationError(DomainError, code="scope_escalation"): ...
 
 
-class ModeMismatchError(DomainError):
-    code = "mode_mismatch"
+class ModeMismatchError(DomainError, code="mode_mismatch"): ...
 
 
-class PlanLimitReachedError(DomainError):
-    code = "plan_limit_reached"
+class PlanLimitReachedError(DomainError, code="plan_limit_reached"): ...
 
 
-class KeyLimitReachedError(DomainError):
-    code = "key_limit_reached"
+class KeyLimitReachedError(DomainError, code="key_limit_reached"): ...
 
 
-class KeyNotActiveError(DomainError):
-    code = "key_not_active"
+class KeyNotActiveError(DomainError, code="key_not_active"): ...
 
 
-class LastOwnerError(DomainError):
+class LastOwnerError(DomainError, code="last_owner"):
     """The tenant would have no owner left to manage it."""
 
-    code = "last_owner"
+
+class MemberExistsError(DomainError, code="member_exists"): ...
 
 
-class MemberExistsError(DomainError):
-    code = "member_exists"
+class MemberNotActiveError(DomainError, code="member_not_active"): ...
 
 
-class MemberNotActiveError(DomainError):
-    code = "member_not_active"
-
-
-class RateLimitedError(DomainError):
+class RateLimitedError(DomainError, code="rate_limited"):
     """A limit of the plan is reached; ``retry_after`` seconds from now another request is accepted."""
-
-    code = "rate_limited"
 
     def __init__(self, detail: str, rate_limits: RateLimitStatus, retry_after: int) -> None:
         super().__init__(detail)
@@ -118,92 +95,70 @@ class RateLimitedError(DomainError):
         self.retry_after = retry_after
 
 
-class TenantLimitReachedError(DomainError):
+class TenantLimitReachedError(DomainError, code="tenant_limit_reached"):
     """The user may create no more tenants."""
 
-    code = "tenant_limit_reached"
+
+class TenantExistsError(DomainError, code="tenant_exists"): ...
 
 
-class TenantExistsError(DomainError):
-    code = "tenant_exists"
+class TenantDeletedError(DomainError, code="tenant_deleted"): ...
 
 
-class TenantDeletedError(DomainError):
-    code = "tenant_deleted"
+class CustomerTakenError(DomainError, code="customer_taken"): ...
 
 
-class CustomerTakenError(DomainError):
-    code = "customer_taken"
+class NoCustomerError(DomainError, code="no_customer"): ...
 
 
-class NoCustomerError(DomainError):
-    code = "no_customer"
+class InvalidIdempotencyKeyError(DomainError, code="invalid_idempotency_key"): ...
 
 
-class InvalidIdempotencyKeyError(DomainError):
-    code = "invalid_idempotency_key"
+class PayloadTooLargeError(DomainError, code="payload_too_large"): ...
 
 
-class PayloadTooLargeError(DomainError):
-    code = "payload_too_large"
-
-
-class NotFoundError(DomainError):
-    code = "not_found"
-
+class NotFoundError(DomainError, code="not_found"):
     def __init__(self, what: str) -> None:
         super().__init__(f"There is no such {what}.")
 
 
-class InvalidCursorError(DomainError):
-    code = "invalid_cursor"
+class InvalidCursorError(DomainError, code="invalid_cursor"): ...
 
 
-class ValidationError(DomainError):
+class ValidationError(DomainError, code="validation_failed"):
     """Well-formed but invalid input, with one ``(location, message)`` for each fault."""
-
-    code = "validation_failed"
 
     def __init__(self, *faults: tuple[str, str]) -> None:
         super().__init__("The request is not valid.")
         self.faults = faults
 
 
-class IdempotencyReplayError(DomainError):
+class IdempotencyReplayError(DomainError, code="idempotency_replay"):
     """The first response contained a secret, which is never sent twice; ``object_id`` is the created object."""
-
-    code = "idempotency_replay"
 
     def __init__(self, object_id: str) -> None:
         super().__init__("This request was carried out before; the secret was in the first answer only.")
         self.object_id = object_id
 
 
-class IdempotencyInFlightError(DomainError):
-    code = "idempotency_in_flight"
+class IdempotencyInFlightError(DomainError, code="idempotency_in_flight"): ...
 
 
-class IdempotencyMismatchError(DomainError):
-    code = "idempotency_mismatch"
+class IdempotencyMismatchError(DomainError, code="idempotency_mismatch"): ...
 
 
-class ProviderNotConfiguredError(DomainError):
-    code = "provider_not_configured"
+class ProviderNotConfiguredError(DomainError, code="provider_not_configured"): ...
 
 
-class ProviderUnavailableError(DomainError):
-    code = "provider_unavailable"
+class ProviderUnavailableError(DomainError, code="provider_unavailable"): ...
 
 
-class ProviderRefusedError(DomainError):
+class ProviderRefusedError(DomainError, code="provider_refused"):
     """``of_key``: the payment provider rejects the API key or its permissions."""
-
-    code = "provider_refused"
 
     def __init__(self, detail: str, *, of_key: bool = False) -> None:
         super().__init__(detail)
         self.of_key = of_key
 
 
-class IdentityProviderNotConfiguredError(DomainError):
-    code = "identity_provider_not_configured"
+class IdentityProviderNotConfiguredError(DomainError, code="identity_provider_not_configured"): ...

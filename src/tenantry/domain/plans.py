@@ -1,8 +1,8 @@
 """The plan catalog: plans, their provider prices and limits."""
 
 import tomllib
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from collections import Counter
+from typing import Annotated, Final
 
 import msgspec
 
@@ -64,13 +64,27 @@ class Catalog:
         return self._by_id.get(plan_id, self._by_id[FREE]).limits
 
 
-_PLAN_KEYS: Final = {"id", "name", "stripe_price_id", "limits"}
-_LIMIT_KEYS: Final = {"projects", "api_keys", "members", "requests_per_minute", "requests_per_minute_per_key"}
-_MOST_PER_LIMIT: Final = 2**31 - 1
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None
+_Price = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _LimitsEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    projects: _Number = None
+    api_keys: _Number = None
+    members: _Number = None
+    requests_per_minute: _Number = None
+    requests_per_minute_per_key: _Number = None
+
+
+class _PlanEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,64}$(?!\n)")]
+    name: Annotated[str, msgspec.Meta(pattern=r"\S")] | None = None
+    stripe_price_id: _Price | tuple[_Price, ...] = ()
+    limits: _LimitsEntry = _LimitsEntry()
 
 
 def parse_catalog(text: str) -> Catalog:
-    """Parse a catalog in TOML. Raises `CatalogError` with one message for each fault."""
+    """Parse a catalog in TOML. Raises `CatalogError` with the first fault of each plan, and those of the whole."""
     try:  # tomllib raises a plain ValueError for a number that is too long
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -79,71 +93,34 @@ def parse_catalog(text: str) -> Catalog:
     entries = document.get("plans", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise CatalogError([*faults, "plans: must be a list of tables, [[plans]]"])
-    plans = [_parse_plan(number, entry, faults) for number, entry in enumerate(entries, start=1)]
-    _check_unique(plans, faults)
-    if FREE not in {plan.id for plan in plans}:
+    plans = []
+    for number, entry in enumerate(entries, start=1):
+        try:
+            plans.append(_to_plan(msgspec.convert(entry, _PlanEntry)))
+        except msgspec.ValidationError as error:
+            where = f"plan {entry['id']!r}" if "id" in entry else f"plan number {number}"
+            faults.append(f"{where}: {error}")
+    faults += _repetitions(plans)
+    if FREE not in {entry.get("id") for entry in entries}:
         faults.append(f"the plan {FREE!r} is missing: it is the fallback and downgrade plan")
     if faults:
         raise CatalogError(faults)
     return Catalog(tuple(plans))
 
 
-def _parse_plan(number: int, entry: Mapping[str, Any], faults: list[str]) -> Plan:
-    plan_id = entry.get("id")
-    where = f"plan {plan_id!r}" if isinstance(plan_id, str) and plan_id else f"plan number {number}"
-    faults += [f"{where}: unknown key {key!r}" for key in entry if key not in _PLAN_KEYS]
-    if not isinstance(plan_id, str) or not _is_header_text(plan_id, 64):
-        faults.append(f"{where}: id must be 1 to 64 visible ASCII characters")
-        plan_id = f"#{number}"
-    name = entry.get("name", plan_id)
-    if not isinstance(name, str) or not name.strip():
-        faults.append(f"{where}: name must be a text that is not empty")
-        name = plan_id
-    return Plan(
-        plan_id,
-        name,
-        _parse_prices(where, entry.get("stripe_price_id", []), faults),
-        _parse_limits(where, entry.get("limits", {}), faults),
-    )
+def _to_plan(entry: _PlanEntry) -> Plan:
+    listed = entry.stripe_price_id
+    prices = (listed,) if isinstance(listed, str) else listed
+    return Plan(entry.id, entry.name or entry.id, prices, Limits(**msgspec.structs.asdict(entry.limits)))
 
 
-def _is_header_text(text: str, longest: int) -> bool:
-    return 0 < len(text) <= longest and text.isascii() and text.isprintable() and " " not in text
-
-
-def _parse_prices(where: str, prices: object, faults: list[str]) -> tuple[str, ...]:
-    listed = [prices] if isinstance(prices, str) else prices
-    if isinstance(listed, list) and all(isinstance(price, str) and price for price in listed):
-        return tuple(listed)
-    faults.append(f"{where}: stripe_price_id must be a price id or a list of them")
-    return ()
-
-
-def _parse_limits(where: str, limits: object, faults: list[str]) -> Limits:
-    if not isinstance(limits, dict):
-        faults.append(f"{where}: limits must be a table")
-        return Limits()
-    good = {}
-    for key, limit in limits.items():
-        if key not in _LIMIT_KEYS:
-            faults.append(f"{where}: unknown limit {key!r}")
-        elif isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= _MOST_PER_LIMIT:
-            faults.append(f"{where}: limit {key} must be a whole number, 0 to {_MOST_PER_LIMIT}")
-        else:
-            good[key] = limit
-    return Limits(**good)
-
-
-def _check_unique(plans: list[Plan], faults: list[str]) -> None:
-    seen: set[str] = set()
+def _repetitions(plans: list[Plan]) -> list[str]:
+    ids = Counter(plan.id for plan in plans)
+    faults = [f"plan {plan_id!r} occurs twice" for plan_id, number in ids.items() if number > 1]
     owner: dict[str, str] = {}
     for plan in plans:
-        if plan.id in seen:
-            faults.append(f"plan {plan.id!r} occurs twice")
-        seen.add(plan.id)
         for price in plan.stripe_price_ids:
-            if owner.get(price) == plan.id:
-                faults.append(f"plan {plan.id!r}: price {price!r} occurs twice")
-            elif price in owner:
+            if price in owner:
                 faults.append(f"price {price!r} belongs to both {owner[price]!r} and {plan.id!r}")
             owner.setdefault(price, plan.id)
+    return faults
