@@ -31,9 +31,8 @@ from tenantry.api.reference import reference_routes
 from tenantry.api.tenants import operator_routes, tenant_routes
 from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.trail import AuditService
-from tenantry.auth.api_keys import ApiKeyService
-from tenantry.auth.components import AuthenticationParts, is_current, schema_revision, stop
-from tenantry.auth.leak_reports import LeakReportService
+from tenantry.auth.api_keys import ApiKeyService, LeakReportService
+from tenantry.auth.components import AuthenticationParts, stop
 from tenantry.auth.sessions import SessionService
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import EventFeed
@@ -50,6 +49,7 @@ from tenantry.dashboard.routes import Dashboard
 from tenantry.dashboard.sign_in import CALLBACK
 from tenantry.db.batcher import BatchMetrics
 from tenantry.db.database import Database
+from tenantry.db.migrate import is_current, schema_revision
 from tenantry.domain.api_keys import RevocationReason
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError

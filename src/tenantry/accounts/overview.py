@@ -6,11 +6,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tenantry.accounts import members_store as members
-from tenantry.accounts import overview_store as overview
-from tenantry.accounts.overview_store import FailedInvoice
+from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.projects import MOST_COUNTED, count_for_page
+from tenantry.accounts.tenants_store import FailedInvoice
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.rate_limits import subject_of_tenant
+from tenantry.auth.rate_limits_store import count_requests
 from tenantry.billing import ledger_queries_store as billing
 from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.common.clock import Clock
@@ -107,7 +108,7 @@ class OverviewService:
         requests = None
         if self._catalog.limits(found.record.plan).requests_per_minute is not None:
             since = int(now.timestamp()) - SLOTS
-            requests = await overview.count_requests(connection, subject_of_tenant(org_id), since)
+            requests = await count_requests(connection, subject_of_tenant(org_id), since)
         use = PlanUse(
             await count_for_page(connection, principal),
             await self._members(connection, org_id),
@@ -117,7 +118,7 @@ class OverviewService:
         )
         failed = None
         if found.record.subscription_status == PAST_DUE:
-            failed = await overview.last_failed_invoice(connection, org_id)
+            failed = await tenants.last_failed_invoice(connection, org_id)
         return BillingOverview(found.record, use, failed and _with_safe_url(failed))
 
     async def _members(self, connection: Connection, org_id: str) -> Count:

@@ -1,11 +1,14 @@
-"""Tenants: their pages, changes, owner addresses and customers."""
+"""Tenants: their pages, changes, owner addresses, customers and failed invoices."""
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
+from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import After
+from tenantry.db.pagination import MAX_SCANNED_ROWS, After
 from tenantry.db.tenants_store import TENANT_COLUMNS, TenantRow, to_tenant
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.tenants import Tenant
@@ -40,6 +43,30 @@ UPDATE tenants t
  WHERE t.id = moved.id
 RETURNING t.id, moved.was, moved.former
 """  # noqa: S608  # our own columns
+FAILED_INVOICE: Final = f"""
+SELECT id, created, invoice_url, coalesce(amount_remaining, amount_due), currency
+  FROM (SELECT *
+          FROM billing_events
+         WHERE tenant_id = %s
+         ORDER BY created DESC, arrival DESC
+         LIMIT {MAX_SCANNED_ROWS}) AS newest
+ WHERE type = 'invoice.payment_failed' AND outcome IN ('applied', 'late', 'no_change')
+ ORDER BY created DESC, arrival DESC
+ LIMIT 1
+"""  # noqa: S608  # our own number
+
+
+class FailedInvoice(msgspec.Struct, frozen=True):
+    """An invoice whose payment failed, from the event.
+
+    ``amount`` remains to be paid, in the smallest unit of ``currency``; ``url`` is the provider's, unchecked.
+    """
+
+    event_id: str
+    failed_at: datetime | None
+    url: str | None
+    amount: int | None
+    currency: str | None
 
 
 async def read_of_user(
@@ -170,3 +197,9 @@ async def has_tenants_without_customer(connection: Connection, tenant_id: str, c
     """Whether there are tenants, but none with this id that was ever linked to this customer; across tenants."""
     values = {"tenant": tenant_id, "customer": customer_id}
     return bool(await connection.fetch_value(HAS_TENANTS_WITHOUT_CUSTOMER, values))
+
+
+async def last_failed_invoice(connection: Connection, tenant_id: str) -> FailedInvoice | None:
+    """Find the invoice of a tenant's newest failed payment among its newest `MAX_SCANNED_ROWS` events."""
+    row = await connection.fetch_row(FAILED_INVOICE, (tenant_id,))
+    return FailedInvoice(row[0], from_epoch(row[1]), *row[2:]) if row else None

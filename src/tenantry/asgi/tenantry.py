@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
 from tenantry.auth.authentication import Admitted
-from tenantry.auth.components import AuthenticationParts, is_current, schema_revision
+from tenantry.auth.components import AuthenticationParts
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.db.database import Database
-from tenantry.db.migrate import newest_revision
+from tenantry.db.migrate import is_current, newest_revision, schema_revision
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.server.asgi_types import Scope, header_of

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 
 import httpx2
-import psycopg
 
 from tenantry.auth import rate_limits_store as rate_limits
 from tenantry.auth.api_keys_store import record_uses
@@ -15,9 +14,7 @@ from tenantry.auth.authentication import AcceptInvitation, Admission, Authentica
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.common.clock import Clock
 from tenantry.common.secret import Secret
-from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.db.migrate import newest_revision
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.plans import Catalog
@@ -88,25 +85,6 @@ class AuthenticationParts:
             stack.push_async_callback(stop, asyncio.create_task(self.limiter.run()))
             stack.push_async_callback(self.authenticator.close)
             yield
-
-
-async def schema_revision(database: Database) -> str | None:
-    """Return the revision of the database's schema. Raises `DatabaseUnavailableError`.
-
-    None for a database without tables, or one whose tables this login may not read.
-    """
-    try:
-        async with database.transaction(ACROSS_TENANTS) as connection:
-            cursor = await connection.execute("SELECT version_num FROM alembic_version")
-            row = await cursor.fetchone()
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
-        return None
-    return row[0] if row else None
-
-
-def is_current(revision: str | None) -> bool:
-    """Whether a schema at this revision is complete for this release."""
-    return revision is not None and revision >= newest_revision()
 
 
 async def stop(task: "asyncio.Task[None]", patience: float = _RECANCEL_AFTER) -> None:

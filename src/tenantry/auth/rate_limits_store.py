@@ -86,6 +86,7 @@ SELECT g.subject, g.number::int, (g.used + g.number)::bigint,
 """,
     TEXTS, BIGINTS, BIGINTS, BIGINTS, BIGINTS, BIGINTS, TEXTS, BIGINT, BIGINT,
 )  # fmt: skip
+_COUNT: Final = "SELECT coalesce(sum(number), 0) FROM request_counts WHERE subject = %s AND second > %s"
 
 
 async def take(connection: Connection, requests: Sequence[ShareRequest], now: int) -> dict[str, ShareGrant]:
@@ -96,3 +97,8 @@ async def take(connection: Connection, requests: Sequence[ShareRequest], now: in
     columns = [*zip(*sorted(requests), strict=True)]
     _, rows = await connection.run_batch(LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS), commit=True)
     return {row[0]: ShareGrant(*row[1:]) for row in rows}
+
+
+async def count_requests(connection: Connection, subject: str, since: int) -> int:
+    """Count the requests of a subject after a second."""
+    return int(await connection.fetch_value(_COUNT, (subject, since)))

@@ -7,12 +7,14 @@ from typing import Final
 import psycopg
 
 from tenantry.db import roles
-from tenantry.db.database import for_writes
+from tenantry.db.connection import ACROSS_TENANTS
+from tenantry.db.database import Database, for_writes
 from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, retry_on_lock_timeout
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # arbitrary, and the same in every release: one migration runs at a time
 _POLL: Final = 0.2
+_REVISION: Final = "SELECT version_num FROM alembic_version"
 
 Connection = psycopg.Connection[tuple[str | None, ...]]
 
@@ -27,8 +29,26 @@ def current_revision(connection: Connection) -> str | None:
     found = connection.execute("SELECT to_regclass('alembic_version')::text").fetchone()
     if found is None or found[0] is None:
         return None
-    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    row = connection.execute(_REVISION).fetchone()
     return row[0] if row else None
+
+
+async def schema_revision(database: Database) -> str | None:
+    """Return the revision of the database's schema. Raises `DatabaseUnavailableError`.
+
+    None for a database without tables, or one whose tables this login may not read.
+    """
+    try:
+        async with database.transaction(ACROSS_TENANTS) as connection:
+            row = await connection.fetch_row(_REVISION)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
+        return None
+    return row[0] if row else None
+
+
+def is_current(revision: str | None) -> bool:
+    """Whether a schema at this revision is complete for this release."""
+    return revision is not None and revision >= newest_revision()
 
 
 def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, str]:
