@@ -9,7 +9,7 @@ import click
 
 from tenantry.cli.api_client import PAGE, ApiContext
 from tenantry.cli.api_command import ApiCommand, id_argument, ids_argument, limit_option, yes_option
-from tenantry.cli.output import Column, ago, day, parse_duration, parse_time, shown
+from tenantry.cli.output import Column, ago, day, pairs, parse_duration, parse_time, shown
 from tenantry_sdk import ApiKey, NewApiKey
 
 
@@ -57,13 +57,10 @@ def _scopes(key: ApiKey) -> str:
 
 
 def _rows(api: ApiContext, key: ApiKey) -> Iterator[tuple[str, str]]:
-    yield "id", key.id
-    yield "name", key.name
-    yield "status", key.status
+    yield from pairs(key, "id", "name", "status")
     yield "secret", f"{key.start}...{key.last4}"
     yield "scopes", _scopes(key)
-    yield "mode", key.mode
-    yield "organization", key.org_id
+    yield from pairs(key, "mode", organization="org_id")
     yield "expires", shown(key.expires_at) if key.expires_at else "never"
     address = f", from {key.last_used_address}" if key.last_used_address else ""
     used = f"{shown(key.last_used_at)} ({ago(key.last_used_at, api.now)}){address}"

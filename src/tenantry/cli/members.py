@@ -1,12 +1,10 @@
 """``tenantry members``, and ``memberships``: the caller's own, in all organizations."""
 
-from collections.abc import Iterator
-
 import click
 
 from tenantry.cli.api_client import PAGE, ApiContext
 from tenantry.cli.api_command import ApiCommand, id_argument, ids_argument, limit_option, parse_id, yes_option
-from tenantry.cli.output import Column, day, shown
+from tenantry.cli.output import Column, day, pairs
 from tenantry_sdk import Member, Membership
 
 _ROLES = click.Choice(["owner", "admin", "member"])
@@ -41,7 +39,12 @@ def list_members(api: ApiContext, *, role: str | None, status: str | None, limit
 def show(api: ApiContext, *, member_id: str) -> None:
     """Show a member."""
     member = api.client.members.get(member_id)
-    api.record(member, _rows(member))
+    dates = {"created": "created_at", "updated": "updated_at"} | (
+        {"removed": "removed_at"} if member.removed_at else {}
+    )
+    api.record(
+        member, pairs(member, "id", user="user_id", role="role", status="status", organization="org_id", **dates)
+    )
 
 
 @click.command("add", cls=ApiCommand, json_help="The member as one JSON document.")
@@ -80,18 +83,6 @@ def remove(api: ApiContext, *, member_ids: tuple[str, ...], yes: bool) -> None:
         return f"Remove {member.user_id}, {member.role} of {member.org_id}?"
 
     api.end_each(member_ids, question, api.client.members.delete, "Removed", yes=yes, status="removed")
-
-
-def _rows(member: Member) -> Iterator[tuple[str, str]]:
-    yield "id", member.id
-    yield "user", member.user_id
-    yield "role", member.role
-    yield "status", member.status
-    yield "organization", member.org_id
-    yield "created", shown(member.created_at)
-    yield "updated", shown(member.updated_at)
-    if member.removed_at:
-        yield "removed", shown(member.removed_at)
 
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a membership.")

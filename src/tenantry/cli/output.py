@@ -119,6 +119,12 @@ def shown(value: Value) -> str:
             return printable(str(value))
 
 
+def pairs(record: object, *fields: str, **named: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and formatted values of an object's fields; ``named`` maps other names to fields."""
+    for name, attribute in ({field: field for field in fields} | named).items():
+        yield name, shown(getattr(record, attribute))
+
+
 def printable(text: str) -> str:
     """Replace control characters, which a terminal would obey."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -1,12 +1,10 @@
 """``tenantry projects``."""
 
-from collections.abc import Iterator
-
 import click
 
 from tenantry.cli.api_client import PAGE, ApiContext
 from tenantry.cli.api_command import ApiCommand, id_argument, ids_argument, limit_option, yes_option
-from tenantry.cli.output import Column, day, shown
+from tenantry.cli.output import Column, day, pairs
 from tenantry_sdk import Project
 
 _COLUMNS = (
@@ -29,7 +27,8 @@ def list_projects(api: ApiContext, *, limit: int | None) -> None:
 def show(api: ApiContext, *, project_id: str) -> None:
     """Show a project."""
     project = api.client.projects.get(project_id)
-    api.record(project, _rows(project))
+    dates = {"created": "created_at", "updated": "updated_at"}
+    api.record(project, pairs(project, "id", "name", "description", "mode", organization="org_id", **dates))
 
 
 @click.command("create", cls=ApiCommand, json_help="The project as one JSON document.")
@@ -74,13 +73,3 @@ def delete(api: ApiContext, *, project_ids: tuple[str, ...], yes: bool) -> None:
         return f'Delete the {project.mode} project "{project.name}", created {day(project.created_at)}?'
 
     api.end_each(project_ids, question, api.client.projects.delete, "Deleted", yes=yes, deleted=True)
-
-
-def _rows(project: Project) -> Iterator[tuple[str, str]]:
-    yield "id", project.id
-    yield "name", project.name
-    yield "description", project.description or "-"
-    yield "mode", project.mode
-    yield "organization", project.org_id
-    yield "created", shown(project.created_at)
-    yield "updated", shown(project.updated_at)

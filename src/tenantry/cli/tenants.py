@@ -6,7 +6,7 @@ import click
 
 from tenantry.cli.api_client import PAGE, ApiContext
 from tenantry.cli.api_command import ApiCommand, id_argument, limit_option
-from tenantry.cli.output import Column, ago, day, minute, shown
+from tenantry.cli.output import Column, ago, day, minute, pairs, shown
 from tenantry_sdk import BillingEvent, Plan, Tenant
 
 _TENANT_COLUMNS = (
@@ -50,17 +50,13 @@ def show(api: ApiContext, *, org_id: str | None) -> None:
 
 
 def _tenant_rows(tenant: Tenant) -> Iterator[tuple[str, str]]:
-    yield "id", tenant.id
-    yield "name", tenant.name
-    yield "plan", tenant.plan
-    yield "subscription", tenant.subscription_status
+    yield from pairs(tenant, "id", "name", "plan", subscription="subscription_status")
     is_live = tenant.subscription_status not in _ENDED_STATUSES
     ends = " (cancelled, ends then)" if tenant.cancel_at_period_end and is_live else ""
     yield "period ends", f"{shown(tenant.current_period_end)}{ends}"
-    yield "customer", shown(tenant.stripe_customer_id)
-    yield "owner", shown(tenant.owner_id)
-    yield "created", shown(tenant.created_at)
-    yield "updated", shown(tenant.updated_at)
+    yield from pairs(
+        tenant, customer="stripe_customer_id", owner="owner_id", created="created_at", updated="updated_at"
+    )
 
 
 @click.command("plans", cls=ApiCommand, json_help="One line of JSON a plan.")
@@ -98,13 +94,9 @@ def show_event(api: ApiContext, *, event_id: str) -> None:
 
 
 def _event_rows(event: BillingEvent) -> Iterator[tuple[str, str]]:
-    yield "id", event.id
-    yield "type", event.type
-    yield "created", shown(event.created)
-    yield "received", shown(event.received_at)
+    yield from pairs(event, "id", "type", "created", received="received_at")
     yield "live mode", shown(event.livemode)
-    yield "outcome", event.outcome
-    yield "reason", event.reason
+    yield from pairs(event, "outcome", "reason")
     if event.anomalies:
         yield "unexpected", ", ".join(event.anomalies)
     if event.before is not None and event.after is not None:
