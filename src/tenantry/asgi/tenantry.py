@@ -118,7 +118,12 @@ class Tenantry:
     async def _check_schema(self, database: Database) -> None:
         revision = await schema_revision(database)
         if not is_current(revision):
-            raise SchemaMismatchError(_mismatch(revision))
+            missing = "has no schema of tenantry that this login may read"
+            found = f"is at schema revision {revision}" if revision else missing
+            raise SchemaMismatchError(
+                f"the database {found}, and this release of tenantry needs {newest_revision()}: "
+                "run `tenantry migrate` of the same release first"
+            )
         self._schema_checked = True
 
     async def _check_schema_again(self, database: Database) -> None:
@@ -129,11 +134,3 @@ class Tenantry:
         except SchemaMismatchError as error:
             logger.error("rejecting all requests: %s", error)  # noqa: TRY400  # the traceback does not help
             raise AuthUnavailableError("The database is not ready.") from error
-
-
-def _mismatch(revision: str | None) -> str:
-    found = f"is at schema revision {revision}" if revision else "has no schema of tenantry that this login may read"
-    return (
-        f"the database {found}, and this release of tenantry needs {newest_revision()}: "
-        "run `tenantry migrate` of the same release first"
-    )

@@ -27,6 +27,7 @@ _UNAVAILABLE: Final = (
     psycopg.errors.ReadOnlySqlTransaction,  # a standby, or a primary made read-only
     psycopg.errors.IdleInTransactionSessionTimeout,
 )
+_UNREACHABLE: Final = "The database is unreachable. Try again shortly."
 OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
 """Errors after which a new connection may reach another server, or find roles that now exist."""
 # The server's side of `_KEEPALIVE`, UTC for times, and a limit for clients that hang in a transaction with locks.
@@ -48,12 +49,6 @@ _BY_INDEX: Final = (
 )
 # Detect a dead connection within half a minute instead of a quarter of an hour.
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
-
-
-def unavailable(error: BaseException) -> DatabaseUnavailableError:
-    refusal = DatabaseUnavailableError("The database is unreachable. Try again shortly.")
-    refusal.__cause__ = error
-    return refusal
 
 
 def with_statement_timeout(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> str:
@@ -204,7 +199,7 @@ class Database:
                         await connection.close()
                         raise
         except (*_UNAVAILABLE, PoolTimeout) as error:
-            raise unavailable(error) from error
+            raise DatabaseUnavailableError(_UNREACHABLE) from error
 
     def pool_stats(self) -> dict[str, int]:
         """Return the pool's statistics (`AsyncConnectionPool.pop_stats`), and reset its counts."""
@@ -254,7 +249,7 @@ class Lane:
             else:
                 await self._recover()
             if is_unavailable:
-                raise unavailable(error) from error
+                raise DatabaseUnavailableError(_UNREACHABLE) from error
             raise
 
     async def _recover(self) -> None:

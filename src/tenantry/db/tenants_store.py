@@ -29,12 +29,10 @@ class TenantRow(msgspec.Struct, frozen=True):
 
     record: Tenant
     owner_email: str
-    owner_email_follows: bool
-    """Whether the address follows the identity provider's."""
+    owner_email_follows: bool  # whether the address follows the identity provider's
     suspended: bool
     deleted: bool
-    verified_email: str | None
-    """The owner address that was verified last; see `OwnerAddress`."""
+    verified_email: str | None  # the owner address that was verified last; see `OwnerAddress`
 
     @property
     def owner_address(self) -> OwnerAddress:

@@ -14,8 +14,7 @@ from tenantry.domain.errors import DatabaseUnavailableError
 
 Item = TypeVar("Item")
 
-INTERVAL: Final = 5.0
-"""Seconds between writes: a process that is killed loses at most the items of this time."""
+INTERVAL: Final = 5.0  # seconds between writes: a process that is killed loses at most the items of this time
 _MAX_ITEMS: Final = 1000  # more would exceed the time limit of a statement and lock their rows for as long
 
 logger = logging.getLogger(__name__)

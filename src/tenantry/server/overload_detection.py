@@ -9,8 +9,7 @@ from tenantry.server.metrics import Metrics
 
 OVERLOAD_DETECTOR: Final = "tenantry.overload_detector"
 """Key of the process's `OverloadDetector` in the ASGI lifespan state."""
-MAX_WAIT: Final = 0.2
-"""Expected seconds of waiting from which a request is shed."""
+MAX_WAIT: Final = 0.2  # expected seconds of waiting from which a request is shed
 MIN_CONCURRENT: Final = 256  # concurrent requests that are always accepted: as many as share one transaction
 INITIAL_CONCURRENT: Final = 1024  # concurrent requests that are accepted before the throughput is known
 

@@ -105,14 +105,8 @@ def _method_of(scope: Scope) -> str:
 def _log(
     scope: Scope, record: _RequestRecord, fields: dict[str, str], seconds: float, span: RequestSpan | None
 ) -> None:
-    method = _method_of(scope) if _method_of(scope) in METHODS else "other"
-    extra: dict[str, str | int | float] = {
-        **fields,
-        "method": method,
-        "route": record.route,
-        "status": record.status,
-        "duration_ms": round(seconds * 1000, 2),
-    }
-    if span is not None:
-        extra["trace_id"] = span.trace_id
-    logger.info("%s %s %d", method, record.route, record.status, extra={FIELDS: extra})
+    method, route, status = _method_of(scope), record.route, record.status
+    method = method if method in METHODS else "other"
+    measured = {"method": method, "route": route, "status": status, "duration_ms": round(seconds * 1000, 2)}
+    trace = {} if span is None else {"trace_id": span.trace_id}
+    logger.info("%s %s %d", method, route, status, extra={FIELDS: {**fields, **measured, **trace}})

@@ -75,16 +75,12 @@ class _UserInfoResponse(msgspec.Struct, frozen=True):
     email_verified: Any = None
 
 
-class _TokenResponse(msgspec.Struct, frozen=True):
-    """The token endpoint's response to a code (OpenID Connect Core 3.1.3.3)."""
-
+class _TokenResponse(msgspec.Struct, frozen=True):  # OpenID Connect Core 3.1.3.3
     access_token: str
     id_token: str
 
 
-class _ErrorResponse(msgspec.Struct, frozen=True):
-    """The token endpoint's error response (RFC 6749 section 5.2)."""
-
+class _ErrorResponse(msgspec.Struct, frozen=True):  # RFC 6749 section 5.2
     error: str
 
 
