@@ -1,4 +1,4 @@
-"""The user's own pages: profile, organizations, memberships, and the confirmation of an owner's address."""
+"""The overview of a tenant, the user's own pages, and the confirmation of an owner's address."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final
@@ -13,7 +13,16 @@ from tenantry.api.parameters import Cursor
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import read_form
 from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, SubmittedForm, needs
-from tenantry.dashboard.labels import ROLES, FlashMessage, browser_label, role_label
+from tenantry.dashboard.labels import (
+    ROLES,
+    EventLabels,
+    FlashMessage,
+    browser_label,
+    role_label,
+    subscription_status_label,
+    will_end,
+)
+from tenantry.domain.api_keys import SOON
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus, User
 from tenantry.domain.owner_mails import CONFIRM_PATH
@@ -21,11 +30,54 @@ from tenantry.domain.owner_mails import CONFIRM_PATH
 _MEMBERSHIPS: Final = "/memberships"
 _MEMBERSHIP: Final = _MEMBERSHIPS + "/{membership_id:str}"
 _PAGE_SIZE: Final = 50
+_PROBLEMS: Final = {
+    "unpaid": "The provider has stopped collecting the last invoice.",
+    "incomplete": "The first payment is pending.",
+    "incomplete_expired": "The first payment failed, so the subscription did not start.",
+    "paused": "The subscription is paused at the provider.",
+}
 _RESENT: Final = {
     ConfirmationRequest.QUEUED: FlashMessage.CONFIRMATION_SENT,
     ConfirmationRequest.LIMITED: FlashMessage.CONFIRMATION_LIMITED,
     ConfirmationRequest.VERIFIED: FlashMessage.ADDRESS_VERIFIED,
 }
+
+
+@get("/", guards=[needs()])
+async def show_start(ctx: Context) -> Response[str]:
+    user = ctx.user
+    if not user.tenants:
+        return ctx.redirect("/memberships") if user.invitations else ctx.render("no_organization.html")
+    # the page of a suspended tenant is an error page, whose links lead back here
+    tenants = [one.id for one in user.tenants if not one.suspended] or [one.id for one in user.tenants]
+    preferred = (user.session.tenant_id, user.claims.org_id)  # the last visited one, then the provider's
+    tenant_id = next((one for one in preferred if one in tenants), tenants[0])
+    return ctx.redirect(f"/orgs/{tenant_id}/")
+
+
+@get(ORG, guards=[needs()])
+async def show_overview(ctx: Context) -> Response[str]:
+    services, user = ctx.services, ctx.user
+    overview = await services.overview.read(user.principal)
+    tenant = overview.billing.tenant
+    return ctx.render(
+        "overview.html",
+        tenant=tenant,
+        overview=overview,
+        use=overview.billing.use,
+        plan=services.catalog.name(tenant.plan),
+        limits=services.catalog.limits(tenant.plan),
+        status=subscription_status_label(tenant.subscription_status),
+        ends=will_end(tenant),
+        problem=_PROBLEMS.get(tenant.subscription_status),
+        role=role_label(user.role, user.principal),
+        soon=SOON,
+        owner_address=await services.confirmations.of_tenant(user.principal),
+        anomalous=[event for event in overview.events if event.anomalies],
+        is_new=not overview.events and not any(key.last_used_at for key in overview.keys),
+        base_url=services.base_url,
+        labels=EventLabels(services.catalog),
+    )
 
 
 @get(ORG + "/profile", guards=[needs()])
@@ -105,15 +157,7 @@ def leave_path(membership_id: str) -> str:
 
 async def _memberships_page(ctx: PageContext, cursor: str | None, problem: str = "") -> Response[str]:
     page = await ctx.services.memberships.list_page(_identity(ctx.user), None, _PAGE_SIZE, cursor)
-    return ctx.render(
-        "memberships.html",
-        status_code=409 if problem else 200,
-        page=page,
-        invitations=[one for one in page.data if one.status is MemberStatus.INVITED],
-        active=[one for one in page.data if one.status is MemberStatus.ACTIVE],
-        roles=dict(ROLES),
-        problem=problem,
-    )
+    return ctx.render("memberships.html", 409 if problem else 200, page=page, roles=dict(ROLES), problem=problem)
 
 
 async def _leave_page(ctx: PageContext, membership_id: str, errors: Mapping[str, str]) -> Response[str]:

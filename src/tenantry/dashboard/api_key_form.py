@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenantry.api.parameters import Name, ScopeName
-from tenantry.dashboard.api_key_labels import KNOWN_SCOPES
 from tenantry.dashboard.forms import Form, InvalidFormError
+from tenantry.dashboard.labels import KNOWN_SCOPES
 from tenantry.domain.access import MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode
 from tenantry.domain.api_keys import ApiKey
 from tenantry.domain.names import NAME_RULE, is_printable_name
@@ -71,11 +71,6 @@ def values_of(key: ApiKey) -> KeyForm:
     known = tuple(scope for scope in key.scopes if scope in KNOWN_SCOPES)
     own = " ".join(scope for scope in key.scopes if scope not in KNOWN_SCOPES)
     return KeyForm(name=name, checked=known, own=own, mode=key.mode, expiry=_UNCHANGED)
-
-
-def values_of_replacement(key: ApiKey) -> KeyForm:
-    """Return the values with which the form for a key's replacement begins: the key's, with the default expiry."""
-    return msgspec.structs.replace(values_of(key), expiry=KeyForm().expiry)
 
 
 def current_fields(key: ApiKey) -> dict[str, str]:

@@ -1,10 +1,13 @@
 """The pages of API keys: list, show, create, edit, rotate, revoke."""
 
+import json
+import shlex
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Final
 from urllib.parse import quote
 
+import msgspec
 from litestar import Response, get, post
 from litestar.params import FromPath, QueryParameter
 from litestar.types import ExceptionHandlersMap
@@ -14,20 +17,22 @@ from tenantry.api.guards import AnyRequest
 from tenantry.api.parameters import Cursor
 from tenantry.auth.api_keys import NewKey
 from tenantry.auth.api_keys_store import KeyFilter
-from tenantry.dashboard import api_key_form, api_key_labels, forms
+from tenantry.dashboard import api_key_form, forms
 from tenantry.dashboard.api_key_form import KeyForm
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, SubmittedForm, needs
-from tenantry.dashboard.labels import FlashMessage
+from tenantry.dashboard.labels import SCOPE_GROUPS, FlashMessage
 from tenantry.domain.access import Mode
-from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
+from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus
 from tenantry.domain.errors import (
     DomainError,
+    IdempotencyInFlightError,
     IdempotencyReplayError,
     KeyLimitReachedError,
     KeyNotActiveError,
     LastOwnerError,
+    ModeMismatchError,
     ScopeEscalationError,
     ValidationError,
 )
@@ -38,6 +43,38 @@ _KEY: Final = PATH + "/{key_id:str}"
 _PAGE_SIZE: Final = 25
 _FORM_FIELDS: Final[Mapping[str, str]] = {"scopes": "scope", "expiresAt": "until"}
 """The form's fields by those of the API, where they differ."""
+_MODES: Final = (("", "Both"), ("live", "Live"), ("test", "Test"))
+_STATES: Final = (
+    ("", "All"),
+    (KeyState.ACTIVE, "Active"),
+    (KeyState.EXPIRING, f"Expiring within {SOON.days} days"),
+    (KeyState.REPLACED, "Replaced, still working"),
+    (KeyState.EXPIRED, "Expired"),
+    (KeyState.REVOKED, "Revoked"),
+    (KeyState.LEAKED, "Leaked"),
+)
+_OVERLAPS: Final = (("0", "Revoke it now"), ("3600", "1 hour"), ("86400", "24 hours"), ("604800", "7 days"))
+"""Choices for the overlap of a rotation, in seconds."""
+
+
+_ERRORS: Final[dict[type[DomainError], tuple[str, str]]] = {
+    ScopeEscalationError: ("Permission denied", "{} Ask an owner of the organization."),
+    ModeMismatchError: ("Permission denied", "{} Ask a user who acts in live mode."),
+    KeyLimitReachedError: ("Key limit reached", "{} Revoke an unused key, or change to a larger plan."),
+    KeyNotActiveError: ("This key can't be changed", "{} See its status on the key's page."),
+    LastOwnerError: (
+        "This is the last OWNER key",
+        (
+            "Create another OWNER key, rotate this one, or make a member the owner first. Otherwise only the operator "
+            "of this service could create an OWNER key."
+        ),
+    ),
+    IdempotencyInFlightError: (
+        "Submitted twice",
+        "The first submission is still being processed. Check the list of keys in a moment.",
+    ),
+}
+"""Titles of error pages, and next steps. ``{}`` is the error's own text."""
 
 KeyId = FromPath[str]
 _reader = needs("api-keys:read")
@@ -67,8 +104,8 @@ async def show_keys(
         replaced=replaced,
         plan=ctx.plan_name,
         wanted=wanted,
-        states=api_key_labels.STATES,
-        modes=api_key_labels.MODES,
+        states=_STATES,
+        modes=_MODES,
         query=query,
         filtered=bool(query) or cursor is not None,
         is_first=cursor is None,
@@ -81,7 +118,7 @@ async def show_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await keys.get(ctx.principal, key_id)
     old = await keys.get(ctx.principal, key.rotated_from) if key.rotated_from else None
     expected = _confirmation_of(key)
-    return ctx.render("api_key.html", key=key, old=old, expected=expected, overlaps=api_key_labels.OVERLAPS)
+    return ctx.render("api_key.html", key=key, old=old, expected=expected, overlaps=_OVERLAPS)
 
 
 @get(_KEY + "/first-use", guards=[_reader])
@@ -134,7 +171,7 @@ async def edit_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response
     changed, conflicts = forms.find_edits(form, values.editable, current)
     values = api_key_form.only_changed(values, changed, key)
     if conflicts:
-        return _edit_page(ctx, key, values, conflict=api_key_labels.conflict_text(current, conflicts))
+        return _edit_page(ctx, key, values, conflict=_conflict_text(current, conflicts))
     try:
         valid = api_key_form.parse(values, ctx.services.clock(), key)
         await ctx.services.api_keys.update(
@@ -162,7 +199,7 @@ async def show_rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
 async def rotate_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
     claim, keys = await ctx.claim(form), ctx.services.api_keys
     seconds = form.text("overlap")
-    if seconds not in dict(api_key_labels.OVERLAPS):
+    if seconds not in dict(_OVERLAPS):
         error = {"overlap": "Choose how long the old key keeps working."}
         return _rotate_page(ctx, await _changeable_key(ctx, key_id), errors=error)
     overlap = timedelta(seconds=int(seconds))
@@ -172,7 +209,7 @@ async def rotate_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Respon
             lambda: keys.rotate(ctx.principal, ctx.author, key_id, overlap=overlap, claim=claim)
         )
     except KeyLimitReachedError as limit:
-        return _rotate_page(ctx, old, STATUSES[type(limit)], problem=api_key_labels.error_text(limit))
+        return _rotate_page(ctx, old, STATUSES[type(limit)], problem=_error_text(limit))
     # No more queries: if one failed now, the secret would be lost.
     ends = made.record.created_at + overlap if overlap else None
     if ends is not None and old.expires_at is not None:
@@ -195,7 +232,7 @@ async def revoke_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Respon
     try:
         await ctx.services.api_keys.revoke(ctx.principal, ctx.author, key_id, force=force)
     except LastOwnerError as error:
-        return _revoke_page(ctx, key, STATUSES[type(error)], typed=typed, problem=api_key_labels.error_text(error))
+        return _revoke_page(ctx, key, STATUSES[type(error)], typed=typed, problem=_error_text(error))
     return ctx.redirect(_path_of(ctx, key_id))
 
 
@@ -214,14 +251,6 @@ async def _changeable_key(ctx: PageContext, key_id: str) -> ApiKey:
     return key
 
 
-async def _replaceable_key(ctx: PageContext, key_id: str) -> ApiKey:
-    """Return a leaked key without a replacement. Raises as `_changeable_key` does."""
-    key = await _writable_key(ctx, key_id)
-    if key.leak_reported_at is None or key.superseded_by is not None:
-        raise KeyNotActiveError("The key was not reported as leaked, or it already has a replacement.")
-    return key
-
-
 def _path_of(ctx: PageContext, key_id: str) -> str:
     return f"{ctx.user.base}/settings/api-keys/{key_id}"
 
@@ -233,8 +262,12 @@ def _confirmation_of(key: ApiKey) -> str:
 async def _new_page(
     ctx: PageContext, values: KeyForm | None, replaces: str, error: Exception | None = None
 ) -> Response[str]:
-    replaced = await _replaceable_key(ctx, replaces) if replaces else None
-    values = values or (api_key_form.values_of_replacement(replaced) if replaced else KeyForm())
+    replaced = await _writable_key(ctx, replaces) if replaces else None
+    if replaced and (replaced.leak_reported_at is None or replaced.superseded_by is not None):
+        raise KeyNotActiveError("The key was not reported as leaked, or it already has a replacement.")
+    if values is None:
+        old = api_key_form.values_of(replaced) if replaced else KeyForm()
+        values = msgspec.structs.replace(old, expiry=KeyForm().expiry)
     return _form_page(ctx, "api_key_new.html", values, error, replaced=replaced)
 
 
@@ -265,11 +298,11 @@ def _form_page(
     elif isinstance(error, ValidationError):
         errors = {_FORM_FIELDS.get(field, field): f"{text[:1].upper()}{text[1:]}." for field, text in error.faults}
     elif isinstance(error, DomainError):
-        problem, status_code = api_key_labels.error_text(error), STATUSES[type(error)]
+        problem, status_code = _error_text(error), STATUSES[type(error)]
     now, may = ctx.services.clock(), ctx.user.may
     groups = [
         (name, {scope: text for scope, text in group.items() if may(scope) or scope in kept})
-        for name, group in api_key_labels.SCOPE_GROUPS.items()
+        for name, group in SCOPE_GROUPS.items()
     ]
     return ctx.render(
         template,
@@ -285,7 +318,7 @@ def _form_page(
 
 
 def _rotate_page(ctx: PageContext, key: ApiKey, status_code: int = 0, **context: object) -> Response[str]:
-    return ctx.render("api_key_rotate.html", status_code, key=key, overlaps=api_key_labels.OVERLAPS, **context)
+    return ctx.render("api_key_rotate.html", status_code, key=key, overlaps=_OVERLAPS, **context)
 
 
 def _revoke_page(
@@ -300,18 +333,40 @@ def _secret_page(
     ctx: PageContext, made: NewKey, old_id: str | None = None, old_ends: datetime | None = None
 ) -> Response[str]:
     """Render the only page that shows the secret. ``old_ends`` is None if the replaced key has ended."""
-    samples = api_key_labels.sample_requests(ctx.services.base_url, ctx.services.command, made.secret)
+    samples = _sample_requests(ctx.services.base_url, ctx.services.command, made.secret)
     return ctx.render(
         "api_key_secret.html", key=made.record, secret=made.secret, samples=samples, old_id=old_id, old_ends=old_ends
     )
+
+
+def _conflict_text(current: dict[str, str], fields: set[str]) -> str:
+    """Say what another user changed of a key while a form was open."""
+    now = "; ".join(f"{name}: {current[name]}" for name in ("name", "scopes", "expiry") if name in fields)
+    return f"Another user changed this key. Current {now}. Save again to replace it."
+
+
+def _sample_requests(base_url: str, command: str, secret: str) -> dict[str, str]:
+    """Return a key's first request for several tools, by label; ``command`` runs ``tenantry``."""
+    url = shlex.quote(f"{base_url}/api/v1/auth/whoami")
+    base = shlex.quote(base_url)
+    program = f"with Tenantry(base_url={json.dumps(base_url)}) as tenantry:\n    print(tenantry.auth.whoami())"
+    return {
+        "curl": f'curl -H "Authorization: Bearer {secret}" {url}',
+        "Command line": f"export TENANTRY_BASE_URL={base}\nexport TENANTRY_API_KEY={secret}\n{command} whoami",
+        "Python, with the secret in TENANTRY_API_KEY": f"from tenantry_sdk import Tenantry\n\n{program}",
+    }
+
+
+def _error_text(error: DomainError) -> str:
+    return _ERRORS[type(error)][1].format(error.detail)
 
 
 def _error_page(request: AnyRequest, error: DomainError) -> Response[str]:
     return PageContext(request).render(
         "api_key_error.html",
         status_code=STATUSES[type(error)],
-        title=api_key_labels.error_title(error),
-        message=api_key_labels.error_text(error),
+        title=_ERRORS[type(error)][0],
+        message=_error_text(error),
         key_id=request.path_params.get("key_id"),
     )
 
@@ -322,6 +377,6 @@ def _duplicate_page(request: AnyRequest, error: IdempotencyReplayError) -> Respo
 
 
 EXCEPTION_HANDLERS: Final[ExceptionHandlersMap] = {
-    **dict.fromkeys(api_key_labels.SHOWN_ERRORS, _error_page),
+    **dict.fromkeys(_ERRORS, _error_page),
     IdempotencyReplayError: _duplicate_page,
 }

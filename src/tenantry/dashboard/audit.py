@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -23,37 +23,28 @@ from tenantry.domain.members import MemberStatus
 PATH: Final = ORG + "/settings/audit"
 _PAGE_SIZE: Final = 20
 _LONGEST_ID: Final = 255
-_LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
-
-
-class _Phrases(NamedTuple):
-    label: str
-    verb: str
-    ending: str = ""
-
-
-_ACTIONS: Final = {
-    Action.BILLING_CHECKOUT: _Phrases("Checkout started", "started a checkout"),
-    Action.BILLING_PORTAL: _Phrases("Billing portal opened", "opened the billing portal"),
-    Action.KEY_CREATED: _Phrases("Key created", "created the key"),
-    Action.KEY_UPDATED: _Phrases("Key changed", "changed the key"),
-    Action.KEY_ROTATED: _Phrases("Key rotated", "rotated the key"),
-    Action.KEY_REVOKED: _Phrases("Key revoked", "revoked the key"),
-    Action.KEY_LEAKED: _Phrases("Key reported as leaked", "reported the key", "as leaked"),
-    Action.PROJECT_CREATED: _Phrases("Project created", "created the project"),
-    Action.PROJECT_UPDATED: _Phrases("Project changed", "changed the project"),
-    Action.PROJECT_DELETED: _Phrases("Project deleted", "deleted the project"),
-    Action.TENANT_CREATED: _Phrases("Organization created", "created the organization"),
-    Action.TENANT_UPDATED: _Phrases("Organization changed", "changed the organization's details"),
-    Action.TENANT_TRANSFERRED: _Phrases("Ownership transferred", "transferred the ownership of the organization"),
-    Action.TENANT_ENDED: _Phrases("Organization deleted", "deleted the organization"),
-    Action.MEMBER_ADDED: _Phrases("Member added", "added"),
-    Action.MEMBER_INVITED: _Phrases("Member invited", "invited"),
-    Action.MEMBER_ACCEPTED: _Phrases("Invitation accepted", "accepted the invitation"),
-    Action.MEMBER_DECLINED: _Phrases("Invitation declined", "declined the invitation"),
-    Action.MEMBER_LEFT: _Phrases("Member left", "left the organization"),
-    Action.MEMBER_UPDATED: _Phrases("Role changed", "changed the role of"),
-    Action.MEMBER_REMOVED: _Phrases("Member removed", "removed"),
+_ACTIONS: Final[dict[Action, tuple[str, str]]] = {
+    Action.BILLING_CHECKOUT: ("Checkout started", "started a checkout"),
+    Action.BILLING_PORTAL: ("Billing portal opened", "opened the billing portal"),
+    Action.KEY_CREATED: ("Key created", "created the key"),
+    Action.KEY_UPDATED: ("Key changed", "changed the key"),
+    Action.KEY_ROTATED: ("Key rotated", "rotated the key"),
+    Action.KEY_REVOKED: ("Key revoked", "revoked the key"),
+    Action.KEY_LEAKED: ("Key reported as leaked", "reported the key"),
+    Action.PROJECT_CREATED: ("Project created", "created the project"),
+    Action.PROJECT_UPDATED: ("Project changed", "changed the project"),
+    Action.PROJECT_DELETED: ("Project deleted", "deleted the project"),
+    Action.TENANT_CREATED: ("Organization created", "created the organization"),
+    Action.TENANT_UPDATED: ("Organization changed", "changed the organization's details"),
+    Action.TENANT_TRANSFERRED: ("Ownership transferred", "transferred the ownership of the organization"),
+    Action.TENANT_ENDED: ("Organization deleted", "deleted the organization"),
+    Action.MEMBER_ADDED: ("Member added", "added"),
+    Action.MEMBER_INVITED: ("Member invited", "invited"),
+    Action.MEMBER_ACCEPTED: ("Invitation accepted", "accepted the invitation"),
+    Action.MEMBER_DECLINED: ("Invitation declined", "declined the invitation"),
+    Action.MEMBER_LEFT: ("Member left", "left the organization"),
+    Action.MEMBER_UPDATED: ("Role changed", "changed the role of"),
+    Action.MEMBER_REMOVED: ("Member removed", "removed"),
 }
 _ABOUT_ACTOR: Final = (Action.MEMBER_ACCEPTED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
 _OTHER_ACTORS: Final = {
@@ -133,7 +124,7 @@ class AuditQuery(msgspec.Struct, frozen=True):
             self.actor_id or None,
             self.target_id or None,
             _day(self.since),
-            until + timedelta(days=1) if until and until < _LAST_DAY else None,
+            until + timedelta(days=1) if until and until.date() < date.max else None,
         )
 
 
@@ -158,7 +149,7 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
         sentences=sentences,
         page=page,
         wanted=wanted,
-        actions=[(action.value, phrases.label) for action, phrases in _ACTIONS.items()],
+        actions=[(action.value, label) for action, (label, _) in _ACTIONS.items()],
         filtered=bool(wanted.query),
         is_first=cursor is None,
         errors=errors,
@@ -185,7 +176,7 @@ def _user_ids(events: list[AuditEvent], names: AuditNames) -> set[str]:
 
 def _sentence(event: AuditEvent, names: AuditNames, users: Mapping[str, str]) -> AuditSentence:
     """Write an entry as a sentence; ``users`` are names by id."""
-    _, verb, ending = _ACTIONS[event.action]
+    verb, ending = _ACTIONS[event.action][1], "as leaked" if event.action is Action.KEY_LEAKED else ""
     role = _field_text(event, "role")
     if event.action in (Action.MEMBER_ADDED, Action.MEMBER_INVITED):
         again = "again" if event.action is Action.MEMBER_INVITED and event.before else ""
@@ -234,12 +225,12 @@ def _field_text(event: AuditEvent, field: str) -> str:
 
 def _changes(event: AuditEvent) -> list[Difference]:
     before, after = event.before or {}, event.after or {}
-    fields = sorted((_field_label(name), name) for name in {*before, *after} - _REPEATED_FIELDS)
-    return [
-        Difference(label, _value(before.get(name)), _value(after.get(name)))
-        for label, name in fields
+    differences = [
+        Difference(_field_label(name), _value(before.get(name)), _value(after.get(name)))
+        for name in sorted({*before, *after} - _REPEATED_FIELDS)
         if before.get(name) is not None or after.get(name) is not None
     ]
+    return sorted(differences, key=lambda one: one.label)
 
 
 def _field_label(name: str) -> str:
@@ -265,7 +256,6 @@ def _value(value: Any) -> str | datetime | None:  # noqa: ANN401  # any JSON
 
 def _day(text: str) -> datetime | None:
     try:
-        day = date.fromisoformat(text)
-        return datetime(day.year, day.month, day.day, tzinfo=UTC)
+        return datetime.combine(date.fromisoformat(text), time(), UTC)
     except ValueError:
         return None

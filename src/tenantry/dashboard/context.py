@@ -1,6 +1,9 @@
 """What handlers of pages get: the services, the signed-in user, and rendering."""
 
+import hashlib
+import secrets
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from litestar import Response
@@ -11,7 +14,7 @@ from tenantry.accounts.overview import OverviewService
 from tenantry.accounts.owner_addresses import OwnerConfirmations
 from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenants import TenantService
-from tenantry.api.guards import AnyRequest, principal_author
+from tenantry.api.guards import AnyRequest, claimant, principal_author
 from tenantry.audit.trail import AuditService
 from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.authentication import Authenticator
@@ -22,16 +25,20 @@ from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import Clock
 from tenantry.dashboard.cookies import Cookies
-from tenantry.dashboard.forms import Form, form_claim, once_token
+from tenantry.dashboard.forms import Form
 from tenantry.dashboard.guards import DASHBOARD, DashboardUser, NotSignedInError, SessionGuard, current_user
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.dashboard.renderer import Renderer
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Author
+from tenantry.domain.errors import InvalidIdempotencyKeyError
 from tenantry.domain.plans import Catalog
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.oidc.sign_in import SignIn
+
+_SHORTEST_ONCE: Final = 16
+"""In bytes of randomness when created, and in letters when checked."""
 
 
 class DashboardServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,12 +118,19 @@ class PageContext:
         return self.services.catalog.name(self.principal.plan)
 
     async def claim(self, form: Form) -> Claim:
-        """Return the idempotency claim of a form. Raises `InvalidIdempotencyKeyError`."""
-        return await form_claim(self.request, self.principal, form)
+        """Return the idempotency claim of a form. It covers all fields: a user may go back and change some.
+
+        Raises `InvalidIdempotencyKeyError` for a form without a `once` token.
+        """
+        if len(form.text("once")) < _SHORTEST_ONCE:
+            raise InvalidIdempotencyKeyError("The form is incomplete. Reload the page and submit it again.")
+        digest = hashlib.sha256(await self.request.body())
+        route = f"POST {self.request.url.path}"
+        return Claim(claimant(self.principal), route, f"form:{digest.hexdigest()}", digest.digest())
 
     def render(self, template: str, status_code: int = 0, **context: object) -> Response[str]:
         """Render a page; by default with status 422 if the context has ``errors`` of a form, else 200."""
-        context = {"errors": {}, "problem": "", "typed": "", "once": once_token(), **context}
+        context = {"errors": {}, "problem": "", "typed": "", "once": secrets.token_urlsafe(_SHORTEST_ONCE), **context}
         return self.renderer.page(
             template,
             status_code or (422 if context["errors"] else 200),

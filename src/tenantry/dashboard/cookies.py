@@ -1,6 +1,7 @@
 """The dashboard's cookies: the session, sign-ins in progress, and the flash message of the next page."""
 
 import hmac
+import re
 from datetime import timedelta
 from typing import Final
 
@@ -22,7 +23,7 @@ MOST_PENDING: Final = 5
 _MOST_SIGN_IN_BYTES: Final = 4096  # with one more sign-in and the session, a header of 8 KiB still has room
 _FLASH_LIFETIME: Final = timedelta(minutes=1)
 _JWE_HEADER: Final = {"alg": "dir", "enc": "A256GCM"}
-_STATE_LETTERS: Final = 12
+_UNSAFE_IN_NAME: Final = re.compile("[^A-Za-z0-9_-]")
 
 
 class SignInCookie(msgspec.Struct, frozen=True):
@@ -42,10 +43,8 @@ class Cookies:
         self._key = OctKey.import_key(secret.key("sign-in"))
         self._clock = clock
         self._secure = secure
-        prefix = "__Host-" if secure else ""
-        self._session = f"{prefix}tenantry_session"
-        self._sign_in = f"{prefix}tenantry_sign_in_"
-        self._flash = f"{prefix}tenantry_notice"
+        prefix = "__Host-tenantry" if secure else "tenantry"
+        self._session, self._sign_in, self._flash = f"{prefix}_session", f"{prefix}_sign_in_", f"{prefix}_notice"
 
     def session(self, request: Connection) -> str | None:
         return request.cookies.get(self._session)
@@ -105,11 +104,8 @@ class Cookies:
     def verified_flash(self, session: Session, path: str, signed: str) -> FlashMessage | None:
         """Return the message that `signed_flash` signed for this session and path; None for any other text."""
         message = FlashMessage.__members__.get(signed.partition(".")[0])
-        if message is None or not hmac.compare_digest(
-            signed.encode(), self.signed_flash(session, path, message).encode()
-        ):
-            return None
-        return message
+        expected = self.signed_flash(session, path, message) if message else ""
+        return message if hmac.compare_digest(signed.encode(), expected.encode()) else None
 
     def _decrypted(self, encrypted: str) -> SignInCookie | None:
         try:
@@ -120,8 +116,7 @@ class Cookies:
         return pending if to_micros(self._clock()) < pending.until else None
 
     def _sign_in_name(self, state: str) -> str:
-        letters = state[:_STATE_LETTERS]
-        return self._sign_in + "".join(one for one in letters if one.isascii() and (one.isalnum() or one in "-_"))
+        return self._sign_in + _UNSAFE_IN_NAME.sub("", state[:12])
 
     def _cookie(self, name: str, value: str, lifetime: timedelta) -> Cookie:
         max_age = int(lifetime.total_seconds())

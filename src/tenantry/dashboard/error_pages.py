@@ -12,7 +12,6 @@ from litestar.exceptions import HTTPException, ValidationException
 from tenantry.api.guards import AnyRequest
 from tenantry.dashboard.forms import Form
 from tenantry.dashboard.guards import (
-    ORGS,
     CsrfError,
     DashboardUser,
     NotSignedInError,
@@ -126,26 +125,14 @@ class ErrorPages:
     def _message(
         self, status: int, title: str, message: str, request_id: str, user: DashboardUser | None
     ) -> Response[str]:
-        return self._renderer.page(
-            "error.html",
-            status_code=status,
-            user=user,
-            title=title,
-            message=message,
-            request_id=request_id if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "",
-        )
+        shown_id = request_id if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
+        return self._renderer.page("error.html", status, user=user, title=title, message=message, request_id=shown_id)
 
     def _resubmission(self, request: AnyRequest, status: int, form: Form) -> Response[str]:
         """Return a page that keeps the form's content, for the user to sign in and submit again by its button."""
-        user, entries = recognized_user(request), form.entries()
-        return self._renderer.page(
-            "resubmit.html",
-            status_code=status,
-            user=user,
-            path=request.url.path,
-            entries=entries,
-            shown=[(FORM_FIELDS[name], text) for name, text in entries if text and name in FORM_FIELDS],
-        )
+        user, path, entries = recognized_user(request), request.url.path, form.entries()
+        shown = [(FORM_FIELDS[name], text) for name, text in entries if text and name in FORM_FIELDS]
+        return self._renderer.page("resubmit.html", status, user=user, path=path, entries=entries, shown=shown)
 
 
 def is_unrouted_page(request: AnyRequest, error: Exception) -> bool:
@@ -155,15 +142,10 @@ def is_unrouted_page(request: AnyRequest, error: Exception) -> bool:
 
 
 def _wants_page(path: str, accept: Accept) -> bool:
-    if _is_below(path, ORGS):
-        return True
-    if _is_below(path, "/api"):
-        return False
+    top = path.split("/", 2)[1:2]
+    if top in (["orgs"], ["api"]):
+        return top == ["orgs"]
     return accept.best_match(["application/problem+json", "application/json", "text/html"]) == "text/html"
-
-
-def _is_below(path: str, parent: str) -> bool:
-    return path == parent or path.startswith(parent + "/")
 
 
 def _address(request: AnyRequest) -> str:

@@ -3,30 +3,23 @@
 import asyncio
 import hashlib
 import hmac
-import secrets
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
 from litestar.datastructures import FormMultiDict
 from litestar.exceptions import ClientException
 
-from tenantry.api.guards import AnyRequest, claimant
+from tenantry.api.guards import AnyRequest
 from tenantry.dashboard.labels import shown_name
-from tenantry.db.idempotency_store import Claim
-from tenantry.domain.access import Principal
-from tenantry.domain.errors import IdempotencyInFlightError, InvalidIdempotencyKeyError
+from tenantry.domain.errors import IdempotencyInFlightError
 
 TOKEN_FIELD: Final = "form_token"  # noqa: S105  # a name
 MOST_BYTES: Final = 64 * 1024
 _OTHER_SITES: Final = frozenset({"cross-site", "same-site"})
-_ONCE_FIELD: Final = "once"
-_SHORTEST_ONCE: Final = 16
 _DIGEST_PREFIX: Final = "shown-"
-_TRIES: Final = 20
-_RETRY_INTERVAL: Final = 0.1
-"""Seconds."""
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Result = TypeVar("Result")
@@ -84,7 +77,6 @@ class InvalidFormError(Exception):
     """A form with invalid fields: ``errors`` maps fields to messages, in the order of the form."""
 
     def __init__(self, errors: Mapping[str, str]) -> None:
-        super().__init__()
         self.errors = dict(errors)
 
 
@@ -147,27 +139,10 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def once_token() -> str:
-    """Return a token that makes a form unique, so that submitting it twice has one effect."""
-    return secrets.token_urlsafe(16)
-
-
-async def form_claim(request: AnyRequest, principal: Principal, form: Form) -> Claim:
-    """Return the idempotency claim of a form. It covers all fields: a user may go back, change some and submit again.
-
-    Raises `InvalidIdempotencyKeyError` for a form without a `once_token`.
-    """
-    if len(form.text(_ONCE_FIELD)) < _SHORTEST_ONCE:
-        raise InvalidIdempotencyKeyError("The form is incomplete. Reload the page and submit it again.")
-    digest = hashlib.sha256(await request.body())
-    return Claim(claimant(principal), f"POST {request.url.path}", f"form:{digest.hexdigest()}", digest.digest())
-
-
 async def retry_while_in_flight(act: Callable[[], Awaitable[Result]]) -> Result:
     """Call ``act``; after a double click, wait for the result of the first submission, up to 2 s."""
-    for _ in range(_TRIES):
-        try:
+    for _ in range(20):
+        with suppress(IdempotencyInFlightError):
             return await act()
-        except IdempotencyInFlightError:
-            await asyncio.sleep(_RETRY_INTERVAL)
+        await asyncio.sleep(0.1)
     return await act()

@@ -41,7 +41,6 @@ class UnsentFormError(Exception):
     """A request is rejected before its form is processed. ``form`` is what a page of the dashboard sent."""
 
     def __init__(self, form: Form | None = None) -> None:
-        super().__init__()
         self.form = form
 
 
@@ -57,7 +56,6 @@ class StaleSignInError(Exception):
     """The identity provider must confirm the user again."""
 
     def __init__(self, subject: str) -> None:
-        super().__init__()
         self.subject = subject
 
 
@@ -65,10 +63,7 @@ class RoleTooLowError(Exception):
     """The user's role does not cover ``scope``. ``owner_only`` describes an action that only owners may do."""
 
     def __init__(self, user: "DashboardUser", scope: str, owner_only: str | None) -> None:
-        super().__init__()
-        self.user = user
-        self.scope = scope
-        self.owner_only = owner_only
+        self.user, self.scope, self.owner_only = user, scope, owner_only
 
 
 class DashboardUser(ActiveSession, frozen=True, kw_only=True):
@@ -105,8 +100,6 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
     def may(self, scope: str) -> bool:
         return self.caller is not None and covers(self.caller.scopes, scope)
 
-    # Pages offer a change or a replacement; the service decides about it.
-
     def may_change(self, key: ApiKey) -> bool:
         return key.status is KeyStatus.ACTIVE and self._may_write(key)
 
@@ -117,25 +110,16 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
         return (key.access_level is not AccessLevel.OWNER or self.is_owner) and self.may("api-keys:write")
 
 
-class SessionGuard:
+class SessionGuard(msgspec.Struct, frozen=True):
     """Authenticates the users of pages by their session cookie."""
 
-    def __init__(
-        self,
-        sessions: SessionService,
-        authenticator: Authenticator,
-        cookies: Cookies,
-        secret: SessionSecret,
-        clock: Clock,
-        is_provider_away: Callable[[], bool],
-    ) -> None:
-        """``is_provider_away`` says whether the identity provider is unreachable."""
-        self._sessions = sessions
-        self._authenticator = authenticator
-        self._cookies = cookies
-        self._secret = secret
-        self._clock = clock
-        self._is_provider_away = is_provider_away
+    sessions: SessionService
+    authenticator: Authenticator
+    cookies: Cookies
+    secret: SessionSecret
+    clock: Clock
+    is_provider_away: Callable[[], bool]
+    """Whether the identity provider is unreachable."""
 
     async def authenticate(self, connection: Connection, *, allow_stale_login: bool = False) -> DashboardUser:
         """Return the user of a request.
@@ -143,24 +127,27 @@ class SessionGuard:
         Raises `NotSignedInError`, `StaleSignInError`, and `NotFoundError` for a tenant that is not theirs.
         """
         org_id: str | None = connection.path_params.get("org_id")
-        token = self._cookies.session(connection)
-        visit = await self._sessions.look_up(token, org_id, is_use=_is_use(connection)) if token else None
+        token = self.cookies.session(connection)
+        visit = await self.sessions.look_up(token, org_id, is_use=_is_use(connection)) if token else None
         if visit is None:
             raise NotSignedInError
-        if not allow_stale_login:
-            self._check_fresh(visit.session, connection)
+        if not allow_stale_login and not self._is_fresh(visit.session):
+            if _is_page_visit(connection):
+                raise StaleSignInError(visit.session.subject)
+            if _state(connection)["method"] == "GET" or not visit.session.may_send_forms(self.clock()):
+                raise NotSignedInError
         is_shown = _is_page_visit(connection) and not is_head(connection)
         user = DashboardUser(
             **msgspec.structs.asdict(visit),
-            form_token=self._secret.form_token(visit.session.digest),
-            flash=self._cookies.flash(connection, visit.session) if is_shown else None,
+            form_token=self.secret.form_token(visit.session.digest),
+            flash=self.cookies.flash(connection, visit.session) if is_shown else None,
             tenant=next((one for one in visit.tenants if one.id == org_id), None),
         )
         _state(connection)[_SIGNED_IN] = user
         if org_id is not None:
             if user.tenant is None:
                 raise NotFoundError("organization")
-            caller, role = await self._authenticator.as_user(user.claims, user.tenant.id)
+            caller, role = await self.authenticator.as_user(user.claims, user.tenant.id)
             user = msgspec.structs.replace(user, caller=caller, role=role)
             _state(connection)[_SIGNED_IN] = user
         return user
@@ -186,16 +173,8 @@ class SessionGuard:
 
     def _is_fresh(self, session: Session) -> bool:
         """Whether the identity provider confirmed the user recently enough to see pages."""
-        now = self._clock()
-        return not session.needs_renewal(now) or (self._is_provider_away() and session.may_continue(now))
-
-    def _check_fresh(self, session: Session, connection: Connection) -> None:
-        if self._is_fresh(session):
-            return
-        if _is_page_visit(connection):
-            raise StaleSignInError(session.subject)
-        if _state(connection)["method"] == "GET" or not session.may_send_forms(self._clock()):
-            raise NotSignedInError
+        now = self.clock()
+        return not session.needs_renewal(now) or (self.is_provider_away() and session.may_continue(now))
 
 
 def needs(scope: str | None = None, *, allow_stale_login: bool = False, owner_only: str | None = None) -> RouteGuard:
@@ -232,22 +211,20 @@ async def check_form(request: AnyRequest) -> None:
 
 async def _same_origin_form(connection: Connection) -> Form | None:
     """Return the form that a page of the dashboard sent. One of another site must not be offered for resubmission."""
-    if not isinstance(connection, Request) or connection.method != "POST" or not is_same_origin(connection):
-        return None
-    with suppress(ClientException):
-        return await read_form(connection)
+    if isinstance(connection, Request) and connection.method == "POST" and is_same_origin(connection):
+        with suppress(ClientException):
+            return await read_form(connection)
     return None
 
 
 def current_user(request: AnyRequest) -> DashboardUser | None:
-    user = _state(request).get(_AUTHORIZED)
-    return user if isinstance(user, DashboardUser) else None
+    """Return the user that the route's guard authorized."""
+    return cast("DashboardUser | None", _state(request).get(_AUTHORIZED))
 
 
 def recognized_user(request: AnyRequest) -> DashboardUser | None:
     """Return the signed-in user, authorized or not, for error pages."""
-    user = _state(request).get(_SIGNED_IN)
-    return user if isinstance(user, DashboardUser) else None
+    return cast("DashboardUser | None", _state(request).get(_SIGNED_IN))
 
 
 def current_form(request: AnyRequest) -> Form:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tenantry.billing.ledger_queries import BillingEventView, BillingFields
 from tenantry.billing.replay import FieldComparison, Value
-from tenantry.domain.access import AccessLevel, Principal, Role, covers, is_scope, role_grants
+from tenantry.domain.access import ANYTHING, AccessLevel, Principal, Role, covers, is_scope, role_grants
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import Anomaly, Outcome
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
@@ -114,6 +114,44 @@ def denial_text(role: Role, token_scopes: tuple[str, ...], scope: str, owner_onl
     return f"Your role, {role}, can't {action}. Ask {who} of the organization."
 
 
+SCOPE_GROUPS: Final = {
+    "Projects": {"projects:read": "See projects", "projects:write": "Create, change and delete projects"},
+    "API keys": {
+        "api-keys:read": "See API keys, never their secrets",
+        "api-keys:write": "Create, change, rotate and revoke API keys with no more scopes than this one",
+    },
+    "Organization": {
+        "tenants:read": "See the organization's name, plan and subscription",
+        "tenants:write": "Change the organization's name and billing address",
+    },
+    "Members": {
+        "members:read": "See members and their roles",
+        "members:write": "Add and remove members, and change their roles",
+    },
+    "Billing": {
+        "billing:read": "See billing events",
+        "billing:write": "Start a checkout, and open the customer portal",
+    },
+    "Audit trail": {"audit:read": "See and export the audit trail"},
+}
+"""The scopes that routes of the API need, with what each allows."""
+KNOWN_SCOPES: Final = {scope: text for group in SCOPE_GROUPS.values() for scope, text in group.items()}
+
+
+def scope_label(scope: str) -> str:
+    """Say what a scope allows; empty for a scope of the tenant's own services."""
+    if scope in KNOWN_SCOPES:
+        return KNOWN_SCOPES[scope]
+    if scope == ANYTHING:
+        return "Everything that does not require an OWNER key"
+    resource, _, action = scope.partition(":")
+    if resource == "*":
+        return {"read": "See everything", "write": "Change everything"}.get(action, f"{action} on everything")
+    if action == "*" and any(known.startswith(f"{resource}:") for known in KNOWN_SCOPES):
+        return f"Everything with {resource}"
+    return ""
+
+
 # Browsers: in this order, since most also name those that they descend from
 
 _BROWSERS: Final = (
@@ -207,7 +245,7 @@ _OUTCOMES: Final = {
 }
 _LINKED: Final = "It linked a customer to the organization. The plan and the subscription did not change."
 _INTERNAL_CHANGE: Final = "It changed how later events are judged. The plan and the subscription did not change."
-_ANOMALIES: Final = {
+_ANOMALIES: Final[dict[str, Label]] = {
     Anomaly.UNUSABLE_OBJECT: Label("Invalid", "The event lacks data that its type requires. See the payload below."),
     Anomaly.MISSING_ORG_ID: Label("No organization", "Add orgId to the subscription's metadata at the provider."),
     Anomaly.MISSING_PRICE: Label("No price", "The subscription has no item with a price, so the plan is the free one."),
@@ -229,13 +267,6 @@ _ANOMALIES: Final = {
         "answers which state is current.",
     ),
     Anomaly.DRIFT: Label("Drift", "The provider's state differed from its events. Its state now counts."),
-}
-_ANOMALIES_BY_NAME: Final = {anomaly.value: label for anomaly, label in _ANOMALIES.items()}
-_FIELDS: Final = {
-    "plan": "Plan",
-    "subscription_status": "Subscription",
-    "current_period_end": "Period ends",
-    "cancel_at_period_end": "Ends with the period",
 }
 _FOLDED_FIELDS: Final = {
     "plan": "Plan",
@@ -296,28 +327,22 @@ class EventLabels:
         return "Which subscription counts, or the last status from the provider."
 
     def of_anomalies(self, names: Sequence[str]) -> list[Label]:
-        return [_ANOMALIES_BY_NAME.get(name, Label(name, "")) for name in names]
+        return [_ANOMALIES.get(name, Label(name, "")) for name in names]
 
     def of_changes(self, event: BillingEventView) -> list[Difference]:
         """Return the fields that an event changed."""
-        before, after = event.before, event.after
-        if before is None or after is None:
+        if event.before is None or event.after is None:
             return []
-        return [
-            Difference(label, self._field(before, name), self._field(after, name))
-            for name, label in _FIELDS.items()
-            if getattr(before, name) != getattr(after, name)
-        ]
+        fields = zip(self._fields(event.before), self._fields(event.after), strict=True)
+        return [Difference(label, before, after) for (label, before), (_, after) in fields if before != after]
 
-    def _field(self, state: BillingFields, name: str) -> Displayed:
-        match name:
-            case "plan":
-                return self._catalog.name(state.plan)
-            case "subscription_status":
-                return subscription_status_label(state.subscription_status)
-            case "current_period_end":
-                return state.current_period_end or "no date"
-        return "yes" if state.cancel_at_period_end else "no"
+    def _fields(self, state: BillingFields) -> list[tuple[str, Displayed]]:
+        return [
+            ("Plan", self._catalog.name(state.plan)),
+            ("Subscription", subscription_status_label(state.subscription_status)),
+            ("Period ends", state.current_period_end or "no date"),
+            ("Ends with the period", "yes" if state.cancel_at_period_end else "no"),
+        ]
 
 
 def folded_difference(field: FieldComparison, catalog: Catalog) -> Difference:

@@ -1,7 +1,6 @@
 """The pages of members, and the transfer of ownership."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Annotated, Final
 
 from litestar import Response, get, post
@@ -75,12 +74,11 @@ async def show_members(
     )
     page = await services.members.search_page(principal, wanted, _PAGE_SIZE, cursor)
     user_ids = [member.user_id for member in page.data]
-    names = await services.sessions.names_of(ctx.user.session, principal.org_id, user_ids)
     tenant = await services.tenants.get(principal, principal.org_id)
     return ctx.render(
         "members.html",
         page=page,
-        names=names,
+        names=await services.sessions.names_of(ctx.user.session, principal.org_id, user_ids),
         wanted=wanted,
         is_first=cursor is None,
         owner_id=tenant.owner_id,
@@ -117,8 +115,7 @@ async def invite_member(ctx: Context, form: SubmittedForm) -> Response[str]:
 
 @post(_MEMBER + "/role", guards=[_writer])
 async def change_role(ctx: Context, form: SubmittedForm, member_id: MemberId) -> Response[str]:
-    role, sure = form.text("role"), form.checked("sure")
-    members = ctx.services.members
+    role, sure, members = form.text("role"), form.checked("sure"), ctx.services.members
     try:
         wanted = forms.validate(MemberChange, {"role": role}, _MESSAGES).role
         member = await members.get(ctx.principal, member_id)
@@ -136,8 +133,7 @@ async def change_role(ctx: Context, form: SubmittedForm, member_id: MemberId) ->
 
 @post(_MEMBER + "/take-back", guards=[_writer])
 async def invite_again(ctx: Context, form: SubmittedForm, member_id: MemberId) -> Response[str]:
-    role = form.text("role")
-    members = ctx.services.members
+    role, members = form.text("role"), ctx.services.members
     try:
         wanted = forms.validate(MemberChange, {"role": role}, _MESSAGES).role
         member = await members.get(ctx.principal, member_id)
@@ -235,7 +231,7 @@ async def _member_page(
         roles=_assignable_roles(principal),
         is_self=_is_self(ctx, member.user_id),
         is_tenant_owner=is_tenant_owner,
-        may_manage=ctx.user.may("members:write") and _is_allowed(partial(check_may_manage, principal, member.role)),
+        may_manage=ctx.user.may("members:write") and _is_allowed(check_may_manage, principal, member.role),
         may_transfer=_may_transfer(ctx),
     )
 
@@ -257,12 +253,12 @@ def _check_sure(before: Role, after: Role, *, sure: bool) -> None:
 
 
 def _assignable_roles(principal: Principal) -> list[tuple[Role, str]]:
-    return [(role, name) for role, name in ROLES if _is_allowed(partial(check_may_give, principal, role))]
+    return [(role, name) for role, name in ROLES if _is_allowed(check_may_give, principal, role)]
 
 
-def _is_allowed(check: Callable[[], None]) -> bool:
+def _is_allowed(check: Callable[[Principal, Role], None], principal: Principal, role: Role) -> bool:
     try:
-        check()
+        check(principal, role)
     except DomainError:
         return False
     return True

@@ -74,9 +74,8 @@ async def edit_project(ctx: Context, form: SubmittedForm, project_id: ProjectId)
     values = {field: submitted[field] if field in changed else current[field] for field in submitted}
     errors = {field: _CONFLICT.format(current[field] or "empty") for field in values if field in conflicts}
     try:
-        valid = forms.validate(
-            NewProject, values, _MESSAGES, _name_errors(values["name"]) if "name" in changed else None
-        )
+        further = _name_errors(values["name"]) if "name" in changed else None
+        valid = forms.validate(NewProject, values, _MESSAGES, further)
     except InvalidFormError as error:
         return _form_page(ctx, values, project, errors={**error.errors, **errors})
     if errors:

@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import PackageLoader
@@ -11,21 +12,12 @@ from litestar import MediaType, Response
 from litestar.response import Stream
 from markupsafe import Markup
 
-from tenantry.dashboard.api_key_labels import scope_label
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.guards import DashboardUser
-from tenantry.dashboard.labels import shown_name
+from tenantry.dashboard.labels import scope_label, shown_name
 from tenantry.domain.names import display_text
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER
-
-
-class _Named(Protocol):
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
 
 
 class Renderer:
@@ -49,9 +41,9 @@ class Renderer:
         self._templates.filters.update(
             time=_time,
             day=_day,
-            segment=_segment,
+            segment=partial(quote, safe=""),
             value=_value,
-            called=_called,
+            called=lambda thing: shown_name(thing.name, thing.id),
             display_text=display_text,
             scope_label=scope_label,
         )
@@ -99,15 +91,6 @@ def _format(moment: datetime, element: str, text: str) -> Markup:
         moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
         f"{moment.day} {moment.strftime(text)}",
     )
-
-
-def _called(thing: _Named) -> str:
-    """Return the name of an object, or its id if the name is invisible."""
-    return shown_name(thing.name, thing.id)
-
-
-def _segment(text: str) -> str:
-    return quote(text, safe="")
 
 
 def _value(value: str | datetime, seconds: bool = False) -> str:  # noqa: FBT001, FBT002  # a filter's argument

@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import Scope
 
 from tenantry.api.guards import AnyRequest
-from tenantry.dashboard import account, api_keys, audit, billing, events, members, overview, projects, sign_in
+from tenantry.dashboard import account, api_keys, audit, billing, events, members, projects, sign_in
 from tenantry.dashboard.context import DashboardServices, PageComponents, PageContext
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages, is_unrouted_page
@@ -26,7 +26,7 @@ from tenantry.dashboard.guards import (
 from tenantry.dashboard.renderer import Renderer
 from tenantry.domain.errors import DomainError
 
-_MODULES = (account, audit, billing, events, members, overview, projects, sign_in)
+_MODULES = (account, audit, billing, events, members, projects, sign_in)
 """Each function decorated with ``@get`` or ``@post`` in these modules is a route."""
 
 
@@ -37,13 +37,9 @@ class Dashboard:
         secure = services.base_url.startswith("https://")
         cookies = Cookies(services.secret, services.clock, secure=secure)
         renderer = Renderer(cookies, secure=secure, command=services.command, demo_pages=services.demo_pages)
+        is_away = services.sign_in.is_away if services.sign_in else lambda: False
         self._sessions = SessionGuard(
-            services.sessions,
-            services.authenticator,
-            cookies,
-            services.secret,
-            services.clock,
-            services.sign_in.is_away if services.sign_in else lambda: False,
+            services.sessions, services.authenticator, cookies, services.secret, services.clock, is_away
         )
         self._components = PageComponents(services, cookies, self._sessions, renderer)
         self._errors = ErrorPages(renderer)

@@ -175,13 +175,8 @@ async def _has_session(ctx: PageContext) -> bool:
 
 
 def _sign_in_page(ctx: PageContext, return_to: str, problem: str = "", status_code: int = 200) -> Response[str]:
-    return ctx.render(
-        "sign_in.html",
-        status_code=status_code,
-        start=start_path(return_to),
-        people=ctx.services.people,
-        problem=problem,
-    )
+    start, people = start_path(return_to), ctx.services.people
+    return ctx.render("sign_in.html", status_code, start=start, people=people, problem=problem)
 
 
 def _log_failure(request: AnyRequest, error: Exception) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tenantry.api.guards import Credential
-from tenantry.dashboard.api_key_labels import KNOWN_SCOPES
+from tenantry.dashboard.labels import KNOWN_SCOPES
 from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, create, names, record, secret_in
 from tests.support.dashboard import ADAM, OLIVIA, Dashboard
 from tests.support.routes import scopes_needed
