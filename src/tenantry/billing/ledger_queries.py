@@ -112,8 +112,7 @@ class LedgerQueries:
 
 
 def _parse_cursor(cursor: str | None) -> tuple[int, int] | None:
-    position = parse_cursor(cursor)
-    if position is None:
+    if (position := parse_cursor(cursor)) is None:
         return None
     if not position.id.isdecimal():
         raise InvalidCursorError("The cursor is invalid. Use a nextCursor of this API.")

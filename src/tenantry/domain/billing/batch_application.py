@@ -262,11 +262,8 @@ class BatchApplication:
             original, timeline = self._original[tenant_id], self._timelines.get(tenant_id)
             account = linked.with_fold(timeline.folded) if timeline else linked
             if account != original:
-                is_visible = (account.customer_id, record_of(account.state)) != (
-                    original.customer_id,
-                    record_of(original.state),
-                )
-                changed.append((account, is_visible))
+                is_visible = record_of(account.state) != record_of(original.state)
+                changed.append((account, is_visible or account.customer_id != original.customer_id))
         return changed
 
     def failed_payments(self) -> list[FailedPayment]:

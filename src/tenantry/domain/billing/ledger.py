@@ -86,7 +86,7 @@ class FailedPayment(NamedTuple):
 
 
 class SnapshotRequest(NamedTuple):
-    """A request to fetch a tenant's state from the provider; ``later`` if more of its events may be on their way."""
+    """A request to fetch a tenant's state; ``later`` if more of its events may be on their way."""
 
     tenant_id: str
     later: bool

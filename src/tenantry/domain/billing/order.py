@@ -80,7 +80,7 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
     seen = set(branches)
     while branches:
         branch = branches.pop()
-        if second.is_complete(branch.position):
+        if branch.position.counts == second.end:
             ends.add(msgspec.structs.replace(branch.state, others=()))  # other subscriptions do not count
         for group in second.next_groups(branch.position):
             event = second.groups[group].events[0]
@@ -125,21 +125,18 @@ class _SecondOrders:
         ]
         self._subscription_of = {number: index for index, members in enumerate(numbers.values()) for number in members}
         self.start = _Position((0,) * len(self.groups), (None,) * len(self._subscriptions))
-        self._end = tuple(len(group.events) for group in self.groups)
+        self.end = tuple(len(group.events) for group in self.groups)
 
     @property
     def is_searched(self) -> bool:
         return all(subscription.is_searched for subscription in self._subscriptions)
 
-    def is_complete(self, position: _Position) -> bool:
-        return position.counts == self._end
-
     def next_groups(self, position: _Position) -> Iterator[int]:
         """Yield the groups of which an event may come next."""
         for number, group in enumerate(self.groups):
-            if position.counts[number] == self._end[number]:
-                continue
-            if any(position.counts[other] < count for other, count in group.follows.items()):
+            if position.counts[number] == self.end[number] or any(
+                position.counts[other] < count for other, count in group.follows.items()
+            ):
                 continue
             index = self._subscription_of.get(number)
             if index is None or self._subscriptions[index].allows(position.counts, position.last[index], number):

@@ -1,6 +1,7 @@
 """Snapshots: a tenant's subscriptions as fetched from the provider, as an event of the ledger."""
 
 from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -10,6 +11,7 @@ from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import CANCELED, ENDED, BillingPolicy, BillingState, SubscriptionRule
 
 _UNPAID: Final = "incomplete"
+_age: Final = attrgetter("created", "id")
 
 
 class ProviderSubscription(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +109,3 @@ def _choose(
 
 def _by_id(subscriptions: Iterable[ProviderSubscription], subscription_id: str | None) -> ProviderSubscription | None:
     return next((each for each in subscriptions if each.id == subscription_id), None)
-
-
-def _age(subscription: ProviderSubscription) -> tuple[int, str]:
-    return subscription.created, subscription.id

@@ -177,14 +177,13 @@ def _others(
     others = {known.id: known for known in state.others}
     if former is not None:
         others[former.id] = former
-    if own is not None and updated_plan is None:
-        others[own] = KnownSubscription(own, CANCELED)
-    elif own is not None and updated_plan is not None:
-        others[own] = KnownSubscription(
-            own, event.status, updated_plan, event.current_period_end, bool(event.cancel_at_period_end)
-        )
     if own == current:
         others.pop(own or "", None)
+    elif own is not None and updated_plan is None:
+        others[own] = KnownSubscription(own, CANCELED)
+    elif own is not None and updated_plan is not None:
+        ends = bool(event.cancel_at_period_end)
+        others[own] = KnownSubscription(own, event.status, updated_plan, event.current_period_end, ends)
     return _bounded(others)
 
 
@@ -220,9 +219,8 @@ def _payment_succeeded(state: BillingState, _event: BillingEvent, _policy: Billi
     if state.subscription_status != PAST_DUE:
         return Transition(state, "The payment is logged; the tenant was not past due.")
     restored = state.provider_status if state.provider_status not in (None, PAST_DUE) else ACTIVE
-    return Transition(
-        msgspec.structs.replace(state, subscription_status=restored), "A payment cleared the past-due status."
-    )
+    paid = msgspec.structs.replace(state, subscription_status=restored)
+    return Transition(paid, "A payment cleared the past-due status.")
 
 
 _Handler = Callable[[BillingState, BillingEvent, BillingPolicy], Transition]

@@ -213,9 +213,7 @@ class ProviderApi:
         params: dict[str, object] = {"created": {"gte": since} if until is None else {"gte": since, "lte": until}}
         if types is not None:
             if not 1 <= len(types) <= MOST_EVENT_TYPES:
-                raise ValueError(
-                    f"the provider lists 1 to {MOST_EVENT_TYPES} types of events at once, not {len(types)}"
-                )
+                raise ValueError(f"the provider lists 1 to {MOST_EVENT_TYPES} types at once, not {len(types)}")
             params["types"] = sorted(types)
         after: str | None = None
         while True:
@@ -223,8 +221,7 @@ class ProviderApi:
                 page = await read_page(client, _EVENTS, params, after)
             for event in page.objects:
                 yield event
-            after = page.next_after
-            if after is None:
+            if (after := page.next_after) is None:
                 return
 
     @asynccontextmanager
