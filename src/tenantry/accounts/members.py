@@ -182,7 +182,7 @@ class MemberService:
                 if tenant.record.owner_id != user_id:
                     previous = await members.find_user(connection, tenant_id, User(issuer, tenant.record.owner_id))
                     if previous is not None and previous.status is MemberStatus.ACTIVE:
-                        role = lower_role(previous.role, Role.ADMIN)
+                        role = rules.role_after_transfer(previous.role)
                         await _set_role(connection, author, written, previous, role, now)
                 address = tenant.owner_address.changed(owner_email, verified=email_verified)
                 transferred = await _set_owner(connection, author, tenant, user_id, address, now)

@@ -151,6 +151,11 @@ def accepted(member: Member) -> Member:
     return msgspec.structs.replace(member, status=MemberStatus.ACTIVE)
 
 
+def role_after_transfer(role: Role) -> Role:
+    """Return the role of the former owner, who had ``role``, after a transfer of the tenant."""
+    return lower_role(role, Role.ADMIN)
+
+
 def status_of_new(author: Author, user_id: str) -> MemberStatus:
     """Return the status of a new membership: invited, unless the operator or the user creates it."""
     is_own = author.kind is ActorKind.USER and author.id == user_id
