@@ -1,5 +1,6 @@
 """The plan catalog: plans, their provider prices and limits."""
 
+import re
 import tomllib
 from collections import Counter
 from typing import Annotated, Final
@@ -64,6 +65,7 @@ class Catalog:
         return self._by_id.get(plan_id, self._by_id[FREE]).limits
 
 
+_PLAN_ID: Final = re.compile(r"[!-~]{1,64}")
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None
 _Price = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -77,10 +79,16 @@ class _LimitsEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _PlanEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    id: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,64}$(?!\n)")]
-    name: Annotated[str, msgspec.Meta(pattern=r"\S")] | None = None
+    id: str
+    name: str | None = None
     stripe_price_id: _Price | tuple[_Price, ...] = ()
     limits: _LimitsEntry = _LimitsEntry()
+
+    def __post_init__(self) -> None:
+        if not _PLAN_ID.fullmatch(self.id):
+            raise ValueError("id must be 1 to 64 visible ASCII characters")
+        if self.name is not None and not self.name.strip():
+            raise ValueError("name must not be blank")
 
 
 def parse_catalog(text: str) -> Catalog:
@@ -121,6 +129,7 @@ def _repetitions(plans: list[Plan]) -> list[str]:
     for plan in plans:
         for price in plan.stripe_price_ids:
             if price in owner:
-                faults.append(f"price {price!r} belongs to both {owner[price]!r} and {plan.id!r}")
+                both = f"both {owner[price]!r} and {plan.id!r}" if owner[price] != plan.id else f"{plan.id!r} twice"
+                faults.append(f"price {price!r} belongs to {both}")
             owner.setdefault(price, plan.id)
     return faults
