@@ -6,28 +6,27 @@ version 2025-03-31) and in whether related objects are ids or expanded. Unknown 
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeGuard, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET
 
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent, Fact
 from tenantry.domain.billing.snapshot import ProviderSubscription
+from tenantry.domain.tenants import is_tenant_id
 
-_LARGEST: Final = 2**63 - 1
+_LONGEST_TEXT: Final = 255
+_LONGEST_URL: Final = 2048
+_LARGEST_AMOUNT: Final = 2**63 - 1
+_UPDATED: Final = ev.SUBSCRIPTION_UPDATED.encode()
+_CANCELED: Final = "canceled"
 _SUBSCRIPTION_MODE: Final = "subscription"
+_PLAIN: Final = ("status", "current_period_end", "cancel_at_period_end")
 
-Text = Annotated[str, Meta(max_length=255, pattern=r"^[^\x00]*\Z")]
-Moment = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
-Amount = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)]
-Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
-WebUrl = Annotated[str, Meta(max_length=2048, pattern=r"^https?://[!-~]*\Z")]
-TenantId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}\Z")]
-"""A tenant's id; empty where the metadata names none."""
-Type = TypeVar("Type")
+
 Data = TypeVar("Data")
 Object = TypeVar("Object", bound=msgspec.Struct)
 
@@ -42,96 +41,90 @@ class NotASubscriptionError(ValueError):
 
 class _Data(msgspec.Struct):
     object: msgspec.Raw
-    previous_attributes: msgspec.Raw = msgspec.Raw()
+    previous_attributes: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Envelope(msgspec.Struct, Generic[Type, Data]):
-    type: Type
+class _Envelope(msgspec.Struct, Generic[Data]):
+    type: str
     data: Data
-    id: Text | None = None
-    created: Moment | None = None
+    id: str | None = None
+    created: int | None = None
     livemode: bool | None = None
-    api_version: Text | None = None
-    account: Text | None = None
+    api_version: str | None = None
+    account: str | None = None
 
 
 class _ThinEvent(msgspec.Struct):
     """A thin event, which only refers to its object. ``context`` is the connected account, if any."""
 
     object: Literal["v2.core.event"]
-    type: Text
-    id: Text | None = None
-    created: datetime | Moment | None = None
+    type: str
+    id: str | None = None
+    created: datetime | int | None = None
     livemode: bool | None = None
-    context: Text | None = None
+    context: str | None = None
+
+
+class _UpdateData(msgspec.Struct):
+    """The data of the most frequent type, decoded in one pass: a second pass would double the cost."""
+
+    object: "_SubscriptionObject"
+    previous_attributes: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Ref(msgspec.Struct):
-    id: Text
+    id: str
 
 
 class _Price(msgspec.Struct):
-    id: Text | None = None
+    id: str | None = None
 
 
 class _Item(msgspec.Struct):
-    price: _Price | Text | None = None
-    current_period_end: Moment | None = None
+    price: _Price | str | None = None
+    current_period_end: int | None = None
 
 
 class _Items(msgspec.Struct):
     data: list[_Item] = []
 
 
-class _RawItems(msgspec.Struct):
+class _AnyItems(msgspec.Struct):
     data: list[msgspec.Raw] = []
 
 
-class _Metadata(msgspec.Struct):
-    org_id: TenantId | None = msgspec.field(name="orgId", default=None)
-
-
-class _Subscription(msgspec.Struct):
-    status: Text
-    id: Text | None = None
-    created: Moment | None = None
-    metadata: _Metadata | None = None
+class _SubscriptionObject(msgspec.Struct):
+    status: str
+    id: str | None = None
+    created: int | None = None
+    metadata: dict[str, Any] | None = None
     items: _Items | None = None
-    current_period_end: Moment | None = None
+    current_period_end: int | None = None
     cancel_at_period_end: bool | None = None
-    customer: Text | _Ref | None = None
-
-
-class _UpdateData(msgspec.Struct):
-    """The data of the most frequent type, decoded in one pass: a second pass would double the cost."""
-
-    object: _Subscription
-    previous_attributes: msgspec.Raw = msgspec.Raw()
-
-
-_Update = _Envelope[Literal["customer.subscription.updated"], _UpdateData]
-
-
-class _DeletedSubscription(_Subscription):
-    status: Text = "canceled"
-
-
-class _PreviousItems(msgspec.Struct):
-    data: Annotated[list[_Item], Meta(min_length=1)]
+    customer: str | _Ref | None = None
 
 
 class _Previous(msgspec.Struct):
-    """The tracked values among ``previous_attributes``; ``plan`` is an old name of the first item's price."""
+    status: Any = UNSET
+    current_period_end: Any = UNSET
+    cancel_at_period_end: Any = UNSET
+    items: Any = UNSET
+    plan: Any = UNSET
 
-    status: Text | UnsetType | None = UNSET
-    current_period_end: Moment | UnsetType | None = UNSET
-    cancel_at_period_end: bool | UnsetType | None = UNSET
-    items: _PreviousItems | UnsetType = UNSET
-    plan: _Price | UnsetType = UNSET
+
+class _DeletedSubscription(_SubscriptionObject):
+    status: str = _CANCELED
+
+
+class _EndedSubscription(msgspec.Struct):
+    metadata: dict[str, Any] | None = None
+    id: str | None = None
+    created: int | None = None
+    customer: str | _Ref | None = None
 
 
 class _SubscriptionDetails(msgspec.Struct):
-    subscription: Text | _Ref | None = None
+    subscription: str | _Ref | None = None
 
 
 class _Parent(msgspec.Struct):
@@ -139,32 +132,33 @@ class _Parent(msgspec.Struct):
 
 
 class _Invoice(msgspec.Struct):
-    id: Text | None = None
-    customer: Text | _Ref | None = None
-    hosted_invoice_url: WebUrl | None = None
-    amount_due: Amount | None = None
-    amount_remaining: Amount | None = None
-    attempt_count: Count | None = None
-    status: Text | None = None
-    currency: Text | None = None
-    subscription: Text | _Ref | None = None
+    id: str | None = None
+    customer: str | _Ref | None = None
+    hosted_invoice_url: Any = None
+    amount_due: Any = None
+    amount_remaining: Any = None
+    attempt_count: Any = None
+    status: Any = None
+    currency: Any = None
+    subscription: str | _Ref | None = None
     parent: _Parent | None = None
 
 
 class _CheckoutSession(msgspec.Struct):
-    mode: Text | None = None
-    customer: Text | _Ref | None = None
-    subscription: Text | _Ref | None = None
-    metadata: _Metadata | None = None
-    client_reference_id: TenantId | None = None
+    mode: str | None = None
+    customer: str | _Ref | None = None
+    subscription: str | _Ref | None = None
+    metadata: dict[str, Any] | None = None
+    client_reference_id: str | None = None
 
 
 _previous_attributes: Final = msgspec.json.Decoder(_Previous)
-_envelope: Final = msgspec.json.Decoder(_Envelope[Text, _Data])
-_update: Final = msgspec.json.Decoder(_Update)
-_subscription: Final = msgspec.json.Decoder(_Subscription)
+_envelope: Final = msgspec.json.Decoder(_Envelope[_Data])
+_update: Final = msgspec.json.Decoder(_Envelope[_UpdateData])
+_subscription: Final = msgspec.json.Decoder(_SubscriptionObject)
 _deleted: Final = msgspec.json.Decoder(_DeletedSubscription)
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_any_items: Final = msgspec.json.Decoder(_AnyItems | None)
 _thin: Final = msgspec.json.Decoder(_ThinEvent)
 _invoice: Final = msgspec.json.Decoder(_Invoice)
 _checkout: Final = msgspec.json.Decoder(_CheckoutSession)
@@ -181,34 +175,41 @@ def decode_event(
     `NotAnEventError` unless ``body`` is a thin event or has a ``type`` and a ``data.object``.
     """
     envelope = _decode_update(body) or _decode_envelope(body)
+    created = arrived if envelope.created is None else envelope.created
+    event_id = envelope.id or make_up_id()
+    if not 0 <= created <= EPOCH_MAX or not (
+        _is_text(event_id) and _is_text(envelope.type) and _is_text(envelope.account)
+    ):
+        raise NotAnEventError("id, type, account or created is out of bounds")
     facts: dict[str, Any] = {"is_thin": True}
     if envelope.data is not None:
         try:
             facts = _facts(envelope, reference_links=reference_links)
-        except NOT_JSON as error:
+        except (*NOT_JSON, _MalformedError) as error:
             facts = {"problem": f"The event's object cannot be used: {error}"}
     return BillingEvent(
-        id=envelope.id or make_up_id(),
+        id=event_id,
         type=envelope.type,
-        created=arrived if envelope.created is None else envelope.created,
+        created=created,
         livemode=envelope.livemode,
-        api_version=envelope.api_version,
+        api_version=_text_if_any(envelope.api_version),
         account=envelope.account or None,
         **facts,
     )
 
 
-def _decode_update(body: bytes) -> _Update | None:
+def _decode_update(body: bytes) -> _Envelope[_UpdateData] | None:
     """Return the event if it is a well-formed update of a subscription."""
-    if b"customer.subscription.updated" not in body:
+    if _UPDATED not in body:
         return None
     try:
-        return _update.decode(body)
+        event = _update.decode(body)
     except NOT_JSON:
         return None
+    return event if event.type == ev.SUBSCRIPTION_UPDATED else None
 
 
-def _decode_envelope(body: bytes) -> _Envelope[Text, _Data] | _Envelope[Text, None]:
+def _decode_envelope(body: bytes) -> _Envelope[_Data] | _Envelope[None]:
     try:
         envelope = _envelope.decode(body)
     except NOT_JSON as error:
@@ -220,23 +221,23 @@ def _decode_envelope(body: bytes) -> _Envelope[Text, _Data] | _Envelope[Text, No
     return envelope
 
 
-def _decode_thin(body: bytes) -> _Envelope[Text, None] | None:
+def _decode_thin(body: bytes) -> _Envelope[None] | None:
     try:
         event = _thin.decode(body)
-        created = event.created
-        if isinstance(created, datetime):
-            seconds = (created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp()
-            created = msgspec.convert(int(seconds), Moment)
     except NOT_JSON:
         return None
+    created = event.created
+    if isinstance(created, datetime):
+        created = int((created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp())
     return _Envelope(event.type, None, event.id, created, event.livemode, account=event.context)
 
 
 def decode_subscription(raw: bytes) -> ProviderSubscription:
     """Decode a subscription. Raises `NotASubscriptionError`, also for a tenant id that cannot be one."""
     try:
-        facts = _subscription_facts(_subscription.decode(raw), None)
-    except NOT_JSON as error:
+        subscription = _subscription.decode(raw)
+        facts = _subscription_facts(subscription, None)
+    except (*NOT_JSON, _MalformedError) as error:
         raise NotASubscriptionError(str(error)) from error
     if not facts["subscription_id"] or facts["customer_id"] is None or facts["subscription_created"] is None:
         raise NotASubscriptionError("its id, customer or time of creation is missing")
@@ -244,47 +245,62 @@ def decode_subscription(raw: bytes) -> ProviderSubscription:
     return ProviderSubscription(id=facts.pop("subscription_id"), created=facts.pop("subscription_created"), **facts)
 
 
-def _facts(envelope: _Envelope[Text, _Data] | _Update, *, reference_links: bool) -> dict[str, Any]:
-    raw, previous = envelope.data.object, envelope.data.previous_attributes
-    if isinstance(raw, _Subscription):
-        return _subscription_facts(raw, previous)
+class _MalformedError(ValueError):
+    """A value of the object is out of bounds."""
+
+
+def _facts(envelope: _Envelope[_Data] | _Envelope[_UpdateData], *, reference_links: bool) -> dict[str, Any]:
+    raw = envelope.data.object
+    if isinstance(raw, _SubscriptionObject):
+        return _subscription_facts(raw, envelope.data.previous_attributes)
     if envelope.type == ev.SUBSCRIPTION_UPDATED:
-        return _subscription_facts(_updated_subscription(raw), previous)
+        return _subscription_facts(_updated_subscription(raw), envelope.data.previous_attributes)
     if envelope.type == ev.SUBSCRIPTION_DELETED:
-        return _subscription_facts(_tolerant(_deleted, _DeletedSubscription, raw, "metadata"), None)
+        return _deletion_facts(raw)
     if envelope.type in ev.INVOICE_TYPES:
-        return _invoice_facts(_tolerant(_invoice, _Invoice, raw, "customer"))
+        return _invoice_facts(_tolerant(_invoice, _Invoice, raw, "id", "subscription", "parent"))
     if envelope.type == ev.CHECKOUT_COMPLETED:
         return _checkout_facts(_checkout_session(raw), reference_links=reference_links)
     return {}
 
 
-def _tolerant(decoder: msgspec.json.Decoder[Object], kind: type[Object], raw: bytes, required: str) -> Object:
-    """Decode an object, without those fields that are malformed, except the ``required`` one."""
+def _deletion_facts(raw: bytes) -> dict[str, Any]:
+    try:
+        return _subscription_facts(_deleted.decode(raw), None)
+    except (*NOT_JSON, _MalformedError):
+        return {**_identity(_lenient(_EndedSubscription, raw, "id", "created", "customer")), "status": _CANCELED}
+
+
+def _tolerant(decoder: msgspec.json.Decoder[Object], kind: type[Object], raw: bytes, *optional: str) -> Object:
+    """Decode an object, without those of its ``optional`` fields that are malformed."""
     try:
         return decoder.decode(raw)
     except NOT_JSON:
-        return _lenient(kind, raw, required)
+        return _lenient(kind, raw, *optional)
 
 
-def _lenient(kind: type[Object], raw: bytes, *required: str) -> Object:
+def _lenient(kind: type[Object], raw: bytes, *optional: str) -> Object:
     given, known = _fields.decode(raw), dict[str, Any]()
     for field in msgspec.structs.fields(kind):
-        if field.encode_name in given:
+        if field.name in given:
             try:
-                known[field.name] = msgspec.json.decode(given[field.encode_name], type=field.type)
+                known[field.name] = msgspec.json.decode(given[field.name], type=field.type)
             except NOT_JSON:
-                if field.name in required:
+                if field.name not in optional:
                     raise
     return msgspec.convert(known, kind)
 
 
-def _updated_subscription(raw: bytes) -> _Subscription:
-    """Decode a subscription, without a malformed ``id``, ``created`` or ``customer``; of its items only the first."""
-    subscription = _lenient(_Subscription, raw, "status", "metadata", "current_period_end", "cancel_at_period_end")
-    items = msgspec.json.decode(_fields.decode(raw).get("items", b"null"), type=_RawItems | None)
-    required = ("price",) if subscription.current_period_end is not None else ("price", "current_period_end")
-    subscription.items = _Items([_lenient(_Item, item, *required) for item in (items.data[:1] if items else [])])
+def _updated_subscription(raw: bytes) -> _SubscriptionObject:
+    """Decode a subscription, without malformed optional fields; of the items only the first is required."""
+    try:
+        return _subscription.decode(raw)
+    except NOT_JSON:
+        subscription = _lenient(_SubscriptionObject, raw, "id", "created", "customer", "items")
+    if "items" in (given := _fields.decode(raw)):
+        items = _any_items.decode(given["items"])
+        spare = () if subscription.current_period_end is None else ("current_period_end",)
+        subscription.items = _Items([_lenient(_Item, item, *spare) for item in (items.data[:1] if items else [])])
     return subscription
 
 
@@ -293,27 +309,34 @@ def _checkout_session(raw: bytes) -> _CheckoutSession:
     try:
         return _checkout.decode(raw)
     except NOT_JSON:
-        session = _lenient(_CheckoutSession, raw, "mode")
+        session = _lenient(_CheckoutSession, raw, "customer", "subscription", "metadata", "client_reference_id")
     if session.mode != _SUBSCRIPTION_MODE:
         return session
-    return _lenient(_CheckoutSession, raw, "mode", "customer", "metadata")
+    return _lenient(_CheckoutSession, raw, "subscription", "client_reference_id")
 
 
-def _subscription_facts(subscription: _Subscription, previous: msgspec.Raw | None) -> dict[str, Any]:
-    first = subscription.items.data[0] if subscription.items and subscription.items.data else _Item()
+def _subscription_facts(subscription: _SubscriptionObject, previous: msgspec.Raw | None) -> dict[str, Any]:
+    items = subscription.items.data if subscription.items else []
+    first = items[0] if items else _Item()
     period_end = subscription.current_period_end
     if period_end is None:
         period_end = first.current_period_end
+    facts = _identity(subscription)
+    facts["status"] = _text(subscription.status, "status")
+    facts["price_id"] = _price(first.price)
+    facts["current_period_end"] = _moment(period_end, "current_period_end")
+    facts["cancel_at_period_end"] = bool(subscription.cancel_at_period_end)
+    facts["previous"] = _previous(previous) if previous else None
+    return facts
+
+
+def _identity(subscription: _SubscriptionObject | _EndedSubscription) -> dict[str, Any]:
+    """Return whose subscription it is; only the tenant must be valid."""
     return {
-        "org_id": (subscription.metadata and subscription.metadata.org_id) or None,
-        "customer_id": _id(subscription.customer) or None,
-        "subscription_id": subscription.id,
-        "subscription_created": subscription.created,
-        "status": subscription.status,
-        "price_id": _id(first.price),
-        "current_period_end": period_end,
-        "cancel_at_period_end": bool(subscription.cancel_at_period_end),
-        "previous": _previous(previous) if previous else None,
+        "org_id": _org_id(subscription.metadata),
+        "customer_id": _ref_if_any(subscription.customer),
+        "subscription_id": _text_if_any(subscription.id),
+        "subscription_created": _moment_if_any(subscription.created),
     }
 
 
@@ -327,46 +350,117 @@ def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
         return None
     try:
         before = _previous_attributes.decode(attributes)
-    except NOT_JSON:
+        first = _first_before(before)
+    except (*NOT_JSON, ValueError):
         return None
-    first = before.items.data[0] if before.items else _Item(before.plan or None)
-    former_end = before.current_period_end
-    if former_end is UNSET and first.current_period_end is not None:
-        former_end = first.current_period_end
-    values = {
-        "status": before.status,
-        "current_period_end": former_end,
-        "cancel_at_period_end": before.cancel_at_period_end,
-        "price_id": UNSET if first.price is None else _id(first.price),
-    }
-    return {fact: value for fact, value in values.items() if not isinstance(value, UnsetType)}
+    previous = {fact: getattr(before, fact) for fact in _PLAIN}
+    if first.price is not None:
+        previous["price_id"] = first.price.id if isinstance(first.price, _Price) else first.price
+    if first.current_period_end is not None and previous["current_period_end"] is UNSET:
+        previous["current_period_end"] = first.current_period_end
+    named = {fact: value for fact, value in previous.items() if value is not UNSET}
+    return named if all(_is_fact(value) for value in named.values()) else None
+
+
+def _first_before(before: _Previous) -> _Item:
+    """Return the first item as it was; ``plan`` is an old name of its price. Raises `ValueError` without an item."""
+    if before.items is not UNSET:
+        [first, *_] = msgspec.convert(before.items, _Items).data
+        return first
+    return _Item() if before.plan is UNSET else _Item(msgspec.convert(before.plan, _Price))
+
+
+def _is_fact(value: object) -> TypeGuard[Fact]:
+    if isinstance(value, str):
+        return _is_text(value)
+    return value is None or (isinstance(value, int) and 0 <= value <= EPOCH_MAX)
 
 
 def _invoice_facts(invoice: _Invoice) -> dict[str, Any]:
     details = invoice.parent.subscription_details if invoice.parent else None
+    url, currency = invoice.hosted_invoice_url, invoice.currency
+    attempts, status = invoice.attempt_count, invoice.status
     return {
-        "customer_id": _id(invoice.customer) or None,
-        "invoice_id": invoice.id,
-        # the mail shows these, or they order events of one second
-        "invoice_url": invoice.hosted_invoice_url,
-        "amount_due": invoice.amount_due,
-        "amount_remaining": invoice.amount_remaining,
-        "attempt_count": invoice.attempt_count,
-        "status": invoice.status,
-        "currency": invoice.currency,
-        "subscription_id": _id(invoice.subscription or (details.subscription if details else None)) or None,
+        "customer_id": _ref(invoice.customer),
+        "invoice_id": _text_if_any(invoice.id),
+        # optional: the mail shows these, or they order events of one second
+        "invoice_url": url if isinstance(url, str) and _is_web_url(url) else None,
+        "amount_due": _amount(invoice.amount_due),
+        "amount_remaining": _amount(invoice.amount_remaining),
+        "attempt_count": attempts if type(attempts) is int and 0 <= attempts <= _LARGEST_AMOUNT else None,
+        "status": status if isinstance(status, str) and _is_text(status) else None,
+        "currency": currency if isinstance(currency, str) and _is_text(currency) else None,
+        "subscription_id": _ref_if_any(invoice.subscription or (details.subscription if details else None)),
     }
 
 
+def _amount(value: object) -> int | None:
+    return value if type(value) is int and abs(value) <= _LARGEST_AMOUNT else None
+
+
 def _checkout_facts(session: _CheckoutSession, *, reference_links: bool) -> dict[str, Any]:
-    facts = {"checkout_mode": session.mode, "customer_id": _id(session.customer) or None}
-    if session.mode != _SUBSCRIPTION_MODE:
-        return facts
-    org_id = (session.metadata and session.metadata.org_id) or None
+    mode = _text(session.mode, "mode")
+    if mode != _SUBSCRIPTION_MODE:
+        return {"checkout_mode": mode, "customer_id": _ref_if_any(session.customer)}
+    org_id = _org_id(session.metadata)
     if org_id is None and reference_links and session.client_reference_id:
-        org_id = session.client_reference_id
-    return {**facts, "org_id": org_id, "subscription_id": _id(session.subscription) or None}
+        org_id = session.client_reference_id if is_tenant_id(session.client_reference_id) else None
+    return {
+        "org_id": org_id,
+        "customer_id": _ref(session.customer),
+        "subscription_id": _ref_if_any(session.subscription),
+        "checkout_mode": mode,
+    }
 
 
-def _id(reference: _Ref | _Price | str | None) -> str | None:
-    return reference if reference is None or isinstance(reference, str) else reference.id
+def _org_id(metadata: dict[str, Any] | None) -> str | None:
+    org_id = (metadata or {}).get("orgId")
+    if org_id is None or org_id == "":
+        return None
+    if not isinstance(org_id, str) or not is_tenant_id(org_id):
+        raise _MalformedError("metadata.orgId is not a tenant id")
+    return org_id
+
+
+def _price(price: _Price | str | None) -> str | None:
+    return _text(price.id if isinstance(price, _Price) else price, "price.id")
+
+
+# These functions raise `_MalformedError` for a malformed value; those with ``if_any`` return None instead.
+
+
+def _ref(reference: str | _Ref | None) -> str | None:
+    return _text(reference.id if isinstance(reference, _Ref) else reference, "reference") or None
+
+
+def _ref_if_any(reference: str | _Ref | None) -> str | None:
+    return _text_if_any(reference.id if isinstance(reference, _Ref) else reference) or None
+
+
+def _text_if_any(text: str | None) -> str | None:
+    return text if _is_text(text) else None
+
+
+def _moment_if_any(seconds: int | None) -> int | None:
+    return seconds if seconds is not None and 0 <= seconds <= EPOCH_MAX else None
+
+
+def _text(text: str | None, where: str) -> str | None:
+    if text is not None and not _is_text(text):
+        raise _MalformedError(f"{where} is not a text of at most {_LONGEST_TEXT} characters without NUL")
+    return text
+
+
+def _is_text(text: str | None) -> bool:
+    return text is None or (len(text) <= _LONGEST_TEXT and "\x00" not in text)
+
+
+def _moment(seconds: int | None, where: str) -> int | None:
+    if seconds is not None and not 0 <= seconds <= EPOCH_MAX:
+        raise _MalformedError(f"{where} is out of range")
+    return seconds
+
+
+def _is_web_url(url: str) -> bool:
+    is_plain = len(url) <= _LONGEST_URL and url.isascii() and url.isprintable() and " " not in url
+    return is_plain and url.startswith(("https://", "http://"))
