@@ -4,7 +4,9 @@ import httpx2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tenantry.integrations.oidc.checks import (
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.token_checks import (
     LEEWAY_SECONDS,
     MAX_LIFETIME_SECONDS,
     TIME_CHECKS,
@@ -13,8 +15,6 @@ from tenantry.integrations.oidc.checks import (
     are_timely,
     first_failure,
 )
-from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import KeySet
 
 CONFIG = OidcConfig("https://id.example", "api")
 KEYS = KeySet(CONFIG, httpx2.AsyncClient())

@@ -17,7 +17,8 @@ from tenantry.domain.owner_mails import (
     PaymentFailure,
     PendingMail,
 )
-from tenantry.integrations.smtp import PermanentMailError, compose, format_amount
+from tenantry.integrations.smtp import PermanentMailError
+from tenantry.notifications.composition import compose, format_amount
 
 SENDER = "Example Billing <billing@example.com>"
 MAIL = PendingMail(

@@ -20,7 +20,7 @@ from tenantry.domain.errors import (
     ValidationError,
 )
 from tenantry.domain.plans import FREE
-from tenantry.integrations.smtp import format_amount
+from tenantry.notifications.composition import format_amount
 from tenantry.server.problems import STATUSES
 
 PATH: Final = f"{ORG}/billing"

@@ -1,36 +1,22 @@
-"""Mail: composition, and delivery to an SMTP server."""
+"""Delivery of mail to an SMTP server."""
 
 import asyncio
-import hashlib
-import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime
-from decimal import Decimal
 from email.errors import MessageError
 from email.headerregistry import Address, AddressHeader
 from email.message import EmailMessage
-from functools import cache
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import aiosmtplib
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from tenantry.common.http import is_loopback
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
-from tenantry.domain.names import display_text
-from tenantry.domain.owner_mails import (
-    AddressChangedData,
-    Confirmation,
-    DigestData,
-    KeyLeakedData,
-    PaymentFailure,
-    PendingMail,
-)
 
 _TIMEOUT: Final = 10.0
 _DELIVERY_TIMEOUT: Final = 60.0
@@ -40,27 +26,10 @@ _DEFAULT_PORT: Final = {"smtp": 587, "smtps": 465}
 _PERMANENT: Final = 500
 # The server requires authentication: a configuration error that may be corrected (RFC 4954 section 6).
 _AUTHENTICATION_REQUIRED: Final = 530
-_INVALID_ADDRESS: Final = "the owner's mail address cannot be used"
 _URL_FORM: Final = (
     "the mail server's address must have the form smtp://user:password@host:port, "
     "with special characters of user and password percent-encoded (@ is %40, / is %2F)"
 )
-_FORBIDDEN: Final = frozenset(' "<>()[],;:@\\')
-# Decimals of the provider's amounts by currency; two for all others. ISK and UGX have none, but are sent with two.
-_DECIMALS: Final = {
-    **dict.fromkeys(
-        ("BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF"), 0
-    ),
-    **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
-}
-# Subject and template by content. No subject contains text that a tenant chose.
-_SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
-    PaymentFailure: ("Payment failed", "payment_failed"),
-    Confirmation: ("Confirm your e-mail address", "confirm_address"),
-    KeyLeakedData: ("A leaked API key was revoked", "key_leaked"),
-    AddressChangedData: ("The owner's e-mail address was changed", "address_changed"),
-    DigestData: ("Security notices of the last hour", "security_digest"),
-}
 
 
 class MailDeliveryError(Exception):
@@ -111,7 +80,7 @@ def parse_smtp_url(url: str, sender: str, *, allow_plaintext: bool = False) -> S
     if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or port == 0:
         raise ValueError(_URL_FORM)
     username, password = _credentials(parts)
-    _parse_sender(sender)
+    parse_sender(sender)
     return SmtpConfig(
         host=parts.hostname,
         port=port or _DEFAULT_PORT[parts.scheme],
@@ -138,7 +107,7 @@ def _credentials(parts: SplitResult) -> tuple[str | None, Secret | None]:
     return username, Secret(password)
 
 
-def _parse_sender(sender: str) -> Address:
+def parse_sender(sender: str) -> Address:
     """Return the one address in ``sender``. Raises `ValueError` unless it is ASCII and has a domain."""
     header = _address_header(sender)
     if header is None or len(header.addresses) != 1:
@@ -260,64 +229,3 @@ def _rejected(error: aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseE
     return (PermanentMailError if is_permanent else TemporaryMailError)(
         f"the mail server refused the {what or 'connection'} ({error.code})", " ".join(printable.split())
     )
-
-
-def compose(mail: PendingMail, sender: str) -> EmailMessage:
-    """Compose the mail to a tenant's owner, always the same. Raises `PermanentMailError` for an invalid address."""
-    subject, template = _SUBJECTS[type(mail.about)]
-    values = {"about": mail.about, "tenant": mail.tenant_name}
-    message = EmailMessage()
-    message["From"] = sender
-    message["To"] = _recipient(mail.recipient)
-    message["Subject"] = subject
-    message["Date"] = mail.created_at
-    message["Message-ID"] = f"<{mail.notification_id}{_link_digest(mail)}@{_parse_sender(sender).domain}>"
-    message["Auto-Submitted"] = "auto-generated"
-    message.set_content(_templates().get_template(f"{template}.txt.j2").render(values))
-    message.add_alternative(_templates().get_template(f"{template}.html.j2").render(values), subtype="html")
-    return message
-
-
-def _format_time(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _link_digest(mail: PendingMail) -> str:
-    """Distinguish a confirmation from earlier ones: only the newest has a valid link."""
-    if not isinstance(mail.about, Confirmation):
-        return ""
-    return f".{hashlib.sha256(mail.about.link.encode()).hexdigest()[:16]}"
-
-
-def format_amount(amount: int | None, currency: str | None) -> str | None:
-    """Format an amount in the smallest unit: ``1,234.50 USD``, ``500 JPY``; None without a valid currency."""
-    code = (currency or "").upper()
-    if amount is None or not re.fullmatch("[A-Z]{3}", code):
-        return None
-    decimals = _DECIMALS.get(code, 2)
-    return f"{Decimal(amount).scaleb(-decimals):,.{decimals}f} {code}"
-
-
-def _recipient(text: str) -> Address:
-    username, _, domain = text.strip().rpartition("@")
-    if not username or not domain or not username.isprintable() or _FORBIDDEN & set(username):
-        raise PermanentMailError(_INVALID_ADDRESS)
-    try:
-        domain = domain.encode("idna").decode()
-        if username.isascii():
-            return Address(addr_spec=f"{username}@{domain}")
-        return Address(username=username, domain=domain)
-    except (ValueError, IndexError, MessageError):  # IndexError: a bug of the parser
-        raise PermanentMailError(_INVALID_ADDRESS) from None
-
-
-@cache
-def _templates() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("tenantry.integrations", "templates"),
-        autoescape=select_autoescape(enabled_extensions=("html.j2",), default=False),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"amount": format_amount, "display_text": display_text, "time": _format_time}
-    return environment

@@ -11,8 +11,9 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.domain import owner_mails as rules
 from tenantry.domain.owner_mails import PendingMail
-from tenantry.integrations.smtp import MailDeliveryError, Mailer, PermanentMailError, compose
+from tenantry.integrations.smtp import MailDeliveryError, Mailer, PermanentMailError
 from tenantry.notifications import mails_store as store
+from tenantry.notifications.composition import compose
 
 RetrySchedule = Callable[[int], float | None]
 """Returns the seconds to wait after failed attempt number n, from 1; None to give up."""

@@ -22,10 +22,16 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
-from tenantry.integrations.oidc.checks import ACCESS_TOKEN, CLAIM_CHECKS, HEADER_CHECKS, DecodedToken, first_failure
 from tenantry.integrations.oidc.claims import Claims, OidcConfig, verified_email
 from tenantry.integrations.oidc.jwks import FetchError, IssuerMetadata, fetch, is_secure, post_form
 from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.token_checks import (
+    ACCESS_TOKEN,
+    CLAIM_CHECKS,
+    HEADER_CHECKS,
+    DecodedToken,
+    first_failure,
+)
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
 _log = logging.getLogger(__name__)

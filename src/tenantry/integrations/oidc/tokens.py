@@ -12,7 +12,9 @@ from joserfc.jwk import Key
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.domain.errors import AuthUnavailableError, DomainError, InvalidCredentialError, TokenExpiredError
-from tenantry.integrations.oidc.checks import (
+from tenantry.integrations.oidc.claims import Claims, OidcConfig, decode
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.token_checks import (
     CHECKS,
     CLAIM_CHECKS,
     EXPIRY,
@@ -26,8 +28,6 @@ from tenantry.integrations.oidc.checks import (
     are_timely,
     first_failure,
 )
-from tenantry.integrations.oidc.claims import Claims, OidcConfig, decode
-from tenantry.integrations.oidc.keys import KeySet
 
 __all__ = ["Claims", "TokenVerifier"]
 

@@ -1,0 +1,104 @@
+"""Compose the mails to owners: subject, texts and address."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from email.errors import MessageError
+from email.headerregistry import Address
+from email.message import EmailMessage
+from functools import cache
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from tenantry.domain.names import display_text
+from tenantry.domain.owner_mails import (
+    AddressChangedData,
+    Confirmation,
+    DigestData,
+    KeyLeakedData,
+    PaymentFailure,
+    PendingMail,
+)
+from tenantry.integrations.smtp import PermanentMailError, parse_sender
+
+_INVALID_ADDRESS: Final = "the owner's mail address cannot be used"
+_FORBIDDEN: Final = frozenset(' "<>()[],;:@\\')
+# Decimals of the provider's amounts by currency; two for all others. ISK and UGX have none, but are sent with two.
+_DECIMALS: Final = {
+    **dict.fromkeys(
+        ("BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF"), 0
+    ),
+    **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
+}
+# Subject and template by content. No subject contains text that a tenant chose.
+_SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
+    PaymentFailure: ("Payment failed", "payment_failed"),
+    Confirmation: ("Confirm your e-mail address", "confirm_address"),
+    KeyLeakedData: ("A leaked API key was revoked", "key_leaked"),
+    AddressChangedData: ("The owner's e-mail address was changed", "address_changed"),
+    DigestData: ("Security notices of the last hour", "security_digest"),
+}
+
+
+def compose(mail: PendingMail, sender: str) -> EmailMessage:
+    """Compose the mail to a tenant's owner, always the same. Raises `PermanentMailError` for an invalid address."""
+    subject, template = _SUBJECTS[type(mail.about)]
+    values = {"about": mail.about, "tenant": mail.tenant_name}
+    message = EmailMessage()
+    message["From"] = sender
+    message["To"] = _recipient(mail.recipient)
+    message["Subject"] = subject
+    message["Date"] = mail.created_at
+    message["Message-ID"] = f"<{mail.notification_id}{_link_digest(mail)}@{parse_sender(sender).domain}>"
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(_templates().get_template(f"{template}.txt.j2").render(values))
+    message.add_alternative(_templates().get_template(f"{template}.html.j2").render(values), subtype="html")
+    return message
+
+
+def _format_time(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _link_digest(mail: PendingMail) -> str:
+    """Distinguish a confirmation from earlier ones: only the newest has a valid link."""
+    if not isinstance(mail.about, Confirmation):
+        return ""
+    return f".{hashlib.sha256(mail.about.link.encode()).hexdigest()[:16]}"
+
+
+def format_amount(amount: int | None, currency: str | None) -> str | None:
+    """Format an amount in the smallest unit: ``1,234.50 USD``, ``500 JPY``; None without a valid currency."""
+    code = (currency or "").upper()
+    if amount is None or not re.fullmatch("[A-Z]{3}", code):
+        return None
+    decimals = _DECIMALS.get(code, 2)
+    return f"{Decimal(amount).scaleb(-decimals):,.{decimals}f} {code}"
+
+
+def _recipient(text: str) -> Address:
+    username, _, domain = text.strip().rpartition("@")
+    if not username or not domain or not username.isprintable() or _FORBIDDEN & set(username):
+        raise PermanentMailError(_INVALID_ADDRESS)
+    try:
+        domain = domain.encode("idna").decode()
+        if username.isascii():
+            return Address(addr_spec=f"{username}@{domain}")
+        return Address(username=username, domain=domain)
+    except (ValueError, IndexError, MessageError):  # IndexError: a bug of the parser
+        raise PermanentMailError(_INVALID_ADDRESS) from None
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tenantry.notifications", "templates"),
+        autoescape=select_autoescape(enabled_extensions=("html.j2",), default=False),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"amount": format_amount, "display_text": display_text, "time": _format_time}
+    return environment
