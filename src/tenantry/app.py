@@ -67,7 +67,8 @@ from tenantry.notifications.delivery import MailService
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.client_limits import ClientLimits
 from tenantry.server.dispatch import Dispatcher, HotRoutes
-from tenantry.server.metrics import Metrics, health_routes
+from tenantry.server.health import health_routes
+from tenantry.server.metrics import Metrics
 from tenantry.server.request_log import LoggingDispatcher
 from tenantry.server.shutdown import Shutdown
 from tenantry.settings import Settings

@@ -1,0 +1,61 @@
+"""Routes of health checks and metrics, for orchestrators and monitoring."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
+
+from tenantry.common.encoding import doc
+from tenantry.jobs.database_metrics import DatabaseMetric
+from tenantry.server.metrics import Metrics, render_known
+from tenantry.server.shutdown import Shutdown
+
+Check = Callable[[], Awaitable[str | None]]  # returns the problem, or None
+
+Gauges = Callable[[], Awaitable[Sequence[DatabaseMetric] | None]]
+"""Returns the metrics kept in the database: none if it answers with an error, None if it is unreachable."""
+
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Health(msgspec.Struct, frozen=True, rename="camel"):
+    """``ok``, ``not ready`` with what is missing, or ``draining`` during a shutdown."""
+
+    status: Annotated[str, doc("`ok` or `not ready`.", "ok")]
+    waiting_for: Annotated[list[str], doc("What is not ready yet.", [])] = []
+
+
+def health_routes(
+    checks: Sequence[Check], metrics: Metrics, gauges: Gauges, shutdown: Shutdown
+) -> Sequence[HTTPRouteHandler]:
+    @get("/healthz", summary="Liveness", opt={"public": True})
+    async def healthz() -> Health:
+        """Report whether the process is alive. It checks nothing else."""
+        return Health("ok")
+
+    @get(
+        "/readyz",
+        summary="Readiness",
+        opt={"public": True},
+        responses={503: ResponseSpec(Health, description="Not ready: `waitingFor` names what is missing.")},
+    )
+    async def readyz() -> Response[Health]:
+        """Report whether the service can answer requests:
+
+        the database is available with a current schema, and the identity provider's keys were requested.
+        """
+        problems = [] if shutdown.is_draining else [problem for check in checks if (problem := await check())]
+        if not shutdown.is_draining and not problems:
+            return Response(Health("ok"))
+        health = Health("draining" if shutdown.is_draining else "not ready", problems)
+        return Response(health, status_code=503, headers={"Retry-After": "1"})
+
+    @get("/metrics", include_in_schema=False, media_type="text/plain", opt={"public": True})
+    async def show_metrics() -> Response[bytes]:
+        known = render_known(await gauges())
+        return Response(metrics.render() + known, headers={"content-type": _METRICS_TYPE})
+
+    return [healthz, readyz, show_metrics]
