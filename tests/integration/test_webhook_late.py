@@ -151,6 +151,14 @@ async def test_an_event_that_shares_its_second_is_no_beginning(emptied: str) -> 
     assert min(await seconds_read(emptied, 10, TELLING)) == 1
 
 
+async def test_a_late_event_reads_its_history_once_where_statistics_say_that_the_ledger_is_empty(emptied: str) -> None:
+    await rows(emptied, TENANT + " RETURNING id")
+    history = HISTORY.replace("%s", f"'{TELLING}'", 1).replace("%s", "(n + 2) / 2", 1)
+    for statement in (history, "DELETE FROM billing_events", "ANALYZE billing_events", history):
+        await rows(emptied, statement)
+    assert len(await seconds_read(emptied, 2501, TELLING)) == 5000
+
+
 @pytest.mark.parametrize(
     "previous", [None, {"status": "trialing"}], ids=["saying nothing", "saying what they replaced"]
 )

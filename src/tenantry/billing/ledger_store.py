@@ -78,25 +78,24 @@ _FACT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
 FACT_NAMES: Final = tuple(_FACT_TYPES)
 # A late event's history begins where the state does not depend on earlier events: at the newest full-state event before
 # it that is alone in its second; without one, at the beginning. An event without a subscription's id is not one: it
-# does not prove which subscription ended before.
+# does not prove which subscription ended before. MATERIALIZED finds each beginning once: with outdated statistics the
+# planner would otherwise find it again for every event of the tenant, and run into the statement timeout.
 READ_EVENTS: Final = f"""
-SELECT e.tenant_id, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
-  FROM unnest(%(tenants)s::text[], %(seconds)s::bigint[], %(late)s::boolean[]) AS wanted (tenant_id, second, late)
- CROSS JOIN LATERAL (
-         SELECT CASE WHEN wanted.late THEN coalesce((
+WITH beginnings AS MATERIALIZED (
+         SELECT tenant_id, CASE WHEN late THEN coalesce((
                   SELECT r.created
                     FROM billing_events r
                    WHERE r.tenant_id = wanted.tenant_id AND r.created < wanted.second
-                     AND r.type = ANY(%(full_state_types)s) AND r.subscription_id IS NOT NULL
-                     AND r.outcome IN ('applied', 'late', 'no_change')
-                     AND NOT EXISTS (
-                           SELECT FROM billing_events o
-                            WHERE o.tenant_id = r.tenant_id AND o.created = r.created AND o.id <> r.id
-                              AND o.outcome IN ('applied', 'late', 'no_change')
-                              AND o.type <> 'checkout.session.completed')
+                     AND r.outcome IN ('applied', 'late', 'no_change') AND r.type <> 'checkout.session.completed'
+                   GROUP BY r.created
+                  HAVING count(*) = 1 AND bool_and(r.type = ANY(%(full_state_types)s) AND r.subscription_id IS NOT NULL)
                    ORDER BY r.created DESC
-                   LIMIT 1), -1) ELSE wanted.second END AS since) AS beginning
-  JOIN billing_events e ON e.tenant_id = wanted.tenant_id AND e.created >= beginning.since
+                   LIMIT 1), -1) ELSE second END AS since
+           FROM unnest(%(tenants)s::text[], %(seconds)s::bigint[], %(late)s::boolean[])
+                AS wanted (tenant_id, second, late))
+SELECT e.tenant_id, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
+  FROM beginnings
+  JOIN billing_events e ON e.tenant_id = beginnings.tenant_id AND e.created >= beginnings.since
  WHERE e.outcome IN ('applied', 'late', 'no_change') AND e.type <> 'checkout.session.completed'
  ORDER BY e.tenant_id, e.created, e.arrival
 """  # noqa: S608  # the names of our own columns

@@ -52,15 +52,12 @@ OFFSET %s LIMIT 1
 """
 # As `ledger_store.READ_EVENTS`, but the oldest such beginning.
 BEGINNING_AFTER: Final = f"""
-SELECT r.created
-  FROM billing_events r
- WHERE r.tenant_id = %(tenant)s AND r.created > %(second)s AND r.type = ANY(%(full_state_types)s) AND r.{_FOLDED}
-   AND r.subscription_id IS NOT NULL
-   AND NOT EXISTS (
-         SELECT FROM billing_events o
-          WHERE o.tenant_id = r.tenant_id AND o.created = r.created AND o.id <> r.id AND o.{_FOLDED}
-            AND o.type <> 'checkout.session.completed')
- ORDER BY r.created
+SELECT created
+  FROM billing_events
+ WHERE tenant_id = %(tenant)s AND created > %(second)s AND {_FOLDED} AND type <> 'checkout.session.completed'
+ GROUP BY created
+HAVING count(*) = 1 AND bool_and(type = ANY(%(full_state_types)s) AND subscription_id IS NOT NULL)
+ ORDER BY created
  LIMIT 1
 """  # noqa: S608  # our own condition
 PARKED: Final = """
