@@ -1,6 +1,6 @@
-"""Makes the synchronous client from the asynchronous one: `python sdk/make_sync.py`, or with `--check` only compares.
+"""Generate the synchronous client from the asynchronous one: `python sdk/make_sync.py`; `--check` only compares.
 
-``_compat.py`` holds what really differs, and is written by hand for each.
+``_compat.py`` contains the real differences and is written by hand for each.
 """
 
 import io
@@ -14,7 +14,7 @@ from typing import Final
 SDK: Final = Path(__file__).resolve().parent
 PACKAGE: Final = SDK / "src" / "tenantry_sdk"
 BY_HAND: Final = "_compat.py"
-_HEADER: Final = "# Made from _async/{} by sdk/make_sync.py: change that one.\n"
+_HEADER: Final = "# Generated from _async/{} by sdk/make_sync.py: edit that file.\n"
 _CHANGES: Final = [
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
@@ -33,17 +33,20 @@ _KEYWORD: Final = re.compile(r"\bawait\b|\basync\b(?! with)")
 
 
 def synchronous(source: str, name: str) -> str:
-    """The synchronous text of an asynchronous module. Raises `ValueError` where words would be cut out of a text."""
+    """Return the synchronous version of an asynchronous module.
+
+    Raises `ValueError` if a string or comment contains a keyword that would be removed.
+    """
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in {tokenize.STRING, tokenize.COMMENT} and _KEYWORD.search(token.string):
-            raise ValueError(f"{name}:{token.start[0]}: say it without the words of asynchronous code")
+            raise ValueError(f"{name}:{token.start[0]}: reword this text without `async` and `await`")
     for pattern, replacement in _CHANGES:
         source = re.sub(pattern, replacement, source)
     return _HEADER.format(name) + source
 
 
 def formatted(source: str, target: Path) -> str:
-    """The text as the rest of the code is formatted."""
+    """Return the source formatted by ruff."""
     command, name = [sys.executable, "-m", "ruff"], ["--stdin-filename", str(target), "-"]
     fixed = _piped([*command, "check", "--quiet", "--fix", "--select", "I", *name], source)
     return _piped([*command, "format", *name], fixed)
@@ -54,21 +57,21 @@ def _piped(command: list[str], text: str) -> str:
 
 
 def main(*, check: bool) -> int:
-    """Write the synchronous modules, or say which ones are not what they should be."""
+    """Write the synchronous modules, or report outdated ones."""
     sources = [source for source in sorted((PACKAGE / "_async").glob("*.py")) if source.name != BY_HAND]
-    wanted = {}
+    generated = {}
     for source in sources:
         target = PACKAGE / "_sync" / source.name
-        wanted[target] = formatted(synchronous(source.read_text(), source.name), target)
-    stale = [target for target, text in wanted.items() if not target.exists() or target.read_text() != text]
-    extra = {*(PACKAGE / "_sync").glob("*.py")} - wanted.keys() - {PACKAGE / "_sync" / BY_HAND}
+        generated[target] = formatted(synchronous(source.read_text(), source.name), target)
+    stale = [target for target, text in generated.items() if not target.exists() or target.read_text() != text]
+    extra = {*(PACKAGE / "_sync").glob("*.py")} - generated.keys() - {PACKAGE / "_sync" / BY_HAND}
     if not check:
         for target in stale:
-            target.write_text(wanted[target])
+            target.write_text(generated[target])
         for target in extra:
             target.unlink()
     for target in [*stale, *sorted(extra)]:
-        sys.stderr.write(f"{target}: {'is not what _async says: make format' if check else 'made anew'}\n")
+        sys.stderr.write(f"{target}: {'differs from _async: run make format' if check else 'generated'}\n")
     return int(check and bool(stale or extra))
 
 

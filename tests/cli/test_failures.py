@@ -26,7 +26,7 @@ async def test_revoked_key(workspace: Workspace) -> None:
     assert (done.code, done.out) == (4, "")
     first, next_step, where = done.err.splitlines()
     assert first == "The API key has been revoked. (401 api_key_revoked)"
-    assert next_step == "Make another key and use that. This one is from TENANTRY_API_KEY."
+    assert next_step == "Create another key and use it. This one is from TENANTRY_API_KEY."
     assert workspace.served.url in where
 
 

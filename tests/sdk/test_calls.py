@@ -241,7 +241,7 @@ async def test_idempotency_key_that_no_header_carries_is_refused(flavour: Flavou
 
 async def test_scopes_as_one_text_are_refused(flavour: Flavour) -> None:
     async with flavour.client("key") as client:
-        with pytest.raises(TypeError, match="list of texts"):
+        with pytest.raises(TypeError, match="list of strings"):
             await client.api_keys.create(org_id="acme", name="x", scopes="projects:read")
 
 
@@ -275,7 +275,7 @@ async def test_endless_answer_is_aborted(flavour: Flavour) -> None:
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with flavour.client("key", base_url=url, timeout=60, attempt_timeout=60) as client:
-            with pytest.raises(errors.UnreadableAnswerError, match="does not end"):
+            with pytest.raises(errors.UnreadableAnswerError, match="too large"):
                 await client.auth.whoami()
 
 

@@ -43,7 +43,7 @@ def test_error_has_the_cause_the_place_and_the_remedy() -> None:
     assert str(error).splitlines() == [
         "422 validation_failed: The request has 1 fault.",
         "  expiresAt: is in the past",
-        "Correct what errors names.",
+        "Correct the fields that errors lists.",
         "(request 4f2a)",
     ]
 
@@ -52,7 +52,7 @@ def test_error_has_the_cause_the_place_and_the_remedy() -> None:
     ("content", "detail"),
     [
         (b"<html>  Bad\n gateway</html>", "<html> Bad gateway</html>"),
-        (b"", "The answer says no more."),
+        (b"", "The response gives no reason."),
         (b"\xff\x1b[31mred", "\ufffd[31mred"),
         (b'{"code": 3}', '{"code": 3}'),
         (b"x" * 5000, "x" * 200),
@@ -100,5 +100,5 @@ def test_errors_come_back_from_other_processes(
 
 def test_record_that_is_nested_without_end_cannot_be_read() -> None:
     response = Response(200, {"content-type": "application/json"}, b"[" * 5000 + b"]" * 5000)
-    with pytest.raises(errors.UnreadableAnswerError, match="not what tenantry sends"):
+    with pytest.raises(errors.UnreadableAnswerError, match="not one of tenantry"):
         response.json()

@@ -8,7 +8,7 @@ from tests.sdk.support import SDK, Served
 from tests.support.commands import run
 from tests.support.service import TENANTS
 
-BEFORE: Final = "def store_it_where_secrets_go(secret: str) -> None:\n    assert secret.startswith('svc_live_')\n"
+BEFORE: Final = "def store_in_your_vault(secret: str) -> None:\n    assert secret.startswith('svc_live_')\n"
 AFTER: Final = "import asyncio\nprint(asyncio.run(names_of_projects()))\n"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tenantry_sdk import errors
 from tenantry_sdk._request import Call, Response
-from tenantry_sdk._retry import Backoff, Patience, Progress, retry_after, wait_before
+from tenantry_sdk._retry import Backoff, RetrySettings, RetryState, retry_after, wait_before
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 READ: Final = Call("GET", "/api/v1/projects")
@@ -23,8 +23,8 @@ def answer(status: int, code: str = "some_code", **headers: str) -> Response:
     return Response(status, headers, b'{"code": "%s", "detail": "Why."}' % code.encode())
 
 
-def progress(call: Call, *, attempts: int = 4, ends: float = 30.0) -> Progress:
-    return Progress(call, Patience(ends, 10.0, attempts), ends)
+def progress(call: Call, *, attempts: int = 4, ends: float = 30.0) -> RetryState:
+    return RetryState(call, RetrySettings(ends, 10.0, attempts), ends)
 
 
 @pytest.mark.parametrize("call", [READ, REVOKE, CREATE])
@@ -133,7 +133,7 @@ def test_waits_are_those_of_the_clients_backoff() -> None:
     backoff = Backoff(first=0.001, longest=0.002, in_flight=0.003)
     bounds = [wait_before(attempt, None, lambda _low, high: high, backoff) for attempt in (1, 2, 3, 40)]
     assert bounds == [0.001, 0.002, 0.002, 0.002]
-    going = Progress(CREATE, Patience(30.0, 10.0, 4, backoff), 30.0)
+    going = RetryState(CREATE, RetrySettings(30.0, 10.0, 4, backoff), 30.0)
     assert going.after_loss(LOST, 0.0) <= 0.001
     in_flight = going.after(answer(409, "idempotency_in_flight"), NOW, 0.0)
     assert in_flight is not None
@@ -170,4 +170,4 @@ def test_retry_after_in_both_forms(value: str, seconds: float | None) -> None:
 )
 def test_patience_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="above 0"):
-        Patience(**wrong)  # type: ignore[arg-type]
+        RetrySettings(**wrong)  # type: ignore[arg-type]

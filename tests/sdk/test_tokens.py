@@ -138,7 +138,7 @@ async def test_valid_token_is_used_while_the_identity_provider_is_unreachable(
 async def test_without_a_token_that_lasts_the_identity_provider_is_needed(served: Served, flavour: Flavour) -> None:
     away = RefreshToken(issuer="http://127.0.0.1:9", client_id=CLIENT_ID, refresh_token="refresh-0")
     async with flavour.client(base_url=served.url, tokens=away) as client:
-        with pytest.raises(errors.TokenRefreshError, match=r"127\.0\.0\.1 cannot be asked"):
+        with pytest.raises(errors.TokenRefreshError, match=r"127\.0\.0\.1 is unreachable"):
             await client.auth.whoami()
 
 
@@ -219,7 +219,7 @@ async def test_issuer_that_calls_itself_otherwise_is_not_believed(endpoint: Toke
     tokens = refreshing(endpoint)
     endpoint.url = "https://login.example.com"
     async with flavour.client(tokens=tokens) as client:
-        with pytest.raises(errors.TokenRefreshError, match="calls itself"):
+        with pytest.raises(errors.TokenRefreshError, match="names another issuer"):
             await client.auth.whoami()
     assert endpoint.grants == []
 

@@ -1,6 +1,6 @@
-"""tenantry: API keys, projects, tenants and billing of a tenantry service, from Python.
+"""The client of a tenantry service: API keys, projects, tenants, members and billing.
 
-`Tenantry` is the client, `AsyncTenantry` the same for asynchronous code.
+`Tenantry` is the synchronous client, `AsyncTenantry` the asynchronous one.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ __all__ = [
     "webhooks",
 ]
 
-# What not every program needs is imported when it is asked for.
-_LATER: Final = {
+# Imported on first use, because many programs do not need them.
+_LAZY: Final = {
     "webhooks": "tenantry_sdk.webhooks",
     "AsyncTenantry": "tenantry_sdk._async._client",
     "AsyncPager": "tenantry_sdk._async._pager",
@@ -84,11 +84,11 @@ _LATER: Final = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(_LATER[name])
+    module = import_module(_LAZY[name])
     return getattr(module, name, module)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_LAZY})

@@ -1,4 +1,4 @@
-"""What the API answers with. Fields that a newer service adds are ignored."""
+"""The records of the API. Fields that a newer service adds are ignored."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tenantry_sdk._secret import Secret
 T = TypeVar("T")
 
 NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are no JSON, that are nested too deep, or that are not of the type asked for."""
+"""The errors of msgspec for invalid JSON, for too deep nesting, and for another type than expected."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A record as the API gives it, its fields in Python's spelling."""
+    """A record of the API, with field names in snake case."""
 
 
 class ApiKey(Model, frozen=True, kw_only=True):
@@ -27,9 +27,9 @@ class ApiKey(Model, frozen=True, kw_only=True):
     name: str
     scopes: list[str]
     access_level: str
-    """``SCOPED``, or ``OWNER`` for a key that may do everything."""
+    """``SCOPED``, or ``OWNER`` for a key with every permission."""
     mode: str
-    """``live`` or ``test``; the two never see each other's objects."""
+    """``live`` or ``test``. A key sees only objects of its own mode."""
     expires_at: datetime | None
     status: str
     """``active``, ``revoked`` or ``expired``."""
@@ -44,17 +44,17 @@ class ApiKey(Model, frozen=True, kw_only=True):
     superseded_by: str | None = None
     rotated_from_last_used_at: datetime | None = None
     leak_reported_at: datetime | None = None
-    """When the key was reported as leaked, which revoked it."""
+    """When a leak report revoked the key."""
 
 
 class NewApiKey(ApiKey, frozen=True, kw_only=True):
-    """A key that was just made, with its secret: in this answer and never again."""
+    """A new key with its secret, which only this response contains."""
 
     secret: Secret
 
 
 class RevokedKey(Model, frozen=True, kw_only=True):
-    """A key that a report of its leak has ended."""
+    """A key that a leak report revoked."""
 
     id: str
     status: str
@@ -74,11 +74,11 @@ class Project(Model, frozen=True, kw_only=True):
 
 
 class BillingState(Model, frozen=True, kw_only=True):
-    """What billing events decide of a tenant."""
+    """The fields of a tenant that billing events set."""
 
     plan: str
     subscription_status: str
-    """The provider's word, such as ``active``, ``past_due`` or ``canceled``; ``none`` before any."""
+    """The provider's status, such as ``active``, ``past_due`` or ``canceled``; ``none`` without a subscription."""
     current_period_end: datetime | None
     cancel_at_period_end: bool
 
@@ -95,7 +95,7 @@ class Tenant(BillingState, frozen=True, kw_only=True):
 
 
 class Limits(Model, frozen=True, kw_only=True):
-    """What a plan allows; None is no limit."""
+    """The limits of a plan; None means unlimited."""
 
     projects: int | None = None
     api_keys: int | None = None
@@ -114,7 +114,7 @@ class Plan(Model, frozen=True, kw_only=True):
 
 
 class Member(Model, frozen=True, kw_only=True):
-    """A user of the tenant, and the role."""
+    """A user of the tenant, with a role."""
 
     id: str
     org_id: str
@@ -122,14 +122,14 @@ class Member(Model, frozen=True, kw_only=True):
     role: str
     """``owner``, ``admin`` or ``member``."""
     status: str
-    """``invited`` until the user accepts, then ``active``, at the end ``removed``."""
+    """``invited`` until the user accepts, then ``active``; finally ``removed``."""
     created_at: datetime
     updated_at: datetime
     removed_at: datetime | None
 
 
 class Membership(Model, frozen=True, kw_only=True):
-    """A membership of the caller's own, or an invitation."""
+    """A membership or an invitation of the caller."""
 
     id: str
     org_id: str
@@ -141,7 +141,7 @@ class Membership(Model, frozen=True, kw_only=True):
 
 
 class BillingEvent(Model, frozen=True, kw_only=True):
-    """An entry of the tenant's ledger: a provider event and what it did."""
+    """An entry of the tenant's ledger: a provider event and its effect."""
 
     id: str
     type: str
@@ -156,7 +156,7 @@ class BillingEvent(Model, frozen=True, kw_only=True):
 
 
 class AuditEvent(Model, frozen=True, kw_only=True):
-    """Who changed what, from where."""
+    """An entry of the audit trail: who changed what, and from where."""
 
     id: str
     org_id: str
@@ -172,13 +172,13 @@ class AuditEvent(Model, frozen=True, kw_only=True):
 
 
 class HostedSession(Model, frozen=True, kw_only=True):
-    """A page of the payment provider's. Send the browser to ``url``; who knows it acts for the tenant there."""
+    """A page of the payment provider. Send the browser to ``url``; anyone with the URL acts for the tenant there."""
 
     url: str
 
 
 class Whoami(Model, frozen=True, kw_only=True):
-    """Who the credential is."""
+    """The identity and the permissions of the credential."""
 
     kind: str
     """``api_key`` or ``user``."""
@@ -200,18 +200,18 @@ class Page(Model, Generic[T], frozen=True, kw_only=True):
 
 
 class Fault(Model, frozen=True, kw_only=True):
-    """What is wrong with one field or parameter of a request."""
+    """An error in one field or parameter of a request."""
 
     location: str
     message: str
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401
-    """A decoder of ``kind``, which may hold secrets."""
+    """Return a decoder of ``kind``, which may contain secrets."""
     return msgspec.json.Decoder(kind, dec_hook=_decode)
 
 
 def _decode(kind: type, value: object) -> object:
     if kind is Secret and isinstance(value, str):
         return Secret(value)
-    raise ValueError(f"{kind.__name__} has to be a string")
+    raise ValueError(f"{kind.__name__} must be a string")

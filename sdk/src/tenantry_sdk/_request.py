@@ -1,4 +1,4 @@
-"""One call of the API as a value, and its answer."""
+"""An API request as a value, and its response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Query = Mapping[str, "str | int | bool | datetime | None"]
 
 
 class Content(bytes):
-    """The bytes of a request, which may hold a secret: they do not show themselves."""
+    """The body of a request. It may contain a secret, so its ``repr`` shows only its length."""
 
     __slots__ = ()
 
@@ -33,9 +33,9 @@ class Content(bytes):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A request: where to, and what with. ``repeatable`` ones may be sent again when an answer is lost.
+    """A request.
 
-    ``vanishes`` marks a deletion after which the object is missing: then a 404 after a lost answer is its success.
+    ``vanishes`` marks a deletion after which the object does not exist: a 404 after a lost response then means success.
     """
 
     method: str
@@ -47,12 +47,12 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def repeatable(self) -> bool:
-        """Reads and deletes are, and creates that carry an idempotency key (CONTRACT 4)."""
+        """Whether it may be retried after a lost response: reads, deletions, and requests with an idempotency key."""
         return self.method in {"GET", "HEAD", "DELETE"} or self.idempotency_key is not None
 
 
 class Response:
-    """An answer as it came. The names of ``headers`` are in lower case."""
+    """A raw response. The names of ``headers`` are in lower case."""
 
     __slots__ = ("content", "headers", "status_code")
 
@@ -63,29 +63,29 @@ class Response:
 
     @property
     def request_id(self) -> str | None:
-        """The name of the request in the service's log."""
+        """The id of the request in the service's log."""
         return self.headers.get("x-request-id")
 
     def json(self) -> Any:  # noqa: ANN401
-        """The content as plain Python values. Raises `UnreadableAnswerError`."""
+        """Decode the content to plain Python values. Raises `UnreadableAnswerError`."""
         return self.parse(Any)
 
     def parse(self, kind: Any) -> Any:  # noqa: ANN401
-        """The content as ``kind``. Raises `UnreadableAnswerError`."""
+        """Decode the content to ``kind``. Raises `UnreadableAnswerError`."""
         try:
             return decoder(kind).decode(self.content)
         except NOT_JSON as error:
             raise UnreadableAnswerError(
-                f"The answer ({self.status_code}, request {self.request_id}) is not what tenantry sends: {error}"
+                f"The response ({self.status_code}, request {self.request_id}) is not one of tenantry: {error}"
             ) from error
 
     def __repr__(self) -> str:
-        # The content may hold a secret.
+        # The content may contain a secret.
         return f"Response({self.status_code}, {len(self.content)} bytes, request {self.request_id})"
 
 
-class Answer:
-    """An answer while it comes in."""
+class ResponseReader:
+    """Collects a response while it is received."""
 
     def __init__(self, status_code: int, headers: Mapping[str, str]) -> None:
         self._status_code = status_code
@@ -93,18 +93,18 @@ class Answer:
         self._content = bytearray()
 
     def add(self, piece: bytes) -> None:
-        """Take in what came. Raises `UnreadableAnswerError` for more than any answer of tenantry has."""
+        """Add received bytes. Raises `UnreadableAnswerError` for a body larger than any of tenantry's."""
         self._content += piece
         if len(self._content) > _MOST_BYTES:
-            raise UnreadableAnswerError(f"The answer ({self._status_code}) does not end.")
+            raise UnreadableAnswerError(f"The response ({self._status_code}) is too large.")
 
     def response(self) -> Response:
-        """The whole answer."""
+        """Return the complete response."""
         return Response(self._status_code, self._headers, bytes(self._content))
 
 
 def is_whole(response: Response) -> bool:
-    """Whether nothing is missing of an answer that succeeded: one that closed the connection too early says so not."""
+    """Whether a successful response is complete. HTTP does not report a connection that was closed too early."""
     if not 200 <= response.status_code < 300 or response.status_code == 204:  # noqa: PLR2004
         return True
     if not response.headers.get("content-type", "").startswith("application/json"):
@@ -121,7 +121,7 @@ _recorders: Final[ContextVar[tuple[list[Response], ...]]] = ContextVar("tenantry
 
 @contextmanager
 def record_responses() -> Generator[list[Response]]:
-    """Collect every answer that comes within the block, of every attempt, with its headers and request id."""
+    """Collect the raw responses received within the block, those of failed attempts included."""
     responses: list[Response] = []
     token = _recorders.set((*_recorders.get(), responses))
     try:
@@ -131,41 +131,41 @@ def record_responses() -> Generator[list[Response]]:
 
 
 def record(response: Response) -> None:
-    """Pass an answer to the recorders."""
+    """Pass a response to the recorders."""
     for responses in _recorders.get():
         responses.append(response)
 
 
 def path(template: str, *parts: str) -> str:
-    """The template with its ``{}`` replaced by these ids, each as one segment."""
+    """Return the template with each ``{}`` replaced by an id, as one path segment. Raises `ValueError`."""
     for part in parts:
         if not part or part in {".", ".."}:
-            raise ValueError(f"an id is needed, not {part!r}")
+            raise ValueError(f"{part!r} is not an id")
     return template.format(*(quote(part, safe="") for part in parts))
 
 
 def query(**values: str | int | bool | datetime | None) -> dict[str, str]:
-    """Query parameters in the API's spelling; None is left out."""
+    """Return query parameters in the API's spelling, without those that are None."""
     return {_camel(name): _text(value) for name, value in values.items() if value is not None}
 
 
 def body(**values: Any) -> Content:  # noqa: ANN401
-    """A JSON object in the API's spelling; `msgspec.UNSET` is left out."""
+    """Encode a JSON object in the API's spelling, without values that are `msgspec.UNSET`."""
     fields = {_camel(name): _field(value) for name, value in values.items() if value is not msgspec.UNSET}
     return Content(msgspec.json.encode(fields))
 
 
 def visible(value: str, what: str) -> str:
-    """The value, if it is 1 to 255 visible ASCII characters, as headers have. Raises `ValueError`."""
+    """Return a value that a header can carry: 1 to 255 visible ASCII characters. Raises `ValueError`."""
     if not _VISIBLE.fullmatch(value):
-        raise ValueError(f"{what} has to be 1 to 255 visible ASCII characters")
+        raise ValueError(f"{what} must be 1 to 255 visible ASCII characters")
     return value
 
 
 def listed(values: Sequence[str], what: str) -> list[str]:
-    """The values as a list. Raises `TypeError` for a text, which is a sequence of its characters."""
+    """Return the values as a list. Raises `TypeError` for a string, which is a sequence of characters."""
     if isinstance(values, str):
-        raise TypeError(f"{what} has to be a list of texts, not a text")
+        raise TypeError(f"{what} must be a list of strings, not a string")
     return [*values]
 
 

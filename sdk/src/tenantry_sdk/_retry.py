@@ -1,4 +1,4 @@
-"""Which calls are sent again, when, and how long they wait. Nothing here waits, and nothing looks at a clock."""
+"""Retry rules: which calls are retried, and after how long. Pure: no sleeping, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenantry_sdk.errors import ConnectionFailedError, TenantryError, TimedOutEr
 
 _AGAIN: Final = frozenset({408, 429, 502, 503, 504})
 _MAYBE_DONE: Final = frozenset({408, 502, 503, 504})
-"""What a gateway says when it gave up, though the service may have gone on."""
+"""Statuses of a gateway that timed out although the service may have handled the request."""
 _IN_FLIGHT: Final = "idempotency_in_flight"
 _NOT_FOUND: Final = 404
 
@@ -25,19 +25,19 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between the attempts of a call."""
 
     first: float = 0.25
-    """The upper bound of the first wait. It doubles with each attempt."""
+    """The upper bound of the first delay. It doubles with each attempt."""
     longest: float = 8.0
-    """The upper bound that no wait exceeds."""
+    """The upper bound of every delay."""
     in_flight: float = 0.5
-    """The shortest wait for an earlier attempt that the service is still working on."""
+    """The minimum delay while the service still handles an earlier attempt."""
 
 
 BACKOFF: Final = Backoff()
 """The default of all clients."""
 
 
-class Patience(msgspec.Struct, frozen=True):
-    """How long a call goes on: seconds for all of it and for each attempt, the most attempts, and the waits between."""
+class RetrySettings(msgspec.Struct, frozen=True):
+    """The timeouts of a call and of each attempt, in seconds, the maximum number of attempts, and their delays."""
 
     timeout: float = 30.0
     attempt_timeout: float = 10.0
@@ -46,7 +46,7 @@ class Patience(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not (0 < self.timeout <= _MOST and 0 < self.attempt_timeout <= _MOST and self.attempts >= 1):
-            raise ValueError("timeout and attempt_timeout are seconds above 0, a day at most, and attempts at least 1")
+            raise ValueError("timeout and attempt_timeout must be above 0 s and at most a day, and attempts at least 1")
 
 
 def wait_before(
@@ -55,13 +55,13 @@ def wait_before(
     chance: Callable[[float, float], float] = random.uniform,
     backoff: Backoff = BACKOFF,
 ) -> float:
-    """Seconds to wait before attempt ``attempt`` + 1: full jitter below a doubling bound, and never less than asked."""
+    """Return the seconds before attempt ``attempt`` + 1: exponential backoff with full jitter."""
     jitter = chance(0.0, min(backoff.longest, backoff.first * 2.0 ** (attempt - 1)))
     return jitter if retry_after is None else retry_after + jitter
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds that an answer asks to wait for (RFC 9110, 10.2.3), where it does."""
+    """Return the seconds of a ``Retry-After`` header (RFC 9110 section 10.2.3); None without a valid one."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
@@ -74,48 +74,48 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     return max(0.0, (moment.replace(tzinfo=moment.tzinfo or timezone.utc) - now).total_seconds())
 
 
-class Progress:
-    """How far a call has come: each answer or loss either ends it or says how long to wait for the next attempt."""
+class RetryState:
+    """The attempts of one call: after each one, either its result or the delay before the next."""
 
-    def __init__(self, call: Call, patience: Patience, ends: float) -> None:
-        """``ends`` is when the call gives up, by the monotonic clock."""
+    def __init__(self, call: Call, retry: RetrySettings, ends: float) -> None:
+        """``ends`` is the deadline of the call, by the monotonic clock."""
         self._call = call
-        self._patience = patience
+        self._retry = retry
         self._ends = ends
         self._attempt = 1
         self._lost = False
 
     def seconds(self, now: float) -> float:
-        """How long the next attempt may take. Raises `TimedOutError` where there is no time left."""
-        seconds = min(self._patience.attempt_timeout, self._ends - now)
+        """Return the timeout of the next attempt. Raises `TimedOutError` after the deadline."""
+        seconds = min(self._retry.attempt_timeout, self._ends - now)
         if seconds <= 0:
-            raise TimedOutError("There was no time left for an answer.")
+            raise TimedOutError("The call timed out before an attempt succeeded.")
         return seconds
 
     def after_loss(self, error: ConnectionFailedError, now: float) -> float:
-        """Return seconds to wait after a lost answer. Raises ``error`` if there are no more attempts."""
+        """Return the delay after a lost response. Raises ``error`` if no attempts are left."""
         self._lost = True
         return self._wait(error, None, now, again=True)
 
     def after(self, response: Response, at: datetime, now: float) -> float | None:
-        """Return seconds to wait before a retry, or None for a successful answer. Raises the answer's error."""
+        """Return the delay before a retry, or None for a successful response. Raises the response's error."""
         status = response.status_code
         if status < 300:  # noqa: PLR2004
             return None
         if status == _NOT_FOUND and self._lost and self._call.vanishes:
-            return None  # the attempt with the lost answer succeeded
+            return None  # the attempt whose response was lost succeeded
         pause = retry_after(response.headers, at)
         error = error_of(status, response.headers, response.content, pause)
         if error.code == _IN_FLIGHT and self._lost:
             self._attempt -= 1  # the lost attempt still runs; it does not count
-            return self._wait(error, self._patience.backoff.in_flight, now, again=True)
+            return self._wait(error, self._retry.backoff.in_flight, now, again=True)
         if status in _MAYBE_DONE:
             self._lost = True
         return self._wait(error, pause, now, again=status in _AGAIN)
 
     def _wait(self, error: TenantryError, pause: float | None, now: float, *, again: bool) -> float:
-        wait = wait_before(self._attempt, pause, backoff=self._patience.backoff)
-        is_over = self._attempt >= self._patience.attempts or now + wait >= self._ends
+        wait = wait_before(self._attempt, pause, backoff=self._retry.backoff)
+        is_over = self._attempt >= self._retry.attempts or now + wait >= self._ends
         if not again or not self._call.repeatable or is_over:
             error.after_lost_answer = self._lost
             raise error

@@ -1,10 +1,10 @@
-"""Values that must not be shown by accident."""
+"""Values that must not be shown accidentally."""
 
 from __future__ import annotations
 
 
 class Secret:
-    """A credential that no ``repr``, ``str``, log line or traceback shows; ``reveal()`` gives it."""
+    """A credential that ``repr``, ``str``, logs and tracebacks hide; ``reveal()`` returns it."""
 
     __slots__ = ("_value",)
 
@@ -12,7 +12,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The value itself."""
+        """Return the value."""
         return self._value
 
     def __repr__(self) -> str:
@@ -36,9 +36,9 @@ class Secret:
         return self
 
     def __reduce__(self) -> str:
-        raise TypeError("A Secret is not written out; reveal() it where it has to be.")
+        raise TypeError("A Secret cannot be serialized; use reveal() where this is intended.")
 
 
 def revealed(value: str | Secret) -> str:
-    """The text of a value that may be wrapped."""
+    """Return the text of a secret or of a plain string."""
     return value.reveal() if isinstance(value, Secret) else value

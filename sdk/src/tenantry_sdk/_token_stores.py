@@ -1,4 +1,4 @@
-"""Where tokens are kept between runs: a file that only its owner reads, or the system's keyring."""
+"""Stores of tokens between runs: a file that only its owner can read, or the system's keyring."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SERVICE: Final = "tenantry"
 
 
 class FileStore:
-    """A token in a file of mode 0600, in a folder of mode 0700 that is made where it is missing."""
+    """A token in a file of mode 0600; a missing folder is created with mode 0700."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).expanduser()
@@ -37,14 +37,14 @@ class FileStore:
         if os.name == "posix" and mode & 0o077:
             raise ConfigurationError(f"{self._path} can be read by others (mode {mode & 0o777:o}): chmod 600 it.")
         try:
-            return _read(content)
+            return _decoded(content)
         except NOT_JSON as error:
-            raise ConfigurationError(f"{self._path} cannot be read as a token: sign in again.") from error
+            raise ConfigurationError(f"{self._path} is not a stored token: sign in again.") from error
 
     def save(self, token: Token) -> None:
         """Store this token; the file is replaced atomically. Raises `ConfigurationError`."""
         try:
-            self._replace(_written(token))
+            self._replace(_encoded(token))
         except OSError as error:
             raise ConfigurationError(f"{self._path} cannot be written: {error.strerror}") from error
 
@@ -91,13 +91,13 @@ class KeyringStore:
         """Return the stored token, if there is one. Raises `ConfigurationError`."""
         content = self._keyring.get_password(_SERVICE, self._name)
         try:
-            return None if content is None else _read(content.encode())
+            return None if content is None else _decoded(content.encode())
         except NOT_JSON as error:
-            raise ConfigurationError("The keyring's entry cannot be read as a token: sign in again.") from error
+            raise ConfigurationError("The keyring's entry is not a stored token: sign in again.") from error
 
     def save(self, token: Token) -> None:
         """Store this token instead."""
-        self._keyring.set_password(_SERVICE, self._name, _written(token).decode())
+        self._keyring.set_password(_SERVICE, self._name, _encoded(token).decode())
 
     def clear(self) -> None:
         """Delete the stored token."""
@@ -142,7 +142,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _unlock(descriptor: int) -> None:
-    # Closing is not enough: a process that was forked meanwhile has it open too.
+    # Closing is not enough: a process forked in the meantime has it open too.
     if sys.platform == "win32":
         import msvcrt  # noqa: PLC0415  # only there
 
@@ -154,10 +154,10 @@ def _unlock(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _read(content: bytes) -> Token:
+def _decoded(content: bytes) -> Token:
     token: Token = decoder(Token).decode(content)
     return token
 
 
-def _written(token: Token) -> bytes:
+def _encoded(token: Token) -> bytes:
     return msgspec.json.encode(token, enc_hook=lambda value: value.reveal())

@@ -1,4 +1,4 @@
-"""Access tokens and where they come from. Nothing here asks the network."""
+"""Access tokens and their sources. Pure: no network access."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Token(msgspec.Struct, frozen=True):
     client_id: str | None = None
 
     def is_of(self, issuer: str, client_id: str) -> bool:
-        """Whether it can be of this issuer and client."""
+        """Whether it may come from this issuer and client."""
         return self.issuer in {None, issuer} and self.client_id in {None, client_id}
 
     def is_due(self, now: float) -> bool:
-        """Whether to renew it: in its last quarter, at most half a minute before it expires."""
+        """Whether to renew it: in the last quarter of its lifetime, at most 30 s before it expires."""
         if self.expires_at is None:
             return False
         ahead = _RENEWED_BEFORE if self.lifetime is None else min(_RENEWED_BEFORE, self.lifetime / 4)
@@ -49,10 +49,10 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class TokenStore(Protocol):
-    """Stores one token, which one process at a time renews."""
+    """Stores a token that several processes share; one at a time renews it."""
 
     def load(self) -> Token | None:
-        """Return the stored token, if there is one."""
+        """Return the stored token, if any."""
 
     def save(self, token: Token) -> None:
         """Store this token instead."""
@@ -79,11 +79,11 @@ class _Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefreshToken(_Grant, frozen=True, kw_only=True):
-    """Tokens of a user, from a refresh token (RFC 6749, 6).
+    """Tokens of a user, from a refresh token (RFC 6749 section 6).
 
-    ``issuer`` is the identity provider; it is asked where its token endpoint is, unless ``token_url`` says so.
-    Identity providers that hand out a new refresh token each time have the newest one kept, in ``store`` too if there
-    is one: then several processes share it without using one twice.
+    ``issuer`` is the identity provider; its discovery document names the token endpoint, unless ``token_url`` is set.
+    If the identity provider rotates refresh tokens, the newest one is kept. With a ``store``, several processes share
+    it and never use one twice.
     """
 
     refresh_token: str | Secret | None = None
@@ -93,16 +93,16 @@ class RefreshToken(_Grant, frozen=True, kw_only=True):
     store: TokenStore | None = None
 
     def form(self, last: Token | None) -> dict[str, Secret]:
-        """What is sent to the token endpoint. Raises `ConfigurationError`."""
+        """Return the parameters for the token endpoint. Raises `ConfigurationError`."""
         kept = last.refresh_token if last is not None else None
         refresh_token = kept or self.refresh_token
         if not refresh_token:
             raise ConfigurationError("There is no refresh token: sign in first.")
-        return _filled(grant_type="refresh_token", refresh_token=refresh_token, scope=self.scope)
+        return _parameters(grant_type="refresh_token", refresh_token=refresh_token, scope=self.scope)
 
 
 class ClientCredentials(_Grant, frozen=True, kw_only=True):
-    """Tokens of a program (RFC 6749, 4.4). ``audience`` is sent as ``audience`` and ``resource``."""
+    """Tokens of a program (RFC 6749 section 4.4). ``audience`` is sent as ``audience`` and ``resource``."""
 
     client_secret: str | Secret
     scope: str | None = None
@@ -112,8 +112,8 @@ class ClientCredentials(_Grant, frozen=True, kw_only=True):
     store: None = None
 
     def form(self, last: Token | None) -> dict[str, Secret]:  # noqa: ARG002
-        """What is sent to the token endpoint."""
-        return _filled(
+        """Return the parameters for the token endpoint."""
+        return _parameters(
             grant_type="client_credentials", scope=self.scope, audience=self.audience, resource=self.audience
         )
 
@@ -136,12 +136,12 @@ class TokenRequest(msgspec.Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """Whom it goes to."""
+        """The host that receives it."""
         return urlsplit(self.url).hostname or ""
 
 
 def token_request(grant: Grant, url: str, last: Token | None) -> TokenRequest:
-    """The request for the next token. A secret goes with HTTP Basic (RFC 6749, 2.3.1)."""
+    """Return the request for the next token. A client secret is sent with HTTP Basic (RFC 6749 section 2.3.1)."""
     check_address(url, "The token endpoint")
     form = grant.form(last)
     basic = None
@@ -156,33 +156,33 @@ def token_request(grant: Grant, url: str, last: Token | None) -> TokenRequest:
 
 
 def discovery_request(issuer: str) -> TokenRequest:
-    """The request for an issuer's description of itself (OpenID Connect Discovery, 4)."""
+    """Return the request for an issuer's discovery document (OpenID Connect Discovery section 4)."""
     check_address(issuer, "The issuer")
     return TokenRequest("GET", issuer.rstrip("/") + "/.well-known/openid-configuration", {"Accept": "application/json"})
 
 
 def endpoint_of(issuer: str, name: str, status: int, content: bytes) -> str:
-    """An endpoint out of an issuer's description of itself. Raises `TokenRefreshError`."""
+    """Return an endpoint from an issuer's discovery document. Raises `TokenRefreshError`."""
     document = _object(content)
     if status != 200 or not isinstance(document.get(name), str):  # noqa: PLR2004
-        raise TokenRefreshError(f"{issuer} does not say where its {name} is (status {status}).")
+        raise TokenRefreshError(f"The discovery document of {issuer} names no {name} (status {status}).")
     if document.get("issuer") != issuer:
-        raise TokenRefreshError(f"{issuer} calls itself {document.get('issuer')!r}: the two have to be the same.")
+        raise TokenRefreshError(f"The discovery document of {issuer} names another issuer: {document.get('issuer')!r}.")
     return str(document[name])
 
 
 def token_of(grant: Grant, status: int, content: bytes, now: float, last: Token | None) -> Token:
-    """The token in a token endpoint's answer (RFC 6749, 5.1). Raises `TokenRefreshError`."""
+    """Return the token in a token endpoint's response (RFC 6749 section 5.1). Raises `TokenRefreshError`."""
     document = _object(content)
     access_token = document.get("access_token")
     if status != 200 or not isinstance(access_token, str) or not access_token:  # noqa: PLR2004
         code = document.get("error")
-        reason = document.get("error_description") or code or "nothing that can be read"
+        reason = document.get("error_description") or code or "no readable error"
         raise TokenRefreshError(
-            f"The identity provider gave no token: {status}, {reason}.", code=code if isinstance(code, str) else None
+            f"The identity provider issued no token: {status}, {reason}.", code=code if isinstance(code, str) else None
         )
-    said = document.get("expires_in")
-    lifetime = float(said) if isinstance(said, int | float) and not isinstance(said, bool) and said > 0 else None
+    expires_in = document.get("expires_in")
+    lifetime = _positive(expires_in)
     refresh_token = document.get("refresh_token")
     kept = last.refresh_token if last is not None else None
     return Token(
@@ -195,13 +195,24 @@ def token_of(grant: Grant, status: int, content: bytes, now: float, last: Token 
     )
 
 
+def _positive(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    return None
+
+
 def as_token(value: object, now: float) -> Token:
-    """What a caller's function gave, as a token: a JWT says itself when it ends. Raises `ConfigurationError`."""
+    """Return the result of a caller's token function as a token; a JWT names its own expiry.
+
+    Raises `ConfigurationError`.
+    """
     if isinstance(value, Token):
         _usable(value.access_token.reveal())
         return value
     if not isinstance(value, str | Secret):
-        raise ConfigurationError(f"The function gave a {type(value).__name__}, not a token as text or a Token.")
+        raise ConfigurationError(
+            f"The token function returned a {type(value).__name__}: it must return a string or a Token."
+        )
     text = revealed(value)
     expires_at = _expiry(text.strip())
     return Token(_usable(text), expires_at, None, None if expires_at is None else max(0.0, expires_at - now))
@@ -211,14 +222,14 @@ def check_address(url: str, what: str) -> None:
     """Require https, or a loopback address. Raises `ConfigurationError`."""
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
-        raise ConfigurationError(f"{what} has to be an https address, or on this machine: {url}")
+        raise ConfigurationError(f"{what} must be an https address, or on this machine: {url}")
 
 
 def _usable(token: str) -> Secret:
     """Return the token if a header can carry it."""
     stripped = token.strip()
     if not stripped.isascii() or not stripped.isprintable() or not stripped or " " in stripped:
-        raise ConfigurationError("The access token holds characters that none has, or is empty.")
+        raise ConfigurationError("The access token is empty or has invalid characters.")
     return Secret(stripped)
 
 
@@ -245,5 +256,5 @@ def _object(content: bytes) -> dict[str, Any]:
         return {}
 
 
-def _filled(**values: str | Secret | None) -> dict[str, Secret]:
+def _parameters(**values: str | Secret | None) -> dict[str, Secret]:
     return {name: value if isinstance(value, Secret) else Secret(value) for name, value in values.items() if value}

@@ -1,4 +1,4 @@
-"""What goes wrong with a call, one class each. Everything raised here is a `TenantryError`."""
+"""The errors of the SDK: subclasses of `TenantryError`."""
 
 from __future__ import annotations
 
@@ -11,90 +11,90 @@ from tenantry_sdk._models import NOT_JSON, Fault
 
 _NEXT_STEPS: Final = {
     "missing_credential": "Pass api_key=, or set TENANTRY_API_KEY.",
-    "invalid_credential": "Look whether the key or token is whole, and meant for this service.",
-    "api_key_revoked": "Make another key and use that.",
-    "api_key_expired": "Make another key, or rotate keys before they end.",
-    "token_expired": "Sign in again, or pass tokens= so that tokens are refreshed.",
-    "insufficient_scope": "Use a credential that holds the scope.",
+    "invalid_credential": "Check that the key or token is complete, and for this service.",
+    "api_key_revoked": "Create another key and use it.",
+    "api_key_expired": "Create another key, or rotate keys before they expire.",
+    "token_expired": "Sign in again, or pass tokens= so that the client renews tokens.",
+    "insufficient_scope": "Use a credential with this scope.",
     "user_token_required": "Use a user's access token instead of an API key.",
     "org_mismatch": "Use a credential of that organization.",
-    "no_organization": "Pass organization=, accept an invitation (memberships.list()), or ask an owner for one.",
-    "org_suspended": "The operator of the service has suspended the organization, and can lift that.",
-    "scope_escalation": "Ask for no more than the credential in use holds itself.",
+    "no_organization": "Pass organization=, accept an invitation (memberships.list()), or ask an owner to invite you.",
+    "org_suspended": "The operator suspended the organization. Ask the operator to end the suspension.",
+    "scope_escalation": "Request only scopes, access levels and expiry dates that the credential in use has.",
     "mode_mismatch": "Use a live-mode credential for live-mode objects, members, tenants and billing.",
-    "plan_limit_reached": "Delete what is not needed, or change to a larger plan.",
-    "key_limit_reached": "Revoke keys that are not needed, or change to a larger plan.",
-    "key_not_active": "List the active keys and use one of them.",
-    "last_owner": "Make another owner or OWNER key first.",
-    "not_found": "Look the id up; another organization's objects answer as missing ones do.",
+    "plan_limit_reached": "Delete unused objects, or change to a larger plan.",
+    "key_limit_reached": "Revoke unused keys, or change to a larger plan.",
+    "key_not_active": 'Use an active key (api_keys.list(status="active")).',
+    "last_owner": "Add another owner or OWNER key first.",
+    "not_found": "Check the id. Objects of other organizations are not found either.",
     "member_exists": "Change the member's role instead.",
     "member_not_active": "Invite the user again.",
     "tenant_limit_reached": "Use one of the user's organizations, or ask the operator to allow more.",
-    "tenant_exists": "Use the organization that is there.",
-    "tenant_deleted": "Use another id, or wait until the 30 days are over.",
-    "customer_taken": "Look which tenant the customer belongs to; one customer is of one tenant.",
-    "no_customer": "Begin with a checkout session.",
-    "invalid_cursor": "Begin the list anew without a cursor.",
-    "idempotency_in_flight": "Ask again in a moment, with the same idempotency_key.",
-    "idempotency_mismatch": "Use another idempotency_key for another request.",
-    "idempotency_replay": "The key was made before, and its secret given out then: delete it if that was lost.",
+    "tenant_exists": "Use the existing organization.",
+    "tenant_deleted": "Use another id, or wait until 30 days after the deletion.",
+    "customer_taken": "Find the tenant of this customer: a customer belongs to one tenant.",
+    "no_customer": "Create a checkout session first.",
+    "invalid_cursor": "Start the list again without a cursor.",
+    "idempotency_in_flight": "Retry in a moment with the same idempotency_key.",
+    "idempotency_mismatch": "Use a new idempotency_key for a different request.",
+    "idempotency_replay": "The key already exists, and its secret was sent once. Delete it if the secret is lost.",
     "invalid_idempotency_key": "Use 1 to 255 visible ASCII characters.",
     "invalid_json": "Send a JSON object.",
-    "invalid_request": "Send what the API reference says.",
-    "method_not_allowed": "Look whether base_url is the service's.",
+    "invalid_request": "Check the request against the API reference.",
+    "method_not_allowed": "Check that base_url is the address of the service.",
     "unsupported_media_type": "Send Content-Type: application/json, and no Content-Encoding.",
     "payload_too_large": "Send less than 1 MiB.",
     "head_too_large": "Send a shorter address, and fewer and shorter headers.",
-    "request_timeout": "Send the request faster: look at the line between here and the service.",
-    "validation_failed": "Correct what errors names.",
+    "request_timeout": "Check the network: the request took too long to arrive.",
+    "validation_failed": "Correct the fields that errors lists.",
     "rate_limited": "Wait for retry_after seconds.",
     "overloaded": "Wait for retry_after seconds.",
     "auth_unavailable": "Try again in a moment; the service cannot reach its database or identity provider.",
     "database_unavailable": "Try again in a moment; the service cannot reach its database.",
-    "internal_error": "Try again; if it stays so, give the operator the request id.",
-    "provider_not_configured": "The operator has to set PROVIDER_SECRET_KEY.",
-    "identity_provider_not_configured": "The operator has to set OIDC_ISSUER.",
-    "provider_refused": "Ask the operator: the payment provider did not accept the request.",
-    "provider_unavailable": "Try again in a moment; the payment provider is out of reach.",
+    "internal_error": "Try again. If the error persists, give the operator the request id.",
+    "provider_not_configured": "The operator must set PROVIDER_SECRET_KEY.",
+    "identity_provider_not_configured": "The operator must set OIDC_ISSUER.",
+    "provider_refused": "Ask the operator: the payment provider rejected the request.",
+    "provider_unavailable": "Try again in a moment; the payment provider is unreachable.",
 }
 
 
 class TenantryError(Exception):
-    """Anything that this package raises about a call.
+    """The base class of all errors of a call.
 
-    ``idempotency_key`` is that of a create that may have been carried out: the same call with it finds out.
+    ``idempotency_key`` is set for a creation that may have succeeded: repeat the call with it to get the result.
     """
 
     idempotency_key: str | None = None
     after_lost_answer: bool = False
-    """Whether the answer to an earlier attempt was lost, which may have been carried out."""
+    """Whether the response to an earlier attempt was lost; that attempt may have succeeded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (type(self), self.args, self.__dict__)
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class ConfigurationError(TenantryError):
-    """The client cannot be used as it was set up."""
+    """The client's settings are invalid."""
 
 
 class ConnectionFailedError(TenantryError):
-    """There was no answer, or not a whole one: whether the request was carried out is not known."""
+    """There was no complete response: the request may or may not have been handled."""
 
 
 class TimedOutError(ConnectionFailedError):
-    """The answer did not come in the time that the call had."""
+    """The call timed out."""
 
 
 class TokenTimedOutError(TimedOutError):
-    """No access token came in the time that the call had."""
+    """The call timed out before it had an access token."""
 
 
 class UnreadableAnswerError(TenantryError):
-    """Something answered, but not as tenantry does: a proxy, another service, or a version that does not fit."""
+    """The response is not one of tenantry: a proxy, another service or an incompatible version sent it."""
 
 
 class LostKeyError(TenantryError):
-    """A key was made, but its secret was lost with the answer. ``key_id`` still has to be revoked, where it is set."""
+    """A key was created, but its secret was lost with the response. Revoke ``key_id``, if it is set."""
 
     def __init__(self, message: str, key_id: str | None) -> None:
         super().__init__(message)
@@ -102,9 +102,9 @@ class LostKeyError(TenantryError):
 
 
 class TokenRefreshError(TenantryError):
-    """The identity provider gave no token. ``code`` is its OAuth error (RFC 6749, 5.2), where it named one.
+    """The identity provider issued no token. ``code`` is its OAuth error (RFC 6749 section 5.2), if any.
 
-    It is ``signed_out`` if the stored token is gone because the user signed out.
+    ``code`` is ``signed_out`` if there is no stored token any more because the user signed out.
     """
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
@@ -115,8 +115,8 @@ class TokenRefreshError(TenantryError):
 class APIError(TenantryError):
     """The service rejected the request. Each status has its own subclass.
 
-    ``code`` names the reason, ``detail`` tells it in words, ``errors`` the faulty fields, ``request_id`` finds the
-    request in the service's log, and ``next_step`` says what to do, where that is known.
+    ``code`` is the reason, ``detail`` its explanation, ``errors`` lists invalid fields, ``request_id`` identifies the
+    request in the service's log, and ``next_step`` is the remedy, if known.
     """
 
     status: ClassVar[int | None] = None
@@ -140,9 +140,9 @@ class APIError(TenantryError):
         self.request_id = request_id
         self.headers = dict(headers or {})
         self.retry_after = retry_after
-        """Seconds to wait before asking again, where the service says so."""
+        """Seconds to wait before a retry, if the service named them."""
         self.document = dict(document or {})
-        """The whole problem document."""
+        """The problem document (RFC 9457)."""
         self.next_step = _NEXT_STEPS.get(code)
         super().__init__(self._text())
 
@@ -157,31 +157,31 @@ class APIError(TenantryError):
 
 
 class BadRequestError(APIError):
-    """400: the request cannot be understood."""
+    """400: the request is malformed."""
 
     status = 400
 
 
 class AuthenticationError(APIError):
-    """401: the credential is missing, revoked, expired or not one of the service's."""
+    """401: the credential is missing, invalid, revoked or expired."""
 
     status = 401
 
 
 class PermissionDeniedError(APIError):
-    """403: the credential may not do this."""
+    """403: the credential has no permission for this."""
 
     status = 403
 
 
 class NotFoundError(APIError):
-    """404: there is no such object in the caller's tenant."""
+    """404: the object does not exist in the caller's tenant."""
 
     status = 404
 
 
 class MethodNotAllowedError(APIError):
-    """405: the address does not take this method: it may not be a tenantry service's."""
+    """405: the address does not support this method; it may not be that of a tenantry service."""
 
     status = 405
 
@@ -211,54 +211,54 @@ class UnsupportedMediaTypeError(APIError):
 
 
 class ValidationFailedError(APIError):
-    """422: ``errors`` names the faulty fields."""
+    """422: ``errors`` lists the invalid fields."""
 
     status = 422
 
 
 class RateLimitedError(APIError):
-    """429: too many requests; ``retry_after`` says when to come again."""
+    """429: too many requests; retry after ``retry_after`` seconds."""
 
     status = 429
 
 
 class HeadTooLargeError(APIError):
-    """431: The address or the headers are too long."""
+    """431: the address or the headers are too long."""
 
     status = 431
 
 
 class ServerError(APIError):
-    """500: a fault of the service."""
+    """500: an internal error of the service."""
 
     status = 500
 
 
 class NotConfiguredError(APIError):
-    """501: the operator has not set this up."""
+    """501: the operator has not configured this feature."""
 
     status = 501
 
 
 class BadGatewayError(APIError):
-    """502: the payment provider, or a gateway in front of the service, refused."""
+    """502: the payment provider rejected the request, or a gateway got an invalid response."""
 
     status = 502
 
 
 class UnavailableError(APIError):
-    """503: the service, its database or its identity provider is out of reach, or it has too much to do."""
+    """503: the service, its database or its identity provider is unreachable or overloaded."""
 
     status = 503
 
 
 class GatewayTimeoutError(APIError):
-    """504: a gateway in front of the service waited in vain."""
+    """504: a gateway in front of the service timed out."""
 
     status = 504
 
 
-def _rebuilt(kind: type[TenantryError], args: tuple[Any, ...], state: dict[str, Any]) -> TenantryError:
+def _rebuild(kind: type[TenantryError], args: tuple[Any, ...], state: dict[str, Any]) -> TenantryError:
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(state)
@@ -275,13 +275,13 @@ class _Problem(msgspec.Struct):
 
 
 def error_of(status: int, headers: Mapping[str, str], content: bytes, retry_after: float | None) -> APIError:
-    """Return the error of an answer."""
+    """Return the error of a response."""
     try:
         document = msgspec.json.decode(content, type=dict[str, Any])
         problem = msgspec.convert(document, _Problem)
     except NOT_JSON:
-        # Not the service itself: a gateway in front of it.
-        document, problem = {}, _Problem(f"http_{status}", _excerpt(content) or "The answer says no more.")
+        # A gateway in front of the service answered.
+        document, problem = {}, _Problem(f"http_{status}", _excerpt(content) or "The response gives no reason.")
     return _BY_STATUS.get(status, APIError)(
         status,
         code=problem.code,

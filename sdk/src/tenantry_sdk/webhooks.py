@@ -1,4 +1,4 @@
-"""The payment provider's signature, for endpoints of your own and for tests."""
+"""Verify and create the payment provider's webhook signatures, for your own endpoints and for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk.errors import TenantryError
 
 HEADER: Final = "Provider-Signature"
-"""The header that carries the signature. The provider's own name for it, `Stripe-Signature`, is read too."""
+"""The header that carries the signature. `Stripe-Signature` is accepted too."""
 
 _OTHER: Final = "Stripe-Signature"
 _MOST_SIGNATURES: Final = 16
@@ -25,19 +25,19 @@ _MOST_TIME_DIGITS: Final = 12
 
 
 class SignatureError(TenantryError):
-    """The body is not vouched for. ``reason`` is for the log, never for the answer."""
+    """The signature is missing or invalid. Log ``reason``, but never send it to the client."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"The event's signature is refused: {reason}.")
+        super().__init__(f"The event's signature is invalid: {reason}.")
         self.reason = reason
 
 
 class PayloadError(TenantryError, ValueError):
-    """The body is vouched for, but is no event."""
+    """The signature is valid, but the body is not an event."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A provider event: ``data["object"]`` is what it is about."""
+    """A provider event; ``data["object"]`` is its subscription, invoice or other object."""
 
     type: str
     data: dict[str, Any]
@@ -54,13 +54,12 @@ def verify(
     tolerance: float = 300,
     now: float | None = None,
 ) -> Event:
-    """The event in a request that the provider has signed.
+    """Verify the signature of a webhook request and return its event.
 
-    ``body`` is the raw body, unparsed, and ``headers`` the request's, in any case. Any of several ``secrets`` may have
-    signed. ``tolerance`` is in seconds, both ways; ``now`` is Unix time, the present where it is left out.
+    ``body`` is the raw, unparsed body; names in ``headers`` may be in any case. The signature must match one of the
+    ``secrets``, and its age must be within ``tolerance`` seconds of ``now`` (Unix time; default: the current time).
 
-    Raises `SignatureError`, `PayloadError` where the body is signed but is no event, and `ValueError` for a secret that
-    is none.
+    Raises `SignatureError`, `PayloadError` for a signed body that is not an event, and `ValueError` for empty secrets.
     """
     raw = body.encode(errors="surrogatepass") if isinstance(body, str) else body
     keys = _keys(secrets)
@@ -78,11 +77,11 @@ def verify(
     try:
         return msgspec.json.decode(raw, type=Event)
     except NOT_JSON as error:
-        raise PayloadError(f"The body is signed, but is no event: {error}") from error
+        raise PayloadError(f"The signed body is not an event: {error}") from error
 
 
 def sign(body: bytes | str, secret: str | Secret, *, at: datetime | float | None = None) -> str:
-    """The `Provider-Signature` header of a body, made at Unix time or moment ``at``, now where it is left out."""
+    """Return the `Provider-Signature` header of a body, signed at ``at`` (Unix time or datetime; default: now)."""
     moment = time.time() if at is None else at.timestamp() if isinstance(at, datetime) else at
     raw = body.encode() if isinstance(body, str) else body
     stamp = str(int(moment))
@@ -92,12 +91,12 @@ def sign(body: bytes | str, secret: str | Secret, *, at: datetime | float | None
 def _keys(secrets: str | Secret | Sequence[str | Secret]) -> list[str]:
     keys: list[Any] = [revealed(key) for key in ([secrets] if isinstance(secrets, str | Secret) else secrets)]
     if not keys or not all(isinstance(key, str) and key.strip() for key in keys):
-        raise ValueError("at least one secret is needed, as text, and none may be empty")
+        raise ValueError("pass at least one secret; secrets are non-empty strings")
     return keys
 
 
 def _ascii(text: str | bytes) -> str:
-    """What a header holds; other characters than those of ASCII match nothing."""
+    """Return a header as text. Characters outside ASCII match nothing."""
     return text.decode("ascii", "replace") if isinstance(text, bytes) else text
 
 

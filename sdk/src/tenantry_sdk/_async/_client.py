@@ -20,7 +20,7 @@ from tenantry_sdk._async._resources import (
 )
 from tenantry_sdk._async._token_renewal import AsyncFixedCredential, AsyncTokenRenewer
 from tenantry_sdk._request import Call, Content, Response, visible
-from tenantry_sdk._retry import BACKOFF, Backoff, Patience
+from tenantry_sdk._retry import BACKOFF, Backoff, RetrySettings
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._settings import base_url_of, credential_of
 from tenantry_sdk._tokens import AsyncTokenSource
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 class AsyncTenantry:
     """A client of one service with one credential, for asynchronous code (asyncio and trio).
 
-    ``api_key`` is the credential, or ``tokens`` says where access tokens come from: a `RefreshToken`,
-    `ClientCredentials`, or a function of the caller's. Without either, ``TENANTRY_API_KEY`` is. ``base_url`` is
-    ``TENANTRY_BASE_URL``'s, or http://127.0.0.1:3001. ``organization`` says which one a user acts for, of several.
+    The credential is ``api_key``, or the access tokens of ``tokens``: a `RefreshToken`, `ClientCredentials`, or your
+    function; by default the API key in ``TENANTRY_API_KEY``. ``base_url`` defaults to ``TENANTRY_BASE_URL``, then to
+    http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
 
-    A call takes ``timeout`` seconds at most, waits and further attempts included, and each attempt
-    ``attempt_timeout``. Reads, deletes and creates are attempted ``attempts`` times where an answer is lost, or is
-    408, 429, 502, 503 or 504; the rest once. ``http_client`` is for proxies, certificates and tests;a caller that
-    passes one closes it. ``allow_http`` lets a credential go to another machine unencrypted.
+    A call takes at most ``timeout`` seconds, retries included, and each attempt at most ``attempt_timeout``. Reads,
+    deletions and creations are attempted up to ``attempts`` times if the response is lost or is 408, 429, 502, 503 or
+    504; other calls once. ``http_client`` is for proxies, certificates and tests; you close it. ``allow_http`` permits
+    unencrypted connections to other machines.
 
     Raises `ConfigurationError`. It holds connections: use it in ``async with``, or call `aclose`.
     """
@@ -62,13 +62,13 @@ class AsyncTenantry:
     ) -> None:
         if tokens is not None and api_key is not None:
             raise ConfigurationError("Pass api_key= or tokens=, not both.")
-        patience = Patience(timeout, attempt_timeout, attempts, _backoff)
+        retry = RetrySettings(timeout, attempt_timeout, attempts, _backoff)
         address = base_url_of(base_url, allow_http=allow_http)
         http = AsyncHttp(http_client)
         credentials: AsyncCredentials = (
             AsyncFixedCredential(credential_of(api_key)) if tokens is None else AsyncTokenRenewer(tokens, http)
         )
-        self._engine = AsyncEngine(http, address, credentials, patience, organization)
+        self._engine = AsyncEngine(http, address, credentials, retry, organization)
         self.api_keys = AsyncApiKeys(self._engine)
         self.projects = AsyncProjects(self._engine)
         self.tenants = AsyncTenants(self._engine)
@@ -88,18 +88,18 @@ class AsyncTenantry:
         body: bytes | None = None,
         idempotency_key: str | None = None,
     ) -> Response:
-        """Any call at all, with its answer as it came: ``path`` begins with ``/api/v1/``, ``body`` is JSON.
+        """Send any request and return its raw response. ``path`` begins with ``/api/v1/``; ``body`` is JSON.
 
-        It is sent again as other calls are, a POST only with an ``idempotency_key``, and raises the same errors.
+        It is retried like other calls, a POST only with an ``idempotency_key``, and raises the same errors.
         """
         if not path.startswith("/"):
-            raise ValueError("path has to begin with /")
+            raise ValueError("path must begin with /")
         content = None if body is None else Content(body)
         key = None if idempotency_key is None else visible(idempotency_key, "idempotency_key")
         return await self._engine.send(Call(method, path, query or {}, content, key))
 
     async def aclose(self) -> None:
-        """Wait for a token that is being renewed, and close the connections."""
+        """Wait for a token renewal in progress, and close the connections."""
         await self._engine.aclose()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What differs between the two clients: waiting, deadlines, work that goes on. Each has a file of this name."""
+"""What differs between the two clients: sleeping, deadlines, background tasks. Each has its own version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tenantry_sdk._request import Answer, Response
+from tenantry_sdk._request import Response, ResponseReader
 from tenantry_sdk.errors import TenantryError, TokenRefreshError, TokenTimedOutError
 
 if TYPE_CHECKING:
@@ -22,54 +22,54 @@ T = TypeVar("T")
 
 
 async def sleep(seconds: float) -> None:
-    """Wait."""
+    """Sleep."""
     import anyio  # noqa: PLC0415  # slow to import, as in the other functions
 
     await anyio.sleep(seconds)
 
 
 async def fetch(client: httpx2.AsyncClient, request: httpx2.Request, seconds: float) -> Response:
-    """Send a request and read the whole answer.
+    """Send a request and read the complete response.
 
-    Raises `TimeoutError` when that takes longer than ``seconds``, `UnreadableAnswerError` for far too much.
+    Raises `TimeoutError` when that takes longer than ``seconds``, `UnreadableAnswerError` for a body that is too large.
     """
     import anyio  # noqa: PLC0415
 
     with anyio.fail_after(seconds):
         response = await client.send(request, auth=None, follow_redirects=False, stream=True)
         try:
-            answer = Answer(response.status_code, response.headers)
+            reader = ResponseReader(response.status_code, response.headers)
             async for piece in response.aiter_bytes():
-                answer.add(piece)
+                reader.add(piece)
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
-    return answer.response()
+    return reader.response()
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """What a function gives that may block."""
+    """Return the result of a function that may block."""
     import anyio.to_thread  # noqa: PLC0415
 
     return await anyio.to_thread.run_sync(function)
 
 
 async def called(function: AsyncCallback) -> object:
-    """What a caller's function gives, now or in a while. Raises `TokenRefreshError` where it fails."""
+    """Call the caller's function, synchronous or not. Raises `TokenRefreshError` if it fails."""
     try:
         given = await in_thread(function)
         return await given if inspect.isawaitable(given) else given
     except TenantryError:
         raise
     except Exception as error:
-        raise TokenRefreshError(f"The function that gives tokens failed: {type(error).__name__}.") from error
+        raise TokenRefreshError(f"The token function failed: {type(error).__name__}.") from error
 
 
-class Guard(nullcontext[None]):
-    """One thread at a time: there is but one."""
+class Mutex(nullcontext[None]):
+    """Does nothing: asynchronous code runs in one thread."""
 
 
-class Flight(Generic[T]):
+class SharedTask(Generic[T]):
     """Shared work that continues even if every waiting caller is canceled."""
 
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
@@ -84,17 +84,17 @@ class Flight(Generic[T]):
         self._task = _detached(self._run)
 
     async def outcome(self, seconds: float) -> T:
-        """What it comes to. Raises what it raised, and `TokenTimedOutError` where it is not over within ``seconds``."""
+        """Return its result or raise its error. Raises `TokenTimedOutError` if it takes more than ``seconds``."""
         import anyio  # noqa: PLC0415
 
         try:
             with anyio.fail_after(max(0.0, seconds)):
                 await self._done.wait()
         except TimeoutError:
-            raise TokenTimedOutError("A token is still being fetched.") from None
+            raise TokenTimedOutError("The identity provider has not answered yet.") from None
         if self._error is not None:
             raise copy(self._error)
-        assert self._result is not None  # noqa: S101  # it is over, and without an error
+        assert self._result is not None  # noqa: S101  # it is done, without an error
         return self._result
 
     async def _run(self) -> None:
@@ -103,7 +103,7 @@ class Flight(Generic[T]):
         except TenantryError as error:
             self._error = error
         except BaseException as error:
-            self._error = TokenRefreshError(f"Fetching a token ended: {type(error).__name__}.")
+            self._error = TokenRefreshError(f"Fetching a token failed: {type(error).__name__}.")
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -118,6 +118,6 @@ def _detached(work: Callable[[], Awaitable[None]]) -> object:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        trio: Any = importlib.import_module("trio")  # then it is what runs
+        trio: Any = importlib.import_module("trio")  # no loop of asyncio, so trio runs
         return trio.lowlevel.spawn_system_task(work)
     return asyncio.ensure_future(work())

@@ -1,4 +1,4 @@
-"""Iterators over all pages of a list."""
+"""Lists that fetch their pages on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class AsyncPager(Generic[T]):
-    """All items of a list, page by page as they are needed. It may be gone through several times, each time anew."""
+    """All items of a list; pages are fetched on demand. Each iteration fetches them again."""
 
     def __init__(self, engine: AsyncEngine, path: str, query: dict[str, str], kind: Any) -> None:  # noqa: ANN401
         self._engine = engine
@@ -27,7 +27,7 @@ class AsyncPager(Generic[T]):
                 yield item
 
     async def pages(self) -> AsyncIterator[Page[T]]:
-        """The pages, each with the cursor of the next one."""
+        """Iterate over the pages, each with the cursor of the next one."""
         query = self._query
         while True:
             page = await self._page(query)
@@ -37,7 +37,7 @@ class AsyncPager(Generic[T]):
             query = {**query, "cursor": page.next_cursor}
 
     async def first_page(self) -> Page[T]:
-        """One page alone, at the cursor that the list was asked for."""
+        """Fetch a single page, the one at the given cursor."""
         return await self._page(self._query)
 
     async def _page(self, query: dict[str, str]) -> Page[T]:

@@ -1,4 +1,4 @@
-"""The calls of the API, by what they are about."""
+"""The calls of the API, by resource."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class _Resource:
         response = await self._engine.send(Call("DELETE", path, query(**parameters), vanishes=vanishes), ends)
         if response.status_code not in {204, 404}:
             raise UnreadableAnswerError(
-                f"The answer to a deletion ({response.status_code}, request {response.request_id}) "
-                "is not what tenantry sends."
+                f"The response to a deletion ({response.status_code}, request {response.request_id}) "
+                "is not one of tenantry."
             )
 
 
@@ -89,9 +89,9 @@ class AsyncApiKeys(_Resource):
         ``scopes`` are ``<resource>:<action>``, either part ``*`` for any; ``access_level="OWNER"`` takes none.
         ``mode`` is ``live`` or ``test``; by default the caller's mode. ``expires_at`` needs a time zone.
 
-        If the answer is lost, the client revokes the key with the unknown secret and creates another one. A caller that
-        passes an ``idempotency_key`` handles this itself, and gets `ConflictError` with the code ``idempotency_replay``
-        for a key that was created before. Raises `LostKeyError` if the lost key could not be revoked.
+        If the response is lost, the client revokes the key with the unknown secret and creates another one. A caller
+        that passes an ``idempotency_key`` handles this itself, and gets `ConflictError` with the code
+        ``idempotency_replay`` for an existing key. Raises `LostKeyError` if the lost key could not be revoked.
         """
         content = body(
             org_id=org_id,
@@ -112,14 +112,14 @@ class AsyncApiKeys(_Resource):
                 if lost is None:
                     raise
                 await self._revoke_lost(lost, ends)
-        raise LostKeyError("Every answer with a key's secret was lost on its way; those keys are revoked.", None)
+        raise LostKeyError("Every response with a key's secret was lost; these keys are revoked.", None)
 
     async def _revoke_lost(self, key_id: str, ends: float) -> None:
         try:
             await self._delete(path("/api/v1/api-keys/{}", key_id), ends)
         except TenantryError as error:
             raise LostKeyError(
-                f"The key {key_id} was made, its secret was lost with the answer, and it could not be revoked: "
+                f"The key {key_id} was created, but its secret was lost with the response, and revoking it failed: "
                 "revoke it.",
                 key_id,
             ) from error
@@ -133,15 +133,15 @@ class AsyncApiKeys(_Resource):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> AsyncPager[ApiKey]:
-        """Keys, the newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit`` is of a page.
+        """List keys, newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit`` is the page size.
 
-        ``search`` is a part of the name, the id or the shown characters of the secret; never send a whole secret.
+        ``search`` is a part of the name, the id, or the first or last characters of the secret; never a whole secret.
         """
         parameters = query(org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
         return AsyncPager(self._engine, "/api/v1/api-keys", parameters, ApiKey)
 
     async def get(self, key_id: str) -> ApiKey:
-        """One key, without its secret."""
+        """Return a key, without its secret."""
         return await self._get(ApiKey, path("/api/v1/api-keys/{}", key_id))
 
     async def update(
@@ -152,7 +152,7 @@ class AsyncApiKeys(_Resource):
         scopes: Sequence[str] | UnsetType = UNSET,
         expires_at: datetime | UnsetType | None = UNSET,
     ) -> ApiKey:
-        """Change an active key; omitted values stay. ``expires_at=None`` is for never."""
+        """Change an active key; omitted values stay. ``expires_at=None`` removes the expiry."""
         content = body(
             name=name,
             scopes=scopes if isinstance(scopes, UnsetType) else listed(scopes, "scopes"),
@@ -163,9 +163,9 @@ class AsyncApiKeys(_Resource):
     async def rotate(self, key_id: str, *, overlap_seconds: int = 0, idempotency_key: str | None = None) -> NewApiKey:
         """Replace this key by a new one; the old key works for ``overlap_seconds`` more (a week at most).
 
-        If the answer is lost, the client rotates the new key in turn, without an overlap: ``rotated_from`` of the
+        If the response is lost, the client rotates the new key in turn, without an overlap: ``rotated_from`` of the
         result is then that key. With the caller's ``idempotency_key`` it behaves like `create`. A key that rotates
-        itself cannot do that: if its answer is lost, `LostKeyError` is raised, and another key has to revoke the new
+        itself cannot do that: if its response is lost, `LostKeyError` is raised, and another key has to revoke the new
         key and create a replacement.
         """
         return await self._rotate(key_id, body(overlap_seconds=overlap_seconds), idempotency_key)
@@ -173,14 +173,14 @@ class AsyncApiKeys(_Resource):
     async def delete(self, key_id: str, *, force: bool | None = None) -> None:
         """Revoke a key: the next request with it is rejected. Revoking it again changes nothing.
 
-        ``force`` is for the last OWNER key of an organization that has no owner.
+        ``force`` revokes even the last OWNER key of an organization without an owner.
         """
         await self._delete(path("/api/v1/api-keys/{}", key_id), force=force)
 
     async def report_leak(self, secret: str | Secret) -> RevokedKey:
         """Revoke a leaked key. Anyone who knows a key may revoke it."""
         content = body(secret=revealed(secret))
-        del secret  # no traceback of this call is to show it
+        del secret  # tracebacks must not show it
         return await self._write("POST", RevokedKey, "/api/v1/api-keys/report-leak", content)
 
     async def _rotate(self, key_id: str, content: Content, idempotency_key: str | None) -> NewApiKey:
@@ -199,7 +199,7 @@ class AsyncApiKeys(_Resource):
                     raise _lost_rotation(error, key_id, lost) from error
                 lost, content = replayed, body(overlap_seconds=0)
         raise LostKeyError(
-            f"Every answer with the new key's secret was lost; the last one was {lost}: revoke it.", lost
+            f"Every response with the new key's secret was lost; the last key is {lost}: revoke it.", lost
         )
 
 
@@ -207,16 +207,16 @@ class AsyncProjects(_Resource):
     """Projects of the caller's organization and mode."""
 
     async def create(self, *, name: str, description: str | None = None, idempotency_key: str | None = None) -> Project:
-        """Make a project."""
+        """Create a project."""
         content = body(name=name, description=UNSET if description is None else description)
         return await self._post(Project, "/api/v1/projects", content, idempotency_key)
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> AsyncPager[Project]:
-        """Projects, the newest first."""
+        """List projects, newest first."""
         return AsyncPager(self._engine, "/api/v1/projects", query(limit=limit, cursor=cursor), Project)
 
     async def get(self, project_id: str) -> Project:
-        """One project."""
+        """Return a project."""
         return await self._get(Project, path("/api/v1/projects/{}", project_id))
 
     async def update(
@@ -232,18 +232,18 @@ class AsyncProjects(_Resource):
 
 
 class AsyncTenants(_Resource):
-    """Tenants: the caller's own; all of them for the operator, whose token is then the credential."""
+    """The caller's tenants; with the operator's token, all tenants."""
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> AsyncPager[Tenant]:
-        """The tenants that the caller belongs to."""
+        """List the tenants that the caller belongs to."""
         return AsyncPager(self._engine, "/api/v1/tenants", query(limit=limit, cursor=cursor), Tenant)
 
     async def get(self, tenant_id: str) -> Tenant:
-        """One tenant, with its plan and subscription."""
+        """Return a tenant, with its plan and subscription."""
         return await self._get(Tenant, path("/api/v1/tenants/{}", tenant_id))
 
     async def create(self, *, name: str, owner_email: str | None = None, idempotency_key: str | None = None) -> Tenant:
-        """Make a tenant whose owner is the caller: a user, not an API key."""
+        """Create a tenant with the caller as its owner. Needs a user's token."""
         content = body(name=name, owner_email=UNSET if owner_email is None else owner_email)
         return await self._post(Tenant, "/api/v1/tenants", content, idempotency_key)
 
@@ -257,7 +257,7 @@ class AsyncTenants(_Resource):
     async def transfer(
         self, tenant_id: str, *, user_id: str, owner_email: str | UnsetType = UNSET, idempotency_key: str | None = None
     ) -> Tenant:
-        """Hand the tenant to another owner, who has to be a member."""
+        """Transfer the tenant to another owner, who must be a member."""
         content = body(user_id=user_id, owner_email=owner_email)
         return await self._post(Tenant, path("/api/v1/tenants/{}/transfer", tenant_id), content, idempotency_key)
 
@@ -271,7 +271,7 @@ class AsyncTenants(_Resource):
         stripe_customer_id: str | UnsetType | None = UNSET,
         suspended: bool | UnsetType = UNSET,
     ) -> Tenant:
-        """Create a tenant or set it (the operator)."""
+        """Create or replace a tenant. Needs the operator's token."""
         content = body(
             name=name,
             owner_email=owner_email,
@@ -282,11 +282,11 @@ class AsyncTenants(_Resource):
         return await self._write("PUT", Tenant, path("/api/v1/tenants/{}", tenant_id), content)
 
     async def delete(self, tenant_id: str) -> None:
-        """End a tenant: its keys die at once, and its data 30 days later (the operator)."""
+        """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's token."""
         await self._delete(path("/api/v1/tenants/{}", tenant_id))
 
     async def export(self, tenant_id: str) -> dict[str, Any]:
-        """Everything that is kept of a tenant, as the API gives it (the operator)."""
+        """Return all data of a tenant. Needs the operator's token."""
         return await self._get(dict[str, Any], path("/api/v1/tenants/{}/export", tenant_id))
 
 
@@ -294,7 +294,7 @@ class AsyncMembers(_Resource):
     """Users of the caller's organization, and their roles."""
 
     async def create(self, *, user_id: str, role: str, idempotency_key: str | None = None) -> Member:
-        """Invite a user, who has to accept. ``role`` is ``owner``, ``admin`` or ``member``."""
+        """Invite a user, who must accept. ``role`` is ``owner``, ``admin`` or ``member``."""
         content = body(user_id=user_id, role=role)
         return await self._post(Member, "/api/v1/members", content, idempotency_key)
 
@@ -307,35 +307,35 @@ class AsyncMembers(_Resource):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> AsyncPager[Member]:
-        """Members and invited users, the newest first; ``status`` is ``active``, ``invited`` or ``removed``."""
+        """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or ``removed``."""
         parameters = query(user_id=user_id, role=role, status=status, limit=limit, cursor=cursor)
         return AsyncPager(self._engine, "/api/v1/members", parameters, Member)
 
     async def get(self, member_id: str) -> Member:
-        """One member."""
+        """Return a member."""
         return await self._get(Member, path("/api/v1/members/{}", member_id))
 
     async def update(self, member_id: str, *, role: str) -> Member:
-        """Give a member another role."""
+        """Change the role of a member."""
         return await self._write("PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role))
 
     async def delete(self, member_id: str) -> None:
-        """Remove a member, whose next request is refused, or withdraw an invitation."""
+        """Remove a member, whose next request is rejected, or withdraw an invitation."""
         await self._delete(path("/api/v1/members/{}", member_id))
 
 
 class AsyncMemberships(_Resource):
-    """The caller's own memberships and invitations, in all organizations. They take a user's token, of any scope."""
+    """The caller's memberships and invitations in all organizations. Needs a user's token, of any scope."""
 
     def list(
         self, *, status: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> AsyncPager[Membership]:
-        """Memberships, the newest first; ``status`` is ``active`` or ``invited``."""
+        """List memberships, newest first; ``status`` is ``active`` or ``invited``."""
         parameters = query(status=status, limit=limit, cursor=cursor)
         return AsyncPager(self._engine, "/api/v1/me/memberships", parameters, Membership)
 
     async def accept(self, membership_id: str, *, idempotency_key: str | None = None) -> Membership:
-        """Accept an invitation; again is fine."""
+        """Accept an invitation. Repeating it changes nothing."""
         address = path("/api/v1/memberships/{}/accept", membership_id)
         return await self._post(Membership, address, body(), idempotency_key)
 
@@ -348,7 +348,7 @@ class AsyncPlans(_Resource):
     """The plan catalog."""
 
     def list(self) -> AsyncPager[Plan]:
-        """All plans."""
+        """List all plans."""
         return AsyncPager(self._engine, "/api/v1/plans", {}, Plan)
 
 
@@ -356,16 +356,16 @@ class AsyncBillingEvents(_Resource):
     """The organization's ledger of provider events."""
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> AsyncPager[BillingEvent]:
-        """Events, the newest first."""
+        """List events, newest first."""
         return AsyncPager(self._engine, "/api/v1/billing/events", query(limit=limit, cursor=cursor), BillingEvent)
 
     async def get(self, event_id: str) -> BillingEvent:
-        """One event, by the provider's id."""
+        """Return an event by the provider's id."""
         return await self._get(BillingEvent, path("/api/v1/billing/events/{}", event_id))
 
 
 class AsyncCheckoutSessions(_Resource):
-    """The provider's pages where a plan is bought."""
+    """Checkout pages of the provider."""
 
     async def create(
         self,
@@ -375,22 +375,22 @@ class AsyncCheckoutSessions(_Resource):
         cancel_url: str | UnsetType = UNSET,
         idempotency_key: str | None = None,
     ) -> HostedSession:
-        """Begin a checkout of a plan."""
+        """Create a checkout page for a plan."""
         content = body(plan=plan, success_url=success_url, cancel_url=cancel_url)
         return await self._post(HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key)
 
 
 class AsyncPortalSessions(_Resource):
-    """The provider's pages where a customer manages the subscription."""
+    """Pages of the provider on which a customer manages the subscription."""
 
     async def create(self, *, return_url: str | UnsetType = UNSET, idempotency_key: str | None = None) -> HostedSession:
-        """Open the portal for the organization's customer."""
+        """Create a portal page for the organization's customer."""
         content = body(return_url=return_url)
         return await self._post(HostedSession, "/api/v1/billing/portal-sessions", content, idempotency_key)
 
 
 class AsyncBilling:
-    """The ledger, and the provider's pages."""
+    """The ledger, checkout and the customer portal."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.events = AsyncBillingEvents(engine)
@@ -402,12 +402,12 @@ class AsyncAuth(_Resource):
     """The caller."""
 
     async def whoami(self) -> Whoami:
-        """Who the credential is, and what it may do."""
+        """Return the identity and the permissions of the credential."""
         return await self._get(Whoami, "/api/v1/auth/whoami")
 
 
 class AsyncAuditEvents(_Resource):
-    """Who changed what."""
+    """The audit trail."""
 
     def list(
         self,
@@ -420,7 +420,7 @@ class AsyncAuditEvents(_Resource):
         limit: int | None = None,
         cursor: str | None = None,
     ) -> AsyncPager[AuditEvent]:
-        """Entries of the audit trail, the newest first."""
+        """List entries of the audit trail, newest first."""
         parameters = query(
             action=action, actor_id=actor_id, target_id=target_id, since=since, until=until, limit=limit, cursor=cursor
         )
@@ -428,23 +428,23 @@ class AsyncAuditEvents(_Resource):
 
 
 def _lost_key(error: TenantryError) -> str | None:
-    """Return the key id of a lost answer, if the error reports one."""
+    """Return the id of the key whose response was lost, if the error reports one."""
     key_id = error.document.get("id") if isinstance(error, ConflictError) and error.code == _REPLAY else None
     return key_id if isinstance(key_id, str) else None
 
 
 def _lost_rotation(error: TenantryError, key_id: str, lost: str | None) -> TenantryError:
-    """What a failed rotation has left behind, or the failure itself where that is nothing."""
+    """Return the error of a failed rotation: a `LostKeyError` if it left a key behind."""
     if lost is not None:
         return LostKeyError(
-            f"The key {lost} took the place of {key_id}, its secret was lost with the answer, and it could not be "
-            "rotated: revoke it, and make another.",
+            f"The key {lost} replaced {key_id}, but its secret was lost with the response, and rotating it failed: "
+            "revoke it, and create another.",
             lost,
         )
     if isinstance(error, AuthenticationError) and error.after_lost_answer:
         return LostKeyError(
-            f"The key {key_id} was used to rotate itself: it has ended, and the new key's secret was lost with the "
-            f"answer. With another credential, revoke the key that was rotated from {key_id}, and make another.",
+            f"The key {key_id} rotated itself and has ended, but the new key's secret was lost with the response. With "
+            f"another credential, revoke the key that was rotated from {key_id}, and create another.",
             None,
         )
     return error

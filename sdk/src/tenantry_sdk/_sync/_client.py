@@ -1,4 +1,4 @@
-# Made from _async/_client.py by sdk/make_sync.py: change that one.
+# Generated from _async/_client.py by sdk/make_sync.py: edit that file.
 """The client."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tenantry_sdk._request import Call, Content, Response, visible
-from tenantry_sdk._retry import BACKOFF, Backoff, Patience
+from tenantry_sdk._retry import BACKOFF, Backoff, RetrySettings
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._settings import base_url_of, credential_of
 from tenantry_sdk._sync._engine import Credentials, Engine
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 class Tenantry:
     """A client of one service with one credential, for synchronous code.
 
-    ``api_key`` is the credential, or ``tokens`` says where access tokens come from: a `RefreshToken`,
-    `ClientCredentials`, or a function of the caller's. Without either, ``TENANTRY_API_KEY`` is. ``base_url`` is
-    ``TENANTRY_BASE_URL``'s, or http://127.0.0.1:3001. ``organization`` says which one a user acts for, of several.
+    The credential is ``api_key``, or the access tokens of ``tokens``: a `RefreshToken`, `ClientCredentials`, or your
+    function; by default the API key in ``TENANTRY_API_KEY``. ``base_url`` defaults to ``TENANTRY_BASE_URL``, then to
+    http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
 
-    A call takes ``timeout`` seconds at most, waits and further attempts included, and each attempt
-    ``attempt_timeout``. Reads, deletes and creates are attempted ``attempts`` times where an answer is lost, or is
-    408, 429, 502, 503 or 504; the rest once. ``http_client`` is for proxies, certificates and tests;a caller that
-    passes one closes it. ``allow_http`` lets a credential go to another machine unencrypted.
+    A call takes at most ``timeout`` seconds, retries included, and each attempt at most ``attempt_timeout``. Reads,
+    deletions and creations are attempted up to ``attempts`` times if the response is lost or is 408, 429, 502, 503 or
+    504; other calls once. ``http_client`` is for proxies, certificates and tests; you close it. ``allow_http`` permits
+    unencrypted connections to other machines.
 
     Raises `ConfigurationError`. It holds connections: use it in ``with``, or call `close`.
     """
@@ -63,13 +63,13 @@ class Tenantry:
     ) -> None:
         if tokens is not None and api_key is not None:
             raise ConfigurationError("Pass api_key= or tokens=, not both.")
-        patience = Patience(timeout, attempt_timeout, attempts, _backoff)
+        retry = RetrySettings(timeout, attempt_timeout, attempts, _backoff)
         address = base_url_of(base_url, allow_http=allow_http)
         http = Http(http_client)
         credentials: Credentials = (
             FixedCredential(credential_of(api_key)) if tokens is None else TokenRenewer(tokens, http)
         )
-        self._engine = Engine(http, address, credentials, patience, organization)
+        self._engine = Engine(http, address, credentials, retry, organization)
         self.api_keys = ApiKeys(self._engine)
         self.projects = Projects(self._engine)
         self.tenants = Tenants(self._engine)
@@ -89,18 +89,18 @@ class Tenantry:
         body: bytes | None = None,
         idempotency_key: str | None = None,
     ) -> Response:
-        """Any call at all, with its answer as it came: ``path`` begins with ``/api/v1/``, ``body`` is JSON.
+        """Send any request and return its raw response. ``path`` begins with ``/api/v1/``; ``body`` is JSON.
 
-        It is sent again as other calls are, a POST only with an ``idempotency_key``, and raises the same errors.
+        It is retried like other calls, a POST only with an ``idempotency_key``, and raises the same errors.
         """
         if not path.startswith("/"):
-            raise ValueError("path has to begin with /")
+            raise ValueError("path must begin with /")
         content = None if body is None else Content(body)
         key = None if idempotency_key is None else visible(idempotency_key, "idempotency_key")
         return self._engine.send(Call(method, path, query or {}, content, key))
 
     def close(self) -> None:
-        """Wait for a token that is being renewed, and close the connections."""
+        """Wait for a token renewal in progress, and close the connections."""
         self._engine.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What differs between the two clients: waiting, deadlines, work that goes on. Each has a file of this name."""
+"""What differs between the two clients: sleeping, deadlines, background tasks. Each has its own version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tenantry_sdk._request import Answer, Response
+from tenantry_sdk._request import Response, ResponseReader
 from tenantry_sdk.errors import TenantryError, TokenRefreshError, TokenTimedOutError
 
 if TYPE_CHECKING:
@@ -20,57 +20,57 @@ T = TypeVar("T")
 
 
 def sleep(seconds: float) -> None:
-    """Wait."""
+    """Sleep."""
     time.sleep(seconds)
 
 
 def fetch(client: httpx2.Client, request: httpx2.Request, seconds: float) -> Response:
-    """Send a request and read the whole answer.
+    """Send a request and read the complete response.
 
     Runs in a thread, because nothing else bounds the lookup of a host name or an answer that arrives byte by byte.
-    Raises `TimeoutError` when that takes longer than ``seconds``, `UnreadableAnswerError` for far too much.
+    Raises `TimeoutError` when that takes longer than ``seconds``, `UnreadableAnswerError` for a body that is too large.
     """
     ends = time.monotonic() + seconds
 
     def read() -> Response:
         response = client.send(request, auth=None, follow_redirects=False, stream=True)
         try:
-            answer = Answer(response.status_code, response.headers)
+            reader = ResponseReader(response.status_code, response.headers)
             for piece in response.iter_bytes():
-                answer.add(piece)
+                reader.add(piece)
                 if time.monotonic() > ends:
                     raise TimeoutError  # the caller has timed out
         finally:
             response.close()
-        return answer.response()
+        return reader.response()
 
     return Work(read, daemon=True).result(seconds)
 
 
 def in_thread(function: Callable[[], T]) -> T:
-    """What a function gives that may block."""
+    """Return the result of a function that may block."""
     return function()
 
 
 def called(function: Callback) -> object:
-    """What a caller's function gives. Raises `TokenRefreshError` where it fails."""
+    """Call the caller's function. Raises `TokenRefreshError` if it fails."""
     try:
         return function()
     except TenantryError:
         raise
     except Exception as error:
-        raise TokenRefreshError(f"The function that gives tokens failed: {type(error).__name__}.") from error
+        raise TokenRefreshError(f"The token function failed: {type(error).__name__}.") from error
 
 
-Guard = threading.Lock
-"""One thread at a time."""
+Mutex = threading.Lock
+"""Admits one thread at a time."""
 
 
 class Work(Generic[T]):
     """A function in a separate thread."""
 
     def __init__(self, function: Callable[[], T], *, daemon: bool) -> None:
-        """At the end of the program, what is ``daemon`` ends with it, and the rest is waited for."""
+        """The program waits at its end for a task that is not a ``daemon``."""
         self._function = function
         self._done = threading.Event()
         self._result: T | None = None
@@ -79,33 +79,33 @@ class Work(Generic[T]):
         thread = threading.Thread(target=context.run, args=(self._run,), daemon=daemon, name="tenantry-sdk")
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is ending, and starts no thread any more
+        except RuntimeError:  # the interpreter is shutting down and starts no threads
             self._run()
 
     @property
     def is_over(self) -> bool:
-        """Whether there is an outcome."""
+        """Whether it is done."""
         return self._done.is_set()
 
     def result(self, seconds: float) -> T:
-        """What it gives. Raises what it raised, and `TimeoutError` where it is not over within ``seconds``."""
+        """Return its result or raise its error. Raises `TimeoutError` if it takes more than ``seconds``."""
         if not self._done.wait(max(0.0, seconds)):
             raise TimeoutError
         if self._error is not None:
             raise self._error
-        assert self._result is not None  # noqa: S101  # it is over, and without an error
+        assert self._result is not None  # noqa: S101  # it is done, without an error
         return self._result
 
     def _run(self) -> None:
         try:
             self._result = self._function()
-        except BaseException as error:  # noqa: BLE001  # whatever it is, it is the caller's
+        except BaseException as error:  # noqa: BLE001  # passed on to the caller
             self._error = error
         finally:
             self._done.set()
 
 
-class Flight(Work[T]):
+class SharedTask(Work[T]):
     """Shared work that continues even if every waiting caller times out."""
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -113,12 +113,12 @@ class Flight(Work[T]):
         super().__init__(work, daemon=False)
 
     def outcome(self, seconds: float) -> T:
-        """What it comes to. Raises what it raised, and `TokenTimedOutError` where it is not over within ``seconds``."""
+        """Return its result or raise its error. Raises `TokenTimedOutError` if it takes more than ``seconds``."""
         try:
             return self.result(seconds)
         except TimeoutError:
-            raise TokenTimedOutError("A token is still being fetched.") from None
+            raise TokenTimedOutError("The identity provider has not answered yet.") from None
         except TenantryError:
             raise
         except Exception as error:
-            raise TokenRefreshError(f"Fetching a token ended: {type(error).__name__}.") from error
+            raise TokenRefreshError(f"Fetching a token failed: {type(error).__name__}.") from error

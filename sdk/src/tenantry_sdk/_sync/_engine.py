@@ -1,5 +1,5 @@
-# Made from _async/_engine.py by sdk/make_sync.py: change that one.
-"""Sends calls: again where that is safe, with another token where one has ended, and for no longer than allowed."""
+# Generated from _async/_engine.py by sdk/make_sync.py: edit that file.
+"""Sends requests with retries, token renewal and a deadline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from tenantry_sdk._request import Call, Response, is_whole, record, visible
-from tenantry_sdk._retry import Patience, Progress
+from tenantry_sdk._retry import RetrySettings, RetryState
 from tenantry_sdk._sync._compat import fetch, sleep
 from tenantry_sdk._sync._http import Http
 from tenantry_sdk._sync._token_renewal import FixedCredential, TokenRenewer
@@ -25,31 +25,31 @@ Credentials = FixedCredential | TokenRenewer
 
 
 class Engine:
-    """Sends calls to one service, with one credential."""
+    """Sends requests to one service with one credential."""
 
     def __init__(
-        self, http: Http, base_url: str, credentials: Credentials, patience: Patience, organization: str | None
+        self, http: Http, base_url: str, credentials: Credentials, retry: RetrySettings, organization: str | None
     ) -> None:
         self._http = http
         self.base_url = base_url
         self._credentials = credentials
-        self._patience = patience
+        self._retry = retry
         self._headers = {"Accept": "application/json", "User-Agent": f"tenantry-sdk/{__version__}"}
         if organization is not None:
             self._headers["X-Organization-Id"] = visible(organization, "organization")
 
     def deadline(self) -> float:
-        """When a call that begins now gives up, by the monotonic clock."""
-        return time.monotonic() + self._patience.timeout
+        """Return the deadline of a call that begins now, by the monotonic clock."""
+        return time.monotonic() + self._retry.timeout
 
     def send(self, call: Call, ends: float | None = None) -> Response:
-        """The whole answer to a call that succeeded, by ``ends`` at the latest. Raises a `TenantryError` for all else.
+        """Send a request and return its successful response, by the deadline ``ends``. Raises `TenantryError`.
 
-        What is not repeatable is sent once, and again only with another token after a 401.
+        A request that is not repeatable is sent once, and once more with another token after a 401.
         """
         if ends is None:
             ends = self.deadline()
-        progress = Progress(call, self._patience, ends)
+        progress = RetryState(call, self._retry, ends)
         renewed = False
         while True:
             token = self._credentials.current(ends)
@@ -69,7 +69,7 @@ class Engine:
             sleep(wait)
 
     def close(self) -> None:
-        """Wait for what must not be lost, and close the connections."""
+        """Wait for a token renewal in progress, and close the connections."""
         self._credentials.close()
         self._http.close()
 
@@ -81,17 +81,17 @@ class Engine:
         try:
             response = fetch(http, self._request(http, call, token, seconds), seconds)
         except (TimeoutException, TimeoutError):
-            lost: ConnectionFailedError = TimedOutError(f"{what}: no whole answer within {seconds:.1f} s.")
+            lost: ConnectionFailedError = TimedOutError(f"{what}: no complete response within {seconds:.1f} s.")
         except NetworkError as error:
-            lost = ConnectionFailedError(f"{what}: no whole answer: {error}")
+            lost = ConnectionFailedError(f"{what}: the connection failed: {error}")
         except HTTPError as error:
-            # Its text may hold what the other side has sent.
-            lost = ConnectionFailedError(f"{what}: no whole answer: {type(error).__name__}")
+            # Its text may contain what the server sent.
+            lost = ConnectionFailedError(f"{what}: the connection failed: {type(error).__name__}")
         else:
             record(response)
             if is_whole(response):
                 return response
-            lost = ConnectionFailedError(f"{what}: the answer was cut off.")
+            lost = ConnectionFailedError(f"{what}: the response was incomplete.")
         raise lost
 
     def _request(self, http: httpx2.Client, call: Call, token: Token, seconds: float) -> httpx2.Request:
@@ -103,7 +103,9 @@ class Engine:
             headers=self._headers,
             timeout=seconds,
         )
-        request.headers["Authorization"] = f"Bearer {token.access_token.reveal()}"  # not shown there
+        request.headers["Authorization"] = (
+            f"Bearer {token.access_token.reveal()}"  # the client does not log this header
+        )
         if call.body is not None:
             request.headers["Content-Type"] = "application/json"
         if call.idempotency_key is not None:

@@ -1,5 +1,5 @@
-# Made from _async/_pager.py by sdk/make_sync.py: change that one.
-"""Iterators over all pages of a list."""
+# Generated from _async/_pager.py by sdk/make_sync.py: edit that file.
+"""Lists that fetch their pages on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Pager(Generic[T]):
-    """All items of a list, page by page as they are needed. It may be gone through several times, each time anew."""
+    """All items of a list; pages are fetched on demand. Each iteration fetches them again."""
 
     def __init__(self, engine: Engine, path: str, query: dict[str, str], kind: Any) -> None:  # noqa: ANN401
         self._engine = engine
@@ -28,7 +28,7 @@ class Pager(Generic[T]):
                 yield item
 
     def pages(self) -> Iterator[Page[T]]:
-        """The pages, each with the cursor of the next one."""
+        """Iterate over the pages, each with the cursor of the next one."""
         query = self._query
         while True:
             page = self._page(query)
@@ -38,7 +38,7 @@ class Pager(Generic[T]):
             query = {**query, "cursor": page.next_cursor}
 
     def first_page(self) -> Page[T]:
-        """One page alone, at the cursor that the list was asked for."""
+        """Fetch a single page, the one at the given cursor."""
         return self._page(self._query)
 
     def _page(self, query: dict[str, str]) -> Page[T]:

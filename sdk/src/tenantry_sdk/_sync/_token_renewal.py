@@ -1,5 +1,5 @@
-# Made from _async/_token_renewal.py by sdk/make_sync.py: change that one.
-"""The credential of the next request: an API key, or a token that is renewed in time, once for all who wait."""
+# Generated from _async/_token_renewal.py by sdk/make_sync.py: edit that file.
+"""The credential of the next request: an API key, or a token that is renewed before it expires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenantry_sdk._request import Response
 from tenantry_sdk._secret import Secret
-from tenantry_sdk._sync._compat import Flight, Guard, called, fetch, in_thread, sleep
+from tenantry_sdk._sync._compat import Mutex, SharedTask, called, fetch, in_thread, sleep
 from tenantry_sdk._sync._http import Http
 from tenantry_sdk._tokens import (
     ClientCredentials,
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 _SECONDS: Final = 15.0
 """Timeout of each request to the identity provider."""
 _STALE_AFTER: Final = 2.0
-"""Seconds that a call waits for another token while the present one lasts."""
+"""Seconds that a call waits for a new token while the current one is still valid."""
 _PAUSE: Final = 2.0
-"""Seconds after a failure in which the identity provider is not asked again."""
+"""Seconds after a failure before the next request to the identity provider."""
 _POLL: Final = 0.05
 
 logger = logging.getLogger("tenantry_sdk")
 
 
 class TokenRenewer:
-    """Holds the current token. A renewal continues without a waiting caller: its result is always stored."""
+    """Holds the current token. A renewal continues even if no caller waits for it any more."""
 
     def __init__(self, source: TokenSource, http: Http) -> None:
         self._source = source
@@ -58,14 +58,14 @@ class TokenRenewer:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._guard = Guard()
-        self._flight: Flight[Token] | None = None
+        self._mutex = Mutex()
+        self._renewal: SharedTask[Token] | None = None
         self._failed: tuple[float, TenantryError] | None = None
 
     def current(self, ends: float) -> Token:
-        """A token that lasts. ``ends`` is when the call gives up, by the monotonic clock.
+        """Return a valid token. ``ends`` is the deadline of the call, by the monotonic clock.
 
-        One that is due is used as long as it lasts where the identity provider gives no other one quickly.
+        If the identity provider is slow, a token that is due for renewal is used until it expires.
         Raises `TokenRefreshError`, `ConfigurationError` and `TokenTimedOutError`.
         """
         token = self._token
@@ -79,46 +79,46 @@ class TokenRenewer:
             return token
 
     def renewed(self, old: Token | None, ends: float) -> Token:
-        """Return another token than ``old``: the first caller fetches it, and the others get the same one."""
+        """Return a newer token than ``old``. The first caller fetches it; concurrent callers get the same one."""
         if os.getpid() != self._pid:
             self._begin()  # a forked child does not continue the parent's renewal
-        with self._guard:
+        with self._mutex:
             if self._token is not None and self._token is not old:
                 return self._token
-            if self._flight is None or self._flight.is_over:
+            if self._renewal is None or self._renewal.is_over:
                 if self._failed is not None and time.monotonic() < self._failed[0] + _PAUSE:
                     raise copy(self._failed[1])
-                self._flight = Flight(lambda: self._renew(old))
-            flight = self._flight
-        return flight.outcome(ends - time.monotonic())
+                self._renewal = SharedTask(lambda: self._renew(old))
+            renewal = self._renewal
+        return renewal.outcome(ends - time.monotonic())
 
     def close(self) -> None:
-        """Wait for a renewal that is under way: the identity provider may have ended the token before."""
-        if self._flight is not None and not self._flight.is_over and os.getpid() == self._pid:
+        """Wait for a renewal in progress: the identity provider may already have revoked the previous token."""
+        if self._renewal is not None and not self._renewal.is_over and os.getpid() == self._pid:
             try:
-                self._flight.outcome(2 * _SECONDS)
+                self._renewal.outcome(2 * _SECONDS)
             except TenantryError as error:
                 logger.warning("the access token was not renewed: %s", error)
 
     def _begun(self) -> float:
         now = time.monotonic()
-        return now if self._flight is None or self._flight.is_over else self._flight.begun
+        return now if self._renewal is None or self._renewal.is_over else self._renewal.begun
 
     def _renew(self, old: Token | None) -> Token:
         try:
-            return self._next(old)
+            return self._renewed_token(old)
         except TenantryError as error:
             self._failed = (time.monotonic(), error)
             raise
 
-    def _next(self, old: Token | None) -> Token:
+    def _renewed_token(self, old: Token | None) -> Token:
         source = self._source
         if not isinstance(source, (RefreshToken, ClientCredentials)):
-            return self._took(as_token(called(source), time.time()))
+            return self._set_current(as_token(called(source), time.time()))
         store = source.store
         if store is None:
-            return self._took(self._granted(source, old))
-        with _alone(store):
+            return self._set_current(self._fetch_token(source, old))
+        with _locked(store):
             kept = in_thread(store.load)
             if kept is not None and not kept.is_of(source.issuer, source.client_id):
                 kept = None
@@ -126,20 +126,20 @@ class TokenRenewer:
                 raise TokenRefreshError(
                     "The stored token is gone: the user signed out. Sign in again.", code="signed_out"
                 )
-            # Another process may have renewed it; a refresh token that is used twice may end all of them.
+            # Another process may have renewed it; using a refresh token twice may revoke all of them.
             fresh = kept if kept != old else None
             if fresh is not None and not fresh.is_due(time.time()):
-                return self._took(fresh)
+                return self._set_current(fresh)
             try:
-                token = self._took(self._granted(source, kept or old))
+                token = self._set_current(self._fetch_token(source, kept or old))
             except TenantryError:
                 if fresh is None or fresh.is_over(time.time()):
                     raise
-                return self._took(fresh)
+                return self._set_current(fresh)
             self._save(store, token)
             return token
 
-    def _took(self, token: Token) -> Token:
+    def _set_current(self, token: Token) -> Token:
         self._token = token
         return token
 
@@ -148,57 +148,57 @@ class TokenRenewer:
             in_thread(lambda: store.save(token))
         except ConfigurationError as error:
             self._unsaved = True
-            logger.warning("the new token could not be kept, and is used by this process alone: %s", error)
+            logger.warning("the new token could not be stored, so only this process has it: %s", error)
         else:
             self._unsaved = False
 
-    def _granted(self, grant: Grant, last: Token | None) -> Token:
+    def _fetch_token(self, grant: Grant, last: Token | None) -> Token:
         try:
-            return self._asked(grant, last)
+            return self._request_token(grant, last)
         except TokenRefreshError as error:
             passed = isinstance(grant, RefreshToken) and grant.refresh_token
             if error.code != "invalid_grant" or not passed or last is None or last.refresh_token in (None, passed):
                 raise
-            return self._asked(grant, None)  # the kept one is dead; the caller has brought another
+            return self._request_token(grant, None)  # the stored one is revoked; try the caller's
 
-    def _asked(self, grant: Grant, last: Token | None) -> Token:
+    def _request_token(self, grant: Grant, last: Token | None) -> Token:
         url = grant.token_url or self._endpoint
         if url is None:
-            found = self._sent(discovery_request(grant.issuer))
+            found = self._send(discovery_request(grant.issuer))
             url = self._endpoint = endpoint_of(grant.issuer, "token_endpoint", found.status_code, found.content)
-        answer = self._sent(token_request(grant, url, last))
+        answer = self._send(token_request(grant, url, last))
         return token_of(grant, answer.status_code, answer.content, time.time(), last)
 
-    def _sent(self, request: TokenRequest) -> Response:
+    def _send(self, request: TokenRequest) -> Response:
         from httpx2 import HTTPError  # noqa: PLC0415  # slow to import
 
         http = self._http.client()
         try:
-            return fetch(http, _built(http, request), _SECONDS)
+            return fetch(http, _build_request(http, request), _SECONDS)
         except (HTTPError, TimeoutError) as error:
             kind = type(error).__name__
-        raise TokenRefreshError(f"{request.host} cannot be asked for a token: {kind}")
+        raise TokenRefreshError(f"{request.host} is unreachable for a token request: {kind}")
 
 
 class FixedCredential:
-    """Holds an API key, or a token without renewal."""
+    """An API key, or a token that is never renewed."""
 
     def __init__(self, credential: Secret) -> None:
         self._token = Token(credential)
 
     def current(self, ends: float) -> Token:  # noqa: ARG002
-        """The same always."""
+        """Return the credential."""
         return self._token
 
     def renewed(self, old: Token | None, ends: float) -> Token:  # noqa: ARG002
-        """The same always."""
+        """Return the credential."""
         return self._token
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
-def _built(http: httpx2.Client, request: TokenRequest) -> httpx2.Request:
+def _build_request(http: httpx2.Client, request: TokenRequest) -> httpx2.Request:
     built = http.build_request(
         request.method, request.url, headers=request.headers, content=request.content, timeout=_SECONDS
     )
@@ -208,13 +208,13 @@ def _built(http: httpx2.Client, request: TokenRequest) -> httpx2.Request:
 
 
 @contextmanager
-def _alone(store: TokenStore) -> Generator[None]:
-    """Keep other processes from renewing the same token meanwhile."""
+def _locked(store: TokenStore) -> Generator[None]:
+    """Lock the store, so that no other process renews the same token."""
     ends = time.monotonic() + 2 * _SECONDS
     lock: Any = in_thread(store.try_lock)
     while lock is None:
         if time.monotonic() >= ends:
-            raise TokenTimedOutError("Another process is still fetching a token.")
+            raise TokenTimedOutError("Another process is still renewing the token.")
         sleep(_POLL)
         lock = in_thread(store.try_lock)
     try:
