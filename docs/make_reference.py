@@ -120,7 +120,7 @@ def sdk() -> str:
     parts = [
         _MADE,
         "# The SDK\n",
-        "[sdk/README.md](../../sdk/README.md) shows how to use it. `AsyncTenantry` has the same methods, to be awaited.\n",
+        "[sdk/README.md](../../sdk/README.md) shows how to use it. The methods of `AsyncTenantry` are awaited.\n",
         f"## Tenantry\n\n{_call('Tenantry', Tenantry.__init__)}\n\n{_text(Tenantry)}\n",
     ]
     client = Tenantry("key")

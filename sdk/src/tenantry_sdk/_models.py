@@ -29,7 +29,7 @@ class ApiKey(Model, frozen=True, kw_only=True):
     access_level: str
     """``SCOPED``, or ``OWNER`` for a key with every permission."""
     mode: str
-    """``live`` or ``test``. A key sees only objects of its own mode."""
+    """``live`` or ``test``. A key sees only objects of the same mode."""
     expires_at: datetime | None
     status: str
     """``active``, ``revoked`` or ``expired``."""
