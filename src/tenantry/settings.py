@@ -1,7 +1,7 @@
-"""Every setting, declared once: its variable, default, bounds and meaning, and how its text is read.
+"""Every setting, declared once: its variable, how its text is read, and its default.
 
 This is the only module that reads the environment and the ``.env`` file. docs/reference/configuration.md is made from
-the declarations.
+the declarations and docs/settings.toml, which says what each setting means.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, Generic, Self, TypeVar, overload
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, overload
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import psycopg
@@ -40,6 +40,8 @@ DEMO_PAGES: Final = "TENANTRY_DEMO_PAGES"
 """The demo's own pages on other ports, as `Label=address`, separated by semicolons."""
 DEMO_COMMAND: Final = "TENANTRY_DEMO_COMMAND"
 """The path of the command, for the commands that pages show."""
+REQUIRED: Final[Any] = object()
+"""Stands for the default of a setting that has none."""
 
 _KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "example", "your-", "your_")
 _FEWEST_CHARACTERS: Final = 4
@@ -54,6 +56,7 @@ _HOURS_OF_A_YEAR: Final = 8760
 _NOT_AN_ADDRESS: Final = "must be an http or https address"
 
 Value = TypeVar("Value")
+Parsed_co = TypeVar("Parsed_co", covariant=True)
 
 
 class SettingsError(ValueError):
@@ -64,37 +67,152 @@ class SettingsError(ValueError):
         self.faults = faults
 
 
-class Setting(Generic[Value]):
-    """One setting. As an attribute of `Settings` it reads its variable; ``name``, ``kind`` etc. document it.
+class Kind(NamedTuple, Generic[Parsed_co]):
+    """How the text of a variable is read. ``parse`` raises `ValueError` with one message for each fault.
 
-    ``parse`` turns the text into a value and raises `ValueError` with one message for each fault. A secret may be in a
-    file that the variable ``NAME_FILE`` names.
+    A secret may be in a file that the variable ``NAME_FILE`` names.
     """
 
-    def __init__(
-        self,
-        name: str,
-        parse: Callable[[str], Value],
-        default: Value,
-        meaning: str,
-        *,
-        kind: str = "text",
-        default_text: str = "unset",
-        bounds: str = "",
-        is_secret: bool = False,
-        is_required: bool = False,
-        parse_in_demo: Callable[[str], Value] | None = None,
-    ) -> None:
+    name: str
+    parse: Callable[[str], Parsed_co]
+    bounds: str = ""
+    is_secret: bool = False
+    parse_in_demo: Callable[[str], Parsed_co] | None = None
+
+
+def number(least: int, most: int) -> Kind[int]:
+    def parse(text: str) -> int:
+        if _WHOLE_NUMBER.fullmatch(text) and least <= int(text) <= most:
+            return int(text)
+        raise ValueError(f"must be a whole number, {least} to {most}")
+
+    return Kind("number", parse, f"{least} to {most}")
+
+
+def choice(*choices: str) -> Kind[str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return text
+
+    return Kind("choice", parse, ", ".join(f"`{choice}`" for choice in choices))
+
+
+def several(parse: Callable[[str], str]) -> Kind[tuple[str, ...]]:
+    """Read a list separated by commas; ``parse`` reads an entry."""
+    return Kind("text", lambda text: _read_each(parse, filter(None, map(str.strip, text.split(",")))))
+
+
+def secret(shortest: int = 1) -> Kind[Secret]:
+    """Read a secret of at least ``shortest`` characters. 1: a third party issues it, and it is not checked."""
+    bounds = f"at least {shortest} characters" if shortest > 1 else ""
+    return Kind("secret", partial(_read_secret, shortest=shortest), bounds, True, _read_secret)  # noqa: FBT003
+
+
+def secrets(shortest: int) -> Kind[tuple[Secret, ...]]:
+    """Read secrets separated by commas, for a rotation."""
+
+    def parse(text: str, shortest: int = shortest) -> tuple[Secret, ...]:
+        return _read_each(partial(_read_secret, shortest=shortest), map(str.strip, text.split(",")))
+
+    return Kind("secrets", parse, f"each at least {shortest} characters", True, partial(parse, shortest=1))  # noqa: FBT003
+
+
+def _read_each(read: Callable[[str], Value], texts: Iterable[str]) -> tuple[Value, ...]:
+    values, faults = list[Value](), list[str]()
+    for text in texts:
+        try:
+            values.append(read(text))
+        except ValueError as error:
+            faults += error.args
+    if faults:
+        raise ValueError(*faults)
+    return tuple(values)
+
+
+def _read_secret(text: str, shortest: int = 1) -> Secret:
+    if not text:
+        raise ValueError("holds an empty secret")
+    if len(text) < shortest:
+        raise ValueError(f"is shorter than {shortest} characters")
+    lowered = text.lower().removeprefix("whsec_")
+    if shortest > 1 and (lowered.startswith(_KNOWN_DEFAULTS) or len(set(lowered)) < _FEWEST_CHARACTERS):
+        raise ValueError("is a well-known default; make a new secret (openssl rand -hex 32)")
+    return Secret(text)
+
+
+def _read_flag(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise ValueError("must be true or false")
+    return text.lower() in ("true", "1")
+
+
+def _read_url(text: str) -> str:
+    _split(text)
+    return text.rstrip("/")
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise ValueError(_NOT_AN_ADDRESS) from None
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        raise ValueError(_NOT_AN_ADDRESS)
+    return parts
+
+
+def _read_origin(text: str) -> str:
+    """The scheme, host and port of an address, as browsers write them (RFC 6454 section 6.2)."""
+    parts = _split(text)
+    host = parts.hostname or ""
+    port = None
+    with contextlib.suppress(ValueError):
+        port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    faults = {
+        "must not contain a user or password": "@" in parts.netloc,
+        "must not have a query or a fragment: no `?`, no `#`": "?" in text or "#" in text,
+        "must not have a path: the service is at the root of its host": parts.path not in ("", "/"),
+        "has an invalid port": port is None,
+        "must name its host in ASCII letters (`xn--...`), digits, dots and hyphens": not _HOST.fullmatch(host),
+    }
+    if any(faults.values()):
+        raise ValueError(*(fault for fault, applies in faults.items() if applies))
+    authority = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{authority}" + ("" if port == _DEFAULT_PORTS[parts.scheme] else f":{port}")
+
+
+def _read_network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an address or network") from None
+    return text
+
+
+def _read_account(text: str) -> str:
+    if _ACCOUNT.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not an account id (acct_...)")
+    return text
+
+
+def _read_database_url(text: str) -> str | None:
+    return None if text == EMBEDDED else text
+
+
+TEXT: Final = Kind("text", str)
+TEXT_WITH_PASSWORD: Final = Kind("text", str, is_secret=True)
+FLAG: Final = Kind("flag", _read_flag, "true, false, 1, 0")
+
+
+class Setting(Generic[Value]):
+    """One setting. As an attribute of `Settings` it reads its variable."""
+
+    def __init__(self, name: str, kind: Kind[Value], default: Value) -> None:
         self.name = name
-        self.parse = parse
-        self.parse_in_demo = parse_in_demo
-        self.default = default
-        self.meaning = meaning
         self.kind = kind
-        self.default_text = "required" if is_required else default_text
-        self.bounds = bounds
-        self.is_secret = is_secret
-        self.is_required = is_required
+        self.default = default
+        self.is_secret = kind.is_secret
         self.file_name = name + FILE_SUFFIX
 
     def __set_name__(self, owner: type, attribute: str) -> None:
@@ -115,11 +233,12 @@ class Setting(Generic[Value]):
         """Return the value. Raises `SettingsError`."""
         text = self.text(values)
         if text is None:
-            if self.is_required:
+            if self.default is REQUIRED:
                 raise SettingsError([f"{self.name}: is missing"])
             return self.default
+        parse = (is_demo and self.kind.parse_in_demo) or self.kind.parse
         try:
-            return self.parse_in_demo(text) if is_demo and self.parse_in_demo else self.parse(text)
+            return parse(text)
         except ValueError as error:
             raise SettingsError([f"{self.name}: {fault}" for fault in error.args]) from None
 
@@ -141,443 +260,67 @@ class Setting(Generic[Value]):
         return (values.get(self.file_name, "").strip() or None) if self.is_secret else None
 
 
-def _as_text(text: str) -> str | None:
-    return text
-
-
-def _optional(
-    name: str, meaning: str, *, default_text: str = "unset", bounds: str = "", is_secret: bool = False
-) -> Setting[str | None]:
-    return Setting(name, _as_text, None, meaning, default_text=default_text, bounds=bounds, is_secret=is_secret)
-
-
-def _word(name: str, default: str, meaning: str, *, bounds: str = "") -> Setting[str]:
-    return Setting(name, str, default, meaning, default_text=f"`{default}`", bounds=bounds)
-
-
-def _number(name: str, default: int, bounds: tuple[int, int], meaning: str) -> Setting[int]:
-    least, most = bounds
-
-    def parse(text: str) -> int:
-        if _WHOLE_NUMBER.fullmatch(text) and least <= int(text) <= most:
-            return int(text)
-        raise ValueError(f"must be a whole number, {least} to {most}")
-
-    return Setting(name, parse, default, meaning, kind="number", default_text=f"{default}", bounds=f"{least} to {most}")
-
-
-def _flag(name: str, meaning: str, *, default: bool = False) -> Setting[bool]:
-    def parse(text: str) -> bool:
-        if text.lower() not in ("true", "false", "1", "0"):
-            raise ValueError("must be true or false")
-        return text.lower() in ("true", "1")
-
-    return Setting(
-        name, parse, default, meaning, kind="flag", default_text=str(default).lower(), bounds="true, false, 1, 0"
-    )
-
-
-def _choice(name: str, choices: tuple[str, ...], meaning: str) -> Setting[str]:
-    """A setting with a few values; the first of them is the default."""
-
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return text
-
-    bounds = ", ".join(f"`{choice}`" for choice in choices)
-    return Setting(name, parse, choices[0], meaning, kind="choice", default_text=f"`{choices[0]}`", bounds=bounds)
-
-
-def _list(name: str, check: Callable[[str], None], meaning: str, *, bounds: str) -> Setting[tuple[str, ...]]:
-    """A list separated by commas; ``check`` raises `ValueError` for an invalid entry."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        parts = tuple(part.strip() for part in text.split(",") if part.strip())
-        faults = []
-        for part in parts:
-            try:
-                check(part)
-            except ValueError as error:
-                faults.append(str(error))
-        if faults:
-            raise ValueError(*faults)
-        return parts
-
-    return Setting(name, parse, (), meaning, default_text="none", bounds=bounds)
-
-
-def _secrets(name: str, shortest: int, meaning: str) -> Setting[tuple[Secret, ...]]:
-    """Secrets separated by commas; at least one is required."""
-    return Setting(
-        name,
-        partial(_parse_secrets, shortest=shortest),
-        (),
-        meaning,
-        kind="secrets",
-        bounds=f"each at least {shortest} characters",
-        is_secret=True,
-        is_required=True,
-        parse_in_demo=partial(_parse_secrets, shortest=1),
-    )
-
-
-def _parse_secrets(text: str, *, shortest: int) -> tuple[Secret, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    faults = [fault for part in parts if (fault := _fault_of_secret(part, shortest))]
-    if faults:
-        raise ValueError(*faults)
-    return tuple(map(Secret, parts))
-
-
-def _secret(name: str, shortest: int, meaning: str) -> Setting[Secret | None]:
-    """A secret of at least ``shortest`` characters. 1: a third party issues it, and it is not checked."""
-    return Setting(
-        name,
-        partial(_parse_secret, shortest=shortest),
-        None,
-        meaning,
-        kind="secret",
-        bounds=f"at least {shortest} characters" if shortest > 1 else "",
-        is_secret=True,
-        parse_in_demo=partial(_parse_secret, shortest=1),
-    )
-
-
-def _parse_secret(text: str, *, shortest: int) -> Secret:
-    fault = _fault_of_secret(text, shortest)
-    if fault:
-        raise ValueError(fault)
-    return Secret(text)
-
-
-def _fault_of_secret(text: str, shortest: int) -> str | None:
-    if not text:
-        return "holds an empty secret"
-    if len(text) < shortest:
-        return f"is shorter than {shortest} characters"
-    lowered = text.lower().removeprefix("whsec_")
-    if shortest > 1 and (lowered.startswith(_KNOWN_DEFAULTS) or len(set(lowered)) < _FEWEST_CHARACTERS):
-        return "is a well-known default; make a new secret (openssl rand -hex 32)"
-    return None
-
-
-def _url(text: str) -> str:
-    _split(text)
-    return text.rstrip("/")
-
-
-def _split(text: str) -> SplitResult:
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        raise ValueError(_NOT_AN_ADDRESS) from None
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-        raise ValueError(_NOT_AN_ADDRESS)
-    return parts
-
-
-def _origin(text: str) -> str:
-    """The scheme, host and port of an address, as browsers write them (RFC 6454 section 6.2)."""
-    parts = _split(text)
-    host = parts.hostname or ""
-    port = None
-    with contextlib.suppress(ValueError):
-        port = parts.port or _DEFAULT_PORTS[parts.scheme]
-    faults = {
-        "must not contain a user or password": "@" in parts.netloc,
-        "must not have a query or a fragment: no `?`, no `#`": "?" in text or "#" in text,
-        "must not have a path: the service is at the root of its host": parts.path not in ("", "/"),
-        "has an invalid port": port is None,
-        "must name its host in ASCII letters (`xn--...`), digits, dots and hyphens": not _HOST.fullmatch(host),
-    }
-    if any(faults.values()):
-        raise ValueError(*(fault for fault, applies in faults.items() if applies))
-    authority = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{authority}" + ("" if port == _DEFAULT_PORTS[parts.scheme] else f":{port}")
-
-
-def _check_network(text: str) -> None:
-    try:
-        ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        raise ValueError(f"{text!r} is not an address or network") from None
-
-
-def _check_account(text: str) -> None:
-    if _ACCOUNT.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is not an account id (acct_...)")
-
-
 class Settings:
     """The settings of a deployment. An attribute reads and checks its variable when it is first used.
 
     The ``load`` functions check all that a process needs before anything starts.
     """
 
-    # Required
+    webhook_secrets = Setting("PROVIDER_WEBHOOK_SECRET", secrets(16), REQUIRED)
+    peppers = Setting("API_KEY_PEPPER", secrets(32), REQUIRED)
+    session_secret = Setting("SESSION_SECRET", secret(32), REQUIRED)
 
-    webhook_secrets = _secrets(
-        "PROVIDER_WEBHOOK_SECRET",
-        16,
-        "The signing secret of the provider's webhook endpoint, `whsec_...`. Several, separated by commas, during a "
-        "rotation: any of them may match.",
-    )
-    peppers = _secrets(
-        "API_KEY_PEPPER",
-        32,
-        "The key that API keys are hashed with. Several, separated by commas, during a rotation: the service writes "
-        "with the first and reads with all. Keep a copy: if it is lost, every API key is invalid.",
-    )
-    session_secret = Setting(
-        "SESSION_SECRET",
-        partial(_parse_secret, shortest=32),
-        Secret(""),
-        "The key that dashboard sessions are signed and encrypted with. A new one ends all sessions and changes "
-        "nothing else.",
-        kind="secret",
-        bounds="at least 32 characters",
-        is_secret=True,
-        is_required=True,
-        parse_in_demo=partial(_parse_secret, shortest=1),
-    )
+    database_url = Setting("DATABASE_URL", Kind("text", _read_database_url, is_secret=True), None)
+    _pooler_url = Setting("DATABASE_POOLER_URL", TEXT_WITH_PASSWORD, None)
+    database_pool_size = Setting("DATABASE_POOL_SIZE", number(1, 1000), 5)
+    data_dir = Setting("TENANTRY_DATA_DIR", Kind("text", Path), Path(".tenantry"))
 
-    # Database
+    host = Setting("HOST", TEXT, "127.0.0.1")
+    port = Setting("PORT", number(0, 65535), 3001)
+    _base_url = Setting("BASE_URL", Kind("address", _read_origin), None)
+    workers = Setting("WORKERS", number(1, 64), 1)
+    drain_seconds = Setting("DRAIN_SECONDS", number(0, 3600), 5)
+    max_connections = Setting("MAX_CONNECTIONS", number(64, 1_000_000), 8192)
+    run_jobs = Setting("RUN_JOBS", FLAG, default=True)
+    trusted_proxies = Setting[tuple[str, ...]]("TRUSTED_PROXIES", several(_read_network), ())
+    log_format = Setting("LOG_FORMAT", choice("console", "json"), "console")
+    log_requests = Setting("LOG_REQUESTS", FLAG, default=False)
+    operator_token = Setting("OPERATOR_TOKEN", secret(32), None)
 
-    database_url = Setting(
-        "DATABASE_URL",
-        lambda text: None if text == EMBEDDED else text,
-        None,
-        "A PostgreSQL, 15 or newer: `postgresql://user:password@host:port/name`, or a `key=value` connection string. "
-        "`embedded`: a PostgreSQL under `TENANTRY_DATA_DIR` that the command starts, for development. Only "
-        "`tenantry demo` works without it.",
-        default_text="required",
-        is_secret=True,
-    )
-    _pooler_url = _optional(
-        "DATABASE_POOLER_URL",
-        "The same database through a connection pooler in transaction mode, for ordinary work; `DATABASE_URL` must "
-        "bypass the pooler.",
-        default_text="unset: no pooler",
-        bounds="needs `DATABASE_URL`",
-        is_secret=True,
-    )
-    database_pool_size = _number(
-        "DATABASE_POOL_SIZE",
-        5,
-        (1, 1000),
-        "Connections of each process for ordinary work. Each process uses up to eight more: five for grouped paths, "
-        "one for snapshots fetched from the provider, two for the job queue.",
-    )
-    data_dir = Setting(
-        "TENANTRY_DATA_DIR",
-        Path,
-        Path(".tenantry"),
-        "The folder of the embedded database and of the demo.",
-        default_text="`.tenantry`",
-    )
+    webhook_tolerance = Setting("PROVIDER_WEBHOOK_TOLERANCE", number(1, 86_400), 300)
+    provider_secret_key = Setting("PROVIDER_SECRET_KEY", secret(), None)
+    provider_api_base = Setting("PROVIDER_API_BASE", Kind("address", _read_url), "https://api.stripe.com")
+    _accounts = Setting[tuple[str, ...]]("PROVIDER_ACCOUNTS", several(_read_account), ())
+    _livemode = Setting("PROVIDER_LIVEMODE", choice("any", "live", "test"), "any")
+    _plans = Setting("TENANTRY_PLANS", TEXT, None)
+    _subscriptions = Setting("SUBSCRIPTIONS", choice("any", "newest"), "any")
+    _checkout_reference_links = Setting("CHECKOUT_REFERENCE_LINKS", FLAG, default=False)
+    _parked_mail_hours = Setting("PARKED_MAIL_HOURS", number(0, _HOURS_OF_A_YEAR), 72)
+    reconcile_hours = Setting("RECONCILE_HOURS", number(0, _HOURS_OF_A_YEAR), 24)
+    period_news_hours = Setting("PERIOD_NEWS_HOURS", number(1, _HOURS_OF_A_YEAR), 24)
+    raw_body_days = Setting("RAW_BODY_DAYS", number(1, 36_500), 90)
 
-    # Server
+    issuer = Setting("OIDC_ISSUER", TEXT, None)
+    _audience = Setting("OIDC_AUDIENCE", TEXT, None)
+    _client_id = Setting("OIDC_CLIENT_ID", TEXT, None)
+    oidc_client_secret = Setting("OIDC_CLIENT_SECRET", secret(), None)
+    _org_claim = Setting("OIDC_ORG_CLAIM", TEXT, "org_id")
+    _role_claim = Setting("OIDC_ROLE_CLAIM", TEXT, "org_role")
+    email_subjects = Setting("OIDC_EMAIL_SUBJECTS", FLAG, default=False)
+    _allow_http = Setting("OIDC_ALLOW_HTTP", FLAG, default=False)
+    tenants_per_user = Setting("TENANTS_PER_USER", number(0, 1_000_000), 20)
 
-    host = _word("HOST", "127.0.0.1", "The address to listen on.", bounds="the demo: loopback only")
-    port = _number("PORT", 3001, (0, 65535), "The port to listen on; 0 chooses a free one.")
-    _base_url = Setting[str | None](
-        "BASE_URL",
-        _origin,
-        None,
-        "The address at which users and the provider reach the service. The identity provider, checkout and portal "
-        "send users back to it. With https, browsers send cookies over https alone. Capital letters and the scheme's "
-        "default port make no difference. A path prefix is not supported.",
-        kind="address",
-        default_text="`http://127.0.0.1:PORT`",
-        bounds="http or https, a host, maybe a port",
-    )
-    workers = _number("WORKERS", 1, (1, 64), "Server processes.")
-    drain_seconds = _number(
-        "DRAIN_SECONDS",
-        5,
-        (0, 3600),
-        "How long a service that received SIGTERM still accepts connections, while `/readyz` answers 503: as long as "
-        "a load balancer needs to notice; in the demo 0. See [stopping.md](../stopping.md).",
-    )
-    max_connections = _number(
-        "MAX_CONNECTIONS",
-        8192,
-        (64, 1_000_000),
-        "Connections that each server process keeps open, or 256 fewer than the files that it may open if that is "
-        "less. At the limit, the connection that has been idle longest closes. All limits: [limits.md](../limits.md).",
-    )
-    run_jobs = _flag(
-        "RUN_JOBS", "Whether server processes also run the background jobs (`serve --jobs`, `--no-jobs`).", default=True
-    )
-    trusted_proxies = _list(
-        "TRUSTED_PROXIES",
-        _check_network,
-        "Addresses or networks, separated by commas, whose `X-Forwarded-For` and `X-Forwarded-Proto` the service "
-        "trusts.",
-        bounds="IP addresses, networks",
-    )
-    log_format = _choice("LOG_FORMAT", ("console", "json"), "Log lines on stderr, for people or for machines.")
-    log_requests = _flag("LOG_REQUESTS", "Log a line for each request ([operations.md](../operations.md#logs)).")
-    operator_token = _secret(
-        "OPERATOR_TOKEN",
-        32,
-        "The bearer token of your own backend, for `PUT`, `DELETE` and export of tenants. Unset: these answer 401.",
-    )
+    _smtp_url = Setting("SMTP_URL", TEXT_WITH_PASSWORD, None)
+    _mail_from = Setting("MAIL_FROM", TEXT, None)
+    _allow_plaintext_smtp = Setting("SMTP_ALLOW_PLAINTEXT", FLAG, default=False)
 
-    # Payment provider
-
-    webhook_tolerance = _number(
-        "PROVIDER_WEBHOOK_TOLERANCE",
-        300,
-        (1, 86_400),
-        "The maximum age of a signature in seconds, and how far in the future it may be.",
-    )
-    provider_secret_key = _secret(
-        "PROVIDER_SECRET_KEY",
-        1,
-        "The key of the provider's API: for checkout and portal sessions, for resolving ambiguous events, and for "
-        "reconciling tenants with the provider. Its prefix names its mode (`sk_live_`, `sk_test_`, `rk_live_`, "
-        "`rk_test_`): events of the other mode are handled and counted as unexpected, unless `PROVIDER_LIVEMODE` is "
-        "set. Unset: sessions answer 501, tenantry never calls the provider, and everything else works.",
-    )
-    provider_api_base = Setting(
-        "PROVIDER_API_BASE",
-        _url,
-        "https://api.stripe.com",
-        "The address of the provider's API.",
-        kind="address",
-        default_text="`https://api.stripe.com`",
-        bounds="http or https",
-    )
-    _accounts = _list(
-        "PROVIDER_ACCOUNTS",
-        _check_account,
-        "The connected accounts (Stripe Connect), separated by commas, whose events count like the platform's. Events "
-        "of other connected accounts are ignored.",
-        bounds="`acct_...` ids",
-    )
-    _livemode = _choice(
-        "PROVIDER_LIVEMODE",
-        ("any", "live", "test"),
-        "Which mode's events count. `live` or `test`: events of the other mode are ignored; an event without a mode "
-        "counts. `any`: the mode is recorded and counted, and filters nothing.",
-    )
-    _plans = _optional("TENANTRY_PLANS", "The path of the plan catalog.", default_text="the packaged catalog")
-    _subscriptions = _choice(
-        "SUBSCRIPTIONS",
-        ("any", "newest"),
-        "Which of a tenant's subscriptions count. `any`: every event counts, whichever subscription it is about. "
-        "`newest`: the end of an older subscription changes nothing while a newer one is active.",
-    )
-    _checkout_reference_links = _flag(
-        "CHECKOUT_REFERENCE_LINKS",
-        "Whether a checkout session's `client_reference_id` may name the tenant if its metadata does not. A buyer can "
-        "set it on a payment link.",
-    )
-    _parked_mail_hours = _number(
-        "PARKED_MAIL_HOURS",
-        72,
-        (0, _HOURS_OF_A_YEAR),
-        "A failed payment that was parked until its tenant became known still mails the owner if it is no older than "
-        "this.",
-    )
-    reconcile_hours = _number(
-        "RECONCILE_HOURS",
-        24,
-        (0, _HOURS_OF_A_YEAR),
-        "How often tenantry compares each linked tenant with the provider and repairs drift. 0: never. Needs "
-        "`PROVIDER_SECRET_KEY`.",
-    )
-    period_news_hours = _number(
-        "PERIOD_NEWS_HOURS",
-        24,
-        (1, _HOURS_OF_A_YEAR),
-        "How long after the end of its paid period a tenant may have no event before it is reported as stale: an "
-        "event was lost, or the endpoint does not receive events.",
-    )
-    raw_body_days = _number(
-        "RAW_BODY_DAYS",
-        90,
-        (1, 36_500),
-        "How many days the raw bodies of events are kept. Folding, replay and explain use the ledger, which is kept "
-        "permanently.",
-    )
-
-    # Identity provider
-
-    issuer = _optional(
-        "OIDC_ISSUER", "The issuer, exactly as tokens name it in `iss`.", bounds="https; http on loopback"
-    )
-    _audience = _optional("OIDC_AUDIENCE", "The audience of access tokens for this API; required with `OIDC_ISSUER`.")
-    _client_id = _optional(
-        "OIDC_CLIENT_ID",
-        "The client that users sign in to the dashboard with. Unset: the dashboard has no sign-in. The API rejects a "
-        "token whose only audience is this client: it is an ID token.",
-        bounds="differs from `OIDC_AUDIENCE`",
-    )
-    oidc_client_secret = _secret(
-        "OIDC_CLIENT_SECRET", 1, "That client's secret. Unset: a public client, with PKCE alone."
-    )
-    _org_claim = _word("OIDC_ORG_CLAIM", "org_id", "The claim that names the tenant; dots reach into objects.")
-    _role_claim = _word("OIDC_ROLE_CLAIM", "org_role", "The claim that names the role: `owner`, `admin`, `member`.")
-    email_subjects = _flag(
-        "OIDC_EMAIL_SUBJECTS",
-        "Whether the provider's user ids (`sub`) may be email addresses, as in Okta's access tokens. By default an "
-        "address is rejected as a user id: it is almost always a mistake.",
-    )
-    _allow_http = _flag(
-        "OIDC_ALLOW_HTTP",
-        "Accept a plain-http issuer that is not on loopback. An attacker on the network can then forge its keys.",
-    )
-    tenants_per_user = _number(
-        "TENANTS_PER_USER",
-        20,
-        (0, 1_000_000),
-        "How many tenants one user may create; deleted ones do not count. 0: users create none. The operator may "
-        "create any number.",
-    )
-
-    # Mail
-
-    _smtp_url = _optional(
-        "SMTP_URL",
-        "`smtp://user:password@host:port` (port 587 by default, STARTTLS) or `smtps://...` (port 465, TLS from the "
-        "start). User and password are percent-encoded and optional together.",
-        is_secret=True,
-    )
-    _mail_from = _optional(
-        "MAIL_FROM",
-        "The sender, `billing@example.com` or `Name <billing@example.com>`; required with `SMTP_URL`.",
-        bounds="one ASCII address",
-    )
-    _allow_plaintext_smtp = _flag(
-        "SMTP_ALLOW_PLAINTEXT", "Send mail, and the password, to a server without TLS that is not on loopback."
-    )
-
-    # Traces
-
-    _otlp_endpoint = _optional(
-        "OTEL_EXPORTER_OTLP_ENDPOINT",
-        "Where spans are sent to: a collector that accepts OTLP over HTTP.",
-        default_text="unset: no traces",
-    )
-    _otlp_traces_endpoint = _optional("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "The same, for traces alone.")
-    _otlp_headers = _optional(
-        "OTEL_EXPORTER_OTLP_HEADERS",
-        "Headers that spans are sent with; their values are kept out of logs like secrets.",
-        bounds="`name=value`, separated by commas",
-    )
-    _otlp_traces_headers = _optional(
-        "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "The same, for traces alone.", bounds="`name=value`, separated by commas"
-    )
-    _traces_exporter = _optional(
-        "OTEL_TRACES_EXPORTER",
-        "`otlp` sends spans even without an endpoint (to `http://localhost:4318`), `none` never does. Unset: spans "
-        "are sent if there is an endpoint.",
-        bounds="`otlp`, `none`",
-    )
-    _telemetry_disabled = _flag("OTEL_SDK_DISABLED", "`true` sends no spans.")
+    # OpenTelemetry's own variables
+    _otlp_endpoint = Setting("OTEL_EXPORTER_OTLP_ENDPOINT", TEXT, None)
+    _otlp_traces_endpoint = Setting("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", TEXT, None)
+    _otlp_headers = Setting("OTEL_EXPORTER_OTLP_HEADERS", TEXT, None)
+    _otlp_traces_headers = Setting("OTEL_EXPORTER_OTLP_TRACES_HEADERS", TEXT, None)
+    _traces_exporter = Setting("OTEL_TRACES_EXPORTER", choice("otlp", "none"), None)
+    _telemetry_disabled = Setting("OTEL_SDK_DISABLED", FLAG, default=False)
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
@@ -703,8 +446,6 @@ class Settings:
             return False
         if self._traces_exporter is None:
             return bool(self._otlp_endpoint or self._otlp_traces_endpoint)
-        if self._traces_exporter not in ("otlp", "none"):
-            raise SettingsError(["OTEL_TRACES_EXPORTER: must be one of otlp, none"])
         return self._traces_exporter == "otlp"
 
     @property
