@@ -33,7 +33,7 @@ from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.support.backup import run_script
 from tests.support.cluster import copy_cluster
 from tests.support.commands import SECRETS, run
-from tests.support.findings import billing_terms
+from tests.support.findings import checked_settings
 from tests.support.logs import watched
 from tests.support.outbox import add_notification
 from tests.support.postgres import PostgresServer, as_url
@@ -282,7 +282,7 @@ async def test_role_that_owns_everything_runs_the_service_as_itself(plain: str) 
 
 async def found_of_roles(conninfo: str) -> Finding:
     """Return doctor's finding about the login."""
-    findings = await check_database(conninfo, billing_terms(), system_clock(), sends_mail=True, peppers=())
+    findings = await check_database(conninfo, checked_settings(), system_clock())
     [finding] = [one for one in findings if one.subject == "database roles"]
     return finding
 
@@ -299,9 +299,7 @@ async def test_doctor_counts_the_limit_of_the_login(postgres: PostgresServer, lo
     limited = sql.SQL("ALTER ROLE {} CONNECTION LIMIT {}")
     with psycopg.connect(postgres.conninfo, autocommit=True) as connection:
         connection.execute(limited.format(sql.Identifier(role), 12))
-        findings = await check_database(
-            logged_in, billing_terms(), system_clock(), sends_mail=True, peppers=(), needed=13
-        )
+        findings = await check_database(logged_in, checked_settings(), system_clock())
         connection.execute(limited.format(sql.Identifier(role), -1))
     [found] = [finding.message for finding in findings if finding.subject == "connections"]
     assert found.endswith("12 available (the limit of the user)")

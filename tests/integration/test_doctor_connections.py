@@ -3,22 +3,26 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor.billing_checks import check_provider, judge_endpoints
-from tenantry.cli.doctor.setup_checks import check_identity, check_mail, judge_mail_server
-from tenantry.common.secret import Secret
+from tenantry.cli.doctor.setup_checks import (
+    check_identity,
+    check_mail,
+    check_provider,
+    judge_endpoints,
+    judge_mail_server,
+)
 from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import SmtpProbe, parse_smtp_url
-from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint
-from tests.support.findings import free_port, levels, only
+from tenantry.integrations.stripe.api import ProviderEndpoint
+from tests.support.findings import checked_settings, free_port, levels, only
 from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer
 from tests.support.provider_api import KEY, ProviderServer, endpoint, refusal, running_provider
 from tests.support.provider_api import Answer as ProviderAnswer
@@ -97,7 +101,7 @@ async def test_a_remote_mail_server_without_tls_is_reported_though_allowed() -> 
 @pytest.mark.parametrize(("days", "level"), [(13, Level.WARNING), (15, Level.OK)])
 def test_a_certificate_that_expires_soon_is_reported(days: int, level: Level) -> None:
     config = parse_smtp_url("smtps://mail.example", SENDER)
-    assert levels(judge_mail_server(config, SmtpProbe(True, NOW + timedelta(days=days)), NOW)) == {level}
+    assert judge_mail_server(config, SmtpProbe(True, NOW + timedelta(days=days)), NOW).level is level
 
 
 # The identity provider
@@ -165,13 +169,18 @@ async def provider() -> AsyncIterator[ProviderServer]:
 
 
 async def checked(provider: ProviderServer, key: str = KEY, catalog: Catalog | None = None) -> list[Finding]:
-    catalog = catalog or PRICELESS
-    async with aclosing(ProviderApi(Secret(key), provider.url)) as api:
-        return await check_provider(api, HOOK, catalog)
+    values: dict[str, Any] = {
+        "PROVIDER_SECRET_KEY": key,
+        "PROVIDER_API_BASE": provider.url,
+        "BASE_URL": "https://api.example",
+    }
+    return await check_provider(checked_settings(catalog or PRICELESS, **values))
 
 
 async def test_without_a_provider_key() -> None:
-    assert "PROVIDER_SECRET_KEY" in (only(await check_provider(None, HOOK, PRICELESS), Level.WARNING).remedy or "")
+    assert "PROVIDER_SECRET_KEY" in (
+        only(await check_provider(checked_settings(PROVIDER_SECRET_KEY="")), Level.WARNING).remedy or ""
+    )
 
 
 async def test_the_five_types_are_subscribed_to(provider: ProviderServer) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -17,11 +18,12 @@ from tenantry.db.migrate import newest_revision
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.plans import parse_catalog
 from tenantry.settings import SettingsError, load
-from tests.support.findings import billing_terms, free_port, levels, only
+from tests.support.findings import checked_settings, free_port, levels, only
 from tests.support.postgres import PostgresServer
 from tests.support.tenants import add_acme
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
+PEPPER = "pepper-of-the-doctors-0123456789abcdef"
 
 
 # Settings
@@ -59,9 +61,9 @@ async def connection(emptied: str) -> AsyncIterator[Connection]:
         yield connection
 
 
-async def check(conninfo: str, *, sends_mail: bool = True) -> list[Finding]:
+async def check(conninfo: str, **values: Any) -> list[Finding]:
     """All findings but durability, which the tests' server gives up for speed."""
-    findings = await check_database(conninfo, billing_terms(), NOW, sends_mail=sends_mail, peppers=())
+    findings = await check_database(conninfo, checked_settings(**values), NOW)
     return [finding for finding in findings if finding.subject != "durability"]
 
 
@@ -69,7 +71,7 @@ async def test_a_database_in_order(emptied: str) -> None:
     findings = await check(emptied)
     assert levels(findings) == {Level.OK}
     assert {finding.subject for finding in findings} == {
-        "database", "schema", "database roles", "jobs", "API keys", "billing ledger", "tenants"
+        "database", "schema", "connections", "database roles", "jobs", "API keys", "billing ledger", "tenants"
     }  # fmt: skip
 
 
@@ -82,13 +84,11 @@ async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> N
 async def test_check_that_takes_too_long_is_skipped_and_the_others_run(emptied: str, connection: Connection) -> None:
     async with connection.transaction():
         await connection.execute("LOCK TABLE api_keys")
-        findings = await check_database(
-            emptied, billing_terms(), NOW, sends_mail=True, peppers=("newest",), statement_timeout=0.2
-        )
+        findings = await check_database(emptied, checked_settings(API_KEY_PEPPER=PEPPER), NOW, statement_timeout=0.2)
     found = {finding.subject: finding.level for finding in findings if finding.subject != "durability"}
     assert found.pop("API keys") is found.pop("API_KEY_PEPPER") is Level.WARNING
     assert found == dict.fromkeys(
-        ("database", "schema", "database roles", "jobs", "billing ledger", "tenants"), Level.OK
+        ("database", "schema", "connections", "database roles", "jobs", "billing ledger", "tenants"), Level.OK
     )
 
 
@@ -105,6 +105,13 @@ async def test_a_schema_of_another_release(emptied: str, connection: Connection,
 
 def test_a_schema_after_going_back_needs_nothing_to_be_done() -> None:
     assert "If you went back by one release, do nothing." in (judge_revision("0008", "0007").remedy or "")
+
+
+async def test_a_check_that_needs_a_faulty_setting_is_left_out(emptied: str) -> None:
+    findings = await check(emptied, SMTP_URL="smtp://", API_KEY_PEPPER="short")
+    assert {finding.subject for finding in findings} == {
+        "database", "schema", "connections", "database roles", "API keys", "billing ledger", "tenants"
+    }  # fmt: skip
 
 
 def test_a_schema_is_current_at_the_newest_revision() -> None:
@@ -150,16 +157,11 @@ async def test_a_password_is_not_shown_however_the_address_is_mistyped(url: str)
 
 
 async def add_key(
-    connection: Connection,
-    age: timedelta,
-    *,
-    name: str = "CI",
-    expires_at: datetime | None = None,
-    revoked: bool = False,
+    connection: Connection, age: timedelta, *, expires_at: datetime | None = None, revoked: bool = False
 ) -> str:
     secret = new_secret(Mode.LIVE)
     record = new_record(
-        secret, "acme", name, ("*:*",), AccessLevel.SCOPED, Mode.LIVE, expires_at, "operator", NOW - age
+        secret, "acme", "CI", ("*:*",), AccessLevel.SCOPED, Mode.LIVE, expires_at, "operator", NOW - age
     )
     await api_keys.insert(connection, record, secret.encode(), "pepper")
     if revoked:
@@ -169,10 +171,9 @@ async def add_key(
 
 async def test_a_key_of_a_year_is_named(emptied: str, connection: Connection) -> None:
     await add_key(connection, timedelta(days=364))
-    key_id = await add_key(connection, timedelta(days=365), name="Deploy")
+    key_id = await add_key(connection, timedelta(days=365))
     finding = only(await check(emptied), Level.WARNING)
-    assert finding.subject == f"API key {key_id}"
-    assert finding.message == "'Deploy' of acme is 365 days old"
+    assert (finding.subject, finding.message) == ("API keys", f"active ones older than a year: 1 ({key_id} of acme)")
 
 
 async def test_old_keys_that_no_longer_work_are_fine(emptied: str, connection: Connection) -> None:
@@ -184,11 +185,9 @@ async def test_old_keys_that_no_longer_work_are_fine(emptied: str, connection: C
 async def test_many_old_keys_are_counted(emptied: str, connection: Connection) -> None:
     for _ in range(MOST_LISTED + 2):
         await add_key(connection, timedelta(days=400))
-    findings = await check(emptied)
-    assert sum(finding.subject.startswith("API key key_") for finding in findings) == MOST_LISTED
-    assert "more keys older than a year: 2" in next(
-        finding.message for finding in findings if finding.subject == "API keys"
-    )
+    found = only(await check(emptied), Level.WARNING).message
+    assert found.startswith(f"active ones older than a year: {MOST_LISTED + 2} (key_")
+    assert found.endswith(" of acme and 2 more)")
 
 
 async def add_notification(connection: Connection, status: str) -> None:
@@ -203,7 +202,7 @@ async def add_notification(connection: Connection, status: str) -> None:
 async def test_without_a_mail_server_the_queue_is_counted(emptied: str, connection: Connection) -> None:
     await add_notification(connection, "queued")
     await add_notification(connection, "sent")
-    finding = only(await check(emptied, sends_mail=False), Level.WARNING)
+    finding = only(await check(emptied, SMTP_URL=""), Level.WARNING)
     assert "mail stays queued (1 now)" in finding.message
     assert "SMTP_URL" in (finding.remedy or "")
 

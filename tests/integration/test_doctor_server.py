@@ -8,7 +8,7 @@ import pytest
 from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.db.connection import Connection
-from tests.support.findings import billing_terms
+from tests.support.findings import checked_settings
 
 
 @pytest.fixture
@@ -19,9 +19,7 @@ async def connection(conninfo: str) -> AsyncIterator[Connection]:
 
 async def about(conninfo: str, subject: str) -> list[Finding]:
     """The findings about a subject, for a set-up of one process."""
-    findings = await check_database(
-        conninfo, billing_terms(), datetime.now(UTC), sends_mail=True, peppers=(), needed=13
-    )
+    findings = await check_database(conninfo, checked_settings(), datetime.now(UTC))
     return [finding for finding in findings if finding.subject == subject]
 
 
@@ -59,7 +57,5 @@ async def test_an_overdue_job_is_reported_where_its_queue_is_served(conninfo: st
         )
     found = [finding.message for finding in await about(conninfo, "jobs")]
     assert found == [f"a job in the queue {queue} has been due for 60 min" for queue in ("mail", "provider")]
-    unserved = await check_database(
-        conninfo, billing_terms(asks_provider=False), datetime.now(UTC), sends_mail=False, peppers=()
-    )
+    unserved = await check_database(conninfo, checked_settings(SMTP_URL="", PROVIDER_SECRET_KEY=""), datetime.now(UTC))
     assert [finding.level for finding in unserved if finding.subject == "jobs"] == [Level.OK]

@@ -83,6 +83,5 @@ def test_doctor_reports_whether_the_old_pepper_is_unused(
     assert says in finding.message
 
 
-@pytest.mark.parametrize("peppers", [["new"], []])
-def test_doctor_accepts_a_single_matching_pepper(peppers: list[str]) -> None:
-    assert judge_peppers({"new": 2, None: 1}, peppers) == []
+def test_doctor_accepts_a_single_matching_pepper() -> None:
+    assert judge_peppers({"new": 2, None: 1}, ["new"]) == []

@@ -2,25 +2,24 @@
 
 import socket
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor.billing_checks import BillingTerms
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Catalog
+from tenantry.settings import Settings
 from tests.support.facts import CATALOG
 
 
-def billing_terms(catalog: Catalog = CATALOG, *, livemode: bool | None = None, **fields: Any) -> BillingTerms:
-    """The settings of billing; by default the API can be asked, and tenants are not compared."""
+def checked_settings(catalog: Catalog = CATALOG, *, livemode: bool | None = None, **values: Any) -> Settings:
+    """Settings with a mail server and the provider's key, which compare no tenants, and without a pepper."""
     usual = {
-        "asks_provider": True,
-        "period_news": timedelta(hours=24),
-        "compared_every": None,
-        "bodies_kept": timedelta(days=90),
+        "SMTP_URL": "smtp://127.0.0.1",
+        "MAIL_FROM": "billing@example.com",
+        "PROVIDER_SECRET_KEY": "key-of-the-doctors",
+        "RECONCILE_HOURS": "0",
     }
-    return BillingTerms(policy=BillingPolicy(catalog=catalog, livemode=livemode), **{**usual, **fields})
+    return Settings({**usual, **values}).replace(billing=BillingPolicy(catalog=catalog, livemode=livemode))
 
 
 def levels(findings: Sequence[Finding]) -> set[Level]:

@@ -1,17 +1,24 @@
 """How doctor judges a server, its jobs and the settings; each problem with why it matters."""
 
+import ast
+import tomllib
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tenantry.cli import doctor
 from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import judge_connections, judge_durability, judge_jobs, judge_writing
-from tenantry.cli.doctor.setup_checks import judge_address, judge_secrets, judge_traces
+from tenantry.cli.doctor.setup_checks import check_values, judge_address, judge_secrets
 from tenantry.common.secret import Secret
+from tenantry.domain.billing.events import Anomaly
 from tenantry.jobs.runs_store import JobRuns
+from tenantry.settings import load
 from tests.support.findings import levels, only
 
+PACKAGE: Final = Path(doctor.__file__).parent
 NOW: Final = datetime(2026, 6, 1, tzinfo=UTC)
 DURABLE: Final = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
 SERVER: Final = {"max_connections": "100", "superuser_reserved_connections": "3", "reserved_connections": "2"}
@@ -111,11 +118,7 @@ def test_jobs_in_order() -> None:
     ],
 )
 def test_an_address_for_others_must_be_https(address: str, level: Level) -> None:
-    assert levels(judge_address(address, is_demo=False)) == {level}
-
-
-def test_the_demo_has_no_address_to_judge() -> None:
-    assert judge_address("http://api.example", is_demo=True) == []
+    assert judge_address(address).level is level
 
 
 def test_one_secret_in_two_variables_is_reported_without_being_shown() -> None:
@@ -149,6 +152,25 @@ def test_different_secrets_are_accepted() -> None:
     assert levels(judge_secrets([("A", Secret("a" * 16)), ("B", Secret("b" * 16))])) == {Level.OK}
 
 
-def test_requested_traces_without_opentelemetry_are_reported() -> None:
-    assert "tenantry[otel]" in (problem(judge_traces(are_wanted=True, can_be_made=False)).remedy or "")
-    assert judge_traces(are_wanted=True, can_be_made=True) == judge_traces(are_wanted=False, can_be_made=False) == []
+def test_the_demo_has_no_address_to_judge() -> None:
+    weak = dict.fromkeys(("PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER", "SESSION_SECRET"), "weak")
+    findings = check_values(load({**weak, "TENANTRY_DEMO": "true", "BASE_URL": "http://api.example"}))
+    assert "BASE_URL" not in {finding.subject for finding in findings}
+
+
+# The texts
+
+
+def test_checks_and_texts_name_the_same_problems() -> None:
+    parsed = [node for path in PACKAGE.glob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    words = {node.value for node in parsed if isinstance(node, ast.Constant)} | set(Anomaly)
+    place = {"found": 0, "found_if": 1}
+    reported = [
+        node.args[place[node.func.attr]]
+        for node in parsed
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in place
+    ]
+    texts = tomllib.loads((PACKAGE / "problems.toml").read_text())
+    known = {problem for problems in texts.values() for problem in problems}
+    assert known - words == set()
+    assert {argument.value for argument in reported if isinstance(argument, ast.Constant)} - known == set()

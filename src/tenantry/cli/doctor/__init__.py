@@ -1,6 +1,8 @@
 """``tenantry doctor``: checks of the settings, connections and the database. Here: what a check finds."""
 
 from enum import StrEnum
+from functools import cache
+from importlib import resources
 from typing import NamedTuple
 
 import msgspec
@@ -24,33 +26,34 @@ class Finding(msgspec.Struct, frozen=True):
     why: str | None = None
 
 
-class Diagnosis(NamedTuple):
-    """A problem that `doctor` recognizes. ``message`` and ``remedy`` are format strings."""
+class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A problem that `doctor` recognizes. The texts are format strings."""
 
-    level: Level
-    subject: str
     message: str
     why: str
     remedy: str
-
-    def found(self, **facts: object) -> Finding:
-        return Finding(self.level, self.subject, self.message.format(**facts), self.remedy.format(**facts), self.why)
-
-    def found_if(self, number: object, **facts: object) -> list[Finding]:
-        """Return the finding in a list, or an empty list if ``number`` is zero, empty or None."""
-        return [self.found(number=number, **facts)] if number else []
+    level: Level = Level.WARNING
 
 
 class Subject(NamedTuple):
-    """What a check is about."""
+    """What a check is about. ``problems.toml`` has the problems of each subject."""
 
     name: str
 
     def ok(self, message: str) -> Finding:
         return Finding(Level.OK, self.name, message)
 
-    def warning(self, message: str, why: str, remedy: str) -> Diagnosis:
-        return Diagnosis(Level.WARNING, self.name, message, why, remedy)
+    def found(self, problem: str, **facts: object) -> Finding:
+        known = _problems()[self.name][problem]
+        message, remedy = known.message.format(**facts), known.remedy.format(**facts)
+        return Finding(known.level, self.name, message, remedy, known.why)
 
-    def error(self, message: str, why: str, remedy: str) -> Diagnosis:
-        return Diagnosis(Level.ERROR, self.name, message, why, remedy)
+    def found_if(self, number: object, problem: str, **facts: object) -> list[Finding]:
+        """Return the finding in a list, or an empty list if ``number`` is zero, empty or None."""
+        return [self.found(problem, number=number, **facts)] if number else []
+
+
+@cache
+def _problems() -> dict[str, dict[str, Problem]]:
+    text = resources.files(__package__).joinpath("problems.toml").read_bytes()
+    return msgspec.toml.decode(text, type=dict[str, dict[str, Problem]])

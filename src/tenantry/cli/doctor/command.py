@@ -5,43 +5,23 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
-from datetime import timedelta
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import click
 import msgspec
 
-from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.database import command_values, database, lacks_database
 from tenantry.cli.doctor import Finding, Level, Subject
-from tenantry.cli.doctor.billing_checks import BillingTerms, check_provider
 from tenantry.cli.doctor.database_checks import check_database
-from tenantry.cli.doctor.setup_checks import (
-    check_identity,
-    check_mail,
-    judge_address,
-    judge_catalog,
-    judge_secrets,
-    judge_settings,
-    judge_traces,
-)
+from tenantry.cli.doctor.setup_checks import check_identity, check_mail, check_provider, check_values, judge_settings
 from tenantry.cli.output import FAILED, USAGE, counted
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
-from tenantry.common.tracing import is_installed
-from tenantry.domain.api_keys import Pepper
-from tenantry.integrations.stripe.api import ProviderApi
-from tenantry.jobs.tasks import PERIODIC
-from tenantry.settings import Settings, SettingsError, load, load_for_admin
+from tenantry.settings import Settings, SettingsError, load
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
-_SKIPPED: Final = Subject("connections").warning(
-    "not all checked", "More problems may be hidden.", "Fix the settings first, then check again."
-)
-_NOT_STARTED: Final = Subject("database").error(
-    "the embedded PostgreSQL does not start", "Nothing works without it.", "See the message above, or set DATABASE_URL."
-)
+_CONNECTIONS: Final = Subject("connections")
 _ORDER: Final = (Level.ERROR, Level.WARNING, Level.OK)
 
 
@@ -69,72 +49,27 @@ def _check() -> list[Finding]:
     values, demo = command_values()
     found = [Subject("settings").ok("the demo provides what is unset")] if demo else []
     try:
-        settings = load(values)
+        settings, faults = load(values), list[str]()
     except SettingsError as error:
-        found += judge_settings(error.faults)
+        settings, faults = Settings(values), error.faults
         if lacks_database(error):
-            return [*found, _SKIPPED.found()]
-        return [*found, *_check_database_alone(values), _SKIPPED.found()]
-    found += [
-        *judge_settings([]),
-        *judge_address(settings.base_url, is_demo=demo),
-        *judge_secrets(settings.named_secrets()),
-        *judge_traces(are_wanted=settings.traces, can_be_made=is_installed()),
-        *judge_catalog(settings.billing.catalog),
-    ]
+            return [*found, *judge_settings(faults), _CONNECTIONS.found("not_checked")]
+    found += judge_settings(faults)
+    found += [] if faults else check_values(settings)
     with _database(values) as conninfo:
-        return found + asyncio.run(_check_connections(settings, conninfo))
+        found += [] if conninfo else [Subject("database").found("not_started")]
+        found += asyncio.run(_check_connections(settings, conninfo, is_complete=not faults))
+    return found
 
 
-async def _check_connections(settings: Settings, conninfo: str | None) -> list[Finding]:
-    async with AsyncExitStack() as stack:
-        api = None
-        if key := settings.provider_secret_key:
-            api = await stack.enter_async_context(aclosing(ProviderApi(key, settings.provider_api_base)))
-        checks = await asyncio.gather(
-            _check_database(conninfo, settings, sends_mail=settings.smtp is not None, is_complete=True),
-            check_mail(settings.smtp, system_clock()),
-            check_identity(settings.oidc),
-            check_provider(api, settings.base_url + WEBHOOK_PATH, settings.billing.catalog),
-        )
-    return [finding for findings in checks for finding in findings]
-
-
-def _check_database_alone(values: dict[str, str]) -> list[Finding]:
-    """Check the database while other settings are faulty."""
-    try:
-        settings = load_for_admin(values, needs_pepper=False)
-    except SettingsError:
-        return []
-    sends_mail = bool(values.get("SMTP_URL", "").strip())
-    with _database(values) as conninfo:
-        return asyncio.run(_check_database(conninfo, settings, sends_mail=sends_mail, is_complete=False))
-
-
-async def _check_database(
-    conninfo: str | None, settings: Settings, *, sends_mail: bool, is_complete: bool
-) -> list[Finding]:
-    """Check the database; without ``is_complete`` some settings are faulty and so not read."""
-    if conninfo is None:
-        return [_NOT_STARTED.found()]
-    asks_provider = settings.provider_secret_key is not None
-    is_compared = is_complete and asks_provider and settings.reconcile_hours
-    terms = BillingTerms(
-        policy=settings.billing,
-        asks_provider=asks_provider,
-        period_news=timedelta(hours=settings.period_news_hours),
-        compared_every=timedelta(hours=settings.reconcile_hours) if is_compared else None,
-        bodies_kept=timedelta(days=settings.raw_body_days) if is_complete and settings.raw_body_days else None,
-    )
-    return await check_database(
-        conninfo,
-        terms,
-        system_clock(),
-        sends_mail=sends_mail,
-        peppers=[Pepper(pepper.reveal().encode()).id for pepper in settings.peppers] if is_complete else [],
-        periodic=PERIODIC,
-        needed=settings.connections if is_complete else None,
-    )
+async def _check_connections(settings: Settings, conninfo: str | None, *, is_complete: bool) -> list[Finding]:
+    """Check what the settings name; without ``is_complete`` some are faulty, and the database alone is checked."""
+    now = system_clock()
+    checks = [check_database(conninfo, settings, now)] if conninfo else []
+    if is_complete:
+        checks += [check_mail(settings.smtp, now), check_identity(settings.oidc), check_provider(settings)]
+    findings = [finding for findings in await asyncio.gather(*checks) for finding in findings]
+    return findings if is_complete else [*findings, _CONNECTIONS.found("not_checked")]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What `doctor` reads from the database."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, LiteralString, NamedTuple
 
@@ -8,16 +8,15 @@ from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
 from tenantry.db.connection import Connection
 from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, TENANT_POLICY_EXISTS
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly
+from tenantry.domain.billing.state import BillingPolicy
 
 MOST_LISTED: Final = 20
-MOST_TENANTS_READ: Final = 10_000
-"""How many tenants' events are read."""
 
 SET_STATEMENT_TIMEOUT: Final = "SELECT set_config('statement_timeout', %s, false)"
 RESET_ROLE: Final = "SELECT set_config('role', 'none', false)"
 SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 CONNECTION_LIMITS: Final = """
-SELECT d.datconnlimit, r.rolconnlimit,
+SELECT nullif(d.datconnlimit, -1), nullif(r.rolconnlimit, -1),
        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
   FROM pg_database d, pg_roles r
  WHERE d.datname = current_database() AND r.rolname = current_user
@@ -26,7 +25,7 @@ SELECT d.datconnlimit, r.rolconnlimit,
 UNCONFIRMED: Final = """
 SELECT count(*)
   FROM pg_stat_activity
- WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - %(longest)s
+ WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - %s
 """
 HAS_REVISION: Final = "SELECT to_regclass('alembic_version') IS NOT NULL"
 REVISION: Final = "SELECT max(version_num) FROM alembic_version"
@@ -39,48 +38,26 @@ SELECT session_user::text,
   FROM pg_class
  WHERE oid = 'api_keys'::regclass
 """  # noqa: S608  # our own names
-OLD_KEYS: Final = """
-SELECT k.id, k.name, k.org_id, k.created_at, count(*) OVER ()
-  FROM api_keys k
-  JOIN tenants t ON t.id = k.org_id AND t.deleted_at IS NULL
- WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > %(now)s) AND k.created_at <= %(created_until)s
- ORDER BY k.created_at, k.id
- LIMIT %(most)s
-"""
-# The index of entries with anomalies bounds what these read, however big the ledger is.
+# The index of entries with anomalies bounds what this reads, however big the ledger is.
 ANOMALIES: Final = """
-SELECT kind, count(*)
-  FROM billing_events
- CROSS JOIN unnest(anomalies) AS kind
- WHERE anomalies IS NOT NULL AND received_at > %(since)s
-   AND (kind <> %(wrong_livemode)s OR livemode = NOT %(livemode)s::boolean)
+SELECT kind, sum(events)::bigint,
+       (array_remove(array_agg(name ORDER BY latest DESC, name), NULL))[:%(most)s], count(name)
+  FROM (SELECT kind,
+               CASE kind WHEN 'customer_taken' THEN concat(customer_id, ' for ', org_id)
+                         WHEN 'unknown_price' THEN price_id
+                         WHEN 'connected_account' THEN account
+                         WHEN 'future_dated' THEN concat(id, ' of ', coalesce(tenant_id, 'no tenant'))
+                         WHEN 'drift' THEN tenant_id
+                END AS name,
+               count(*) AS events, max(received_at) AS latest
+          FROM billing_events
+         CROSS JOIN unnest(anomalies) AS kind
+         WHERE anomalies IS NOT NULL AND received_at > %(since)s
+           AND (kind <> 'unknown_price' OR price_id <> ALL(%(prices)s))
+           AND (kind <> 'connected_account' OR account <> ALL(%(accounts)s))
+           AND (kind <> 'wrong_livemode' OR livemode <> %(livemode)s::boolean)
+         GROUP BY 1, 2) named
  GROUP BY kind
-"""
-_OF_KIND: Final = """
-  FROM billing_events
- WHERE anomalies IS NOT NULL AND received_at > %(since)s AND %(kind)s = ANY(anomalies)
-"""
-UNKNOWN_PRICES: Final = f"""
-SELECT price_id, count(*), count(*) OVER () {_OF_KIND} AND price_id <> ALL(%(known)s)
- GROUP BY price_id ORDER BY count(*) DESC, price_id LIMIT %(most)s
-"""  # our own text, here and below
-TAKEN_CUSTOMERS: Final = f"""
-SELECT concat(customer_id, ' for ', org_id), count(*) OVER () {_OF_KIND}
- GROUP BY customer_id, org_id ORDER BY customer_id, org_id LIMIT %(most)s
-"""
-FUTURE_DATED: Final = f"""
-SELECT format('%%s of %%s, %%s UTC', id, coalesce(tenant_id, 'no tenant'),
-              to_char(to_timestamp(created) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')),
-       count(*) OVER () {_OF_KIND}
- ORDER BY created DESC, id LIMIT %(most)s
-"""
-ACCOUNTS: Final = f"""
-SELECT account, count(*) OVER () {_OF_KIND} AND account <> ALL(%(listed)s)
- GROUP BY account ORDER BY count(*) DESC, account LIMIT %(most)s
-"""
-DRIFTED: Final = f"""
-SELECT tenant_id, count(*) OVER () {_OF_KIND}
- GROUP BY tenant_id ORDER BY max(received_at) DESC, tenant_id LIMIT %(most)s
 """
 # A later snapshot of the provider resolves the ambiguity. A deleted tenant has no plan.
 _AMBIGUOUS: Final = [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER]
@@ -97,24 +74,25 @@ WITH ambiguous AS (
 SELECT (SELECT count(*) FROM ambiguous), (SELECT count(*) FROM ambiguous WHERE resolved),
        ARRAY(SELECT tenant_id FROM open ORDER BY tenant_id LIMIT %(most)s), (SELECT count(*) FROM open)
 """
-# By tenant, because the ledger has no index on the time alone: a month of a tenant is a few entries, but a million
-# tenants are too many to ask about.
-MODES: Final = """
-SELECT count(DISTINCT t.id) FILTER (WHERE e.livemode), count(DISTINCT t.id) FILTER (WHERE NOT e.livemode)
-  FROM (SELECT id FROM tenants
-         WHERE deleted_at IS NULL AND tip_created > %(since)s
-         ORDER BY tip_created DESC LIMIT %(tenants)s) t
- CROSS JOIN LATERAL (
-         SELECT livemode FROM billing_events
-          WHERE tenant_id = t.id AND created > %(since)s AND livemode IS NOT NULL
-          ORDER BY created DESC, arrival DESC LIMIT %(most)s) e
+OLDEST_BODY: Final = "SELECT received_at FROM billing_bodies ORDER BY arrival LIMIT 1"
+
+# For `read_names`
+
+OLD_KEYS: Final = """
+SELECT concat(k.id, ' of ', k.org_id), count(*) OVER ()
+  FROM api_keys k
+  JOIN tenants t ON t.id = k.org_id AND t.deleted_at IS NULL
+ WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > %(now)s) AND k.created_at <= %(created_until)s
+ ORDER BY k.created_at, k.id
+ LIMIT %(most)s
 """
 UNMAPPED_PLANS: Final = """
-SELECT plan, count(*)
+SELECT format('%%s: %%s', plan, count(*)), count(*) OVER ()
   FROM tenants
  WHERE deleted_at IS NULL AND plan <> ALL(%(known)s)
  GROUP BY plan
  ORDER BY count(*) DESC, plan
+ LIMIT %(most)s
 """
 NOT_COMPARED: Final = """
 SELECT t.id, count(*) OVER ()
@@ -124,7 +102,6 @@ SELECT t.id, count(*) OVER ()
  ORDER BY t.reconciled_at NULLS FIRST, t.id
  LIMIT %(most)s
 """
-OLDEST_BODY: Final = "SELECT received_at FROM billing_bodies ORDER BY arrival LIMIT 1"
 
 
 class DatabaseLogin(NamedTuple):
@@ -134,17 +111,10 @@ class DatabaseLogin(NamedTuple):
     has_own_privileges: bool
 
 
-class OldKey(NamedTuple):
-    id: str
-    name: str
-    org_id: str
-    created_at: datetime
-
-
-class TopNames(NamedTuple):
+class Names(NamedTuple):
     """The first 20 names, and the number of all."""
 
-    first: list[str]
+    first: Sequence[str]
     number: int
 
     def __str__(self) -> str:
@@ -154,6 +124,13 @@ class TopNames(NamedTuple):
     @property
     def counted(self) -> str:
         return f"{self.number} ({self})"
+
+
+class AnomalyReport(NamedTuple):
+    """How many events have an anomaly, and what they name (such as their prices), the latest first."""
+
+    events: int
+    names: Names
 
 
 async def set_statement_timeout(connection: Connection, seconds: float) -> None:
@@ -167,104 +144,65 @@ async def reset_role(connection: Connection) -> None:
 
 async def read_settings(connection: Connection, names: Sequence[str]) -> dict[str, str]:
     """Read the server's settings, as they are for this session; omits unknown ones."""
-    cursor = await connection.execute(SETTINGS, (list(names),))
-    return dict(await cursor.fetchall())
+    return dict(await connection.fetch(SETTINGS, (list(names),)))
 
 
 async def read_connection_limits(connection: Connection) -> tuple[int | None, int | None, int]:
     """Return the limits of the database and the user (None: unlimited), and how many connections are open."""
-    of_database, of_user, number = await _one(connection, CONNECTION_LIMITS)
-    return of_database if of_database >= 0 else None, of_user if of_user >= 0 else None, number
+    [(of_database, of_user, number)] = await connection.fetch(CONNECTION_LIMITS)
+    return of_database, of_user, number
 
 
 async def count_unconfirmed(connection: Connection, longest: timedelta) -> int:
     """Count commits that a synchronous standby has not confirmed for longer than this."""
-    return int((await _one(connection, UNCONFIRMED, longest=longest))[0])
+    return int(await connection.fetch_value(UNCONFIRMED, (longest,)))
 
 
 async def read_login(connection: Connection) -> DatabaseLogin:
-    return DatabaseLogin(*await _one(connection, LOGIN, roles=list(SERVICE_ROLES), number=len(SERVICE_ROLES)))
+    parameters = {"roles": list(SERVICE_ROLES), "number": len(SERVICE_ROLES)}
+    [row] = await connection.fetch(LOGIN, parameters)
+    return DatabaseLogin(*row)
 
 
 async def read_revision(connection: Connection) -> str | None:
     """Return the schema's revision; None for a database that was never migrated."""
-    [exists] = await _one(connection, HAS_REVISION)
-    revision = (await _one(connection, REVISION))[0] if exists else None
+    revision = await connection.fetch_value(REVISION) if await connection.fetch_value(HAS_REVISION) else None
     return str(revision) if revision else None
 
 
-async def read_old_keys(connection: Connection, now: datetime, created_until: datetime) -> tuple[list[OldKey], int]:
-    """Return the oldest 20 active keys created until a time, and the number of all."""
-    parameters = {"now": now, "created_until": created_until, "most": MOST_LISTED}
-    rows = await (await connection.execute(OLD_KEYS, parameters)).fetchall()
-    return [OldKey(*row[:4]) for row in rows], rows[0][4] if rows else 0
+async def read_anomalies(connection: Connection, since: datetime, policy: BillingPolicy) -> dict[str, AnomalyReport]:
+    """Return the anomalies of events received after ``since``, by kind.
 
-
-async def count_anomalies(connection: Connection, since: datetime, *, livemode: bool | None) -> dict[str, int]:
-    """Count the anomalies of events received after ``since``, by kind.
-
-    Without events of another mode than ``livemode``; None counts none of them.
+    Leaves out the prices that a plan has by now, the accounts that are listed by now, and, for the wrong mode, events
+    of the policy's mode; without one, all of them.
     """
-    parameters = {"since": since, "wrong_livemode": Anomaly.WRONG_LIVEMODE.value, "livemode": livemode}
-    return dict(await (await connection.execute(ANOMALIES, parameters)).fetchall())
+    parameters = {
+        "since": since,
+        "prices": [price for plan in policy.catalog.plans for price in plan.stripe_price_ids],
+        "accounts": list(policy.accounts),
+        "livemode": policy.livemode,
+        "most": MOST_LISTED,
+    }
+    rows = await connection.fetch(ANOMALIES, parameters)
+    return {kind: AnomalyReport(events, Names(first, number)) for kind, events, first, number in rows}
 
 
-async def read_names(
-    connection: Connection, statement: LiteralString, since: datetime, kind: Anomaly, **more: object
-) -> TopNames:
-    """Run a statement of this module that lists events of one kind, received after ``since``."""
-    parameters = {"since": since, "kind": kind.value, "most": MOST_LISTED, **more}
-    return _top(await (await connection.execute(statement, parameters)).fetchall())
-
-
-async def read_unknown_prices(
-    connection: Connection, since: datetime, known: Collection[str]
-) -> tuple[list[tuple[str, int]], int]:
-    """Return the 20 most frequent prices that no plan has, with the number of their events; and how many more."""
-    parameters = {"since": since, "kind": Anomaly.UNKNOWN_PRICE.value, "most": MOST_LISTED, "known": list(known)}
-    rows = await (await connection.execute(UNKNOWN_PRICES, parameters)).fetchall()
-    return [(price, count) for price, count, _ in rows], rows[0][2] - len(rows) if rows else 0
-
-
-async def read_ambiguities(connection: Connection, since: datetime) -> tuple[int, int, TopNames]:
+async def read_ambiguities(connection: Connection, since: datetime) -> tuple[int, int, Names]:
     """Return how many events have an ambiguous order, how many of them a later snapshot of the provider has resolved,
     and the tenants of the others.
     """
-    number, resolved, tenants, tenant_count = await _one(
-        connection, AMBIGUITIES, since=since, kinds=_AMBIGUOUS, snapshot=SNAPSHOT, most=MOST_LISTED
-    )
-    return number, resolved, TopNames(tenants, tenant_count)
+    parameters = {"since": since, "kinds": _AMBIGUOUS, "snapshot": SNAPSHOT, "most": MOST_LISTED}
+    [(number, resolved, *tenants)] = await connection.fetch(AMBIGUITIES, parameters)
+    return number, resolved, Names(*tenants)
 
 
-async def tenants_by_mode(connection: Connection, since: int) -> tuple[int, int]:
-    """Count the tenants with events of live mode after a second (Unix time), and those with events of test mode.
-
-    Reads the newest 20 events of each of the 10,000 tenants that had the newest events.
-    """
-    live, test = await _one(connection, MODES, since=since, tenants=MOST_TENANTS_READ, most=MOST_LISTED)
-    return live, test
-
-
-async def read_unmapped_plans(connection: Connection, known: Collection[str]) -> list[tuple[str, int]]:
-    """Return the plans of tenants that are not ``known``, with the number of their tenants."""
-    return await (await connection.execute(UNMAPPED_PLANS, {"known": list(known)})).fetchall()
-
-
-async def not_compared(connection: Connection, until: datetime) -> TopNames:
-    """Return the tenants that had a customer at ``until``, and no comparison with the provider since."""
-    return _top(await (await connection.execute(NOT_COMPARED, {"until": until, "most": MOST_LISTED})).fetchall())
+async def read_names(connection: Connection, statement: LiteralString, **parameters: Any) -> Names:  # noqa: ANN401
+    """Run a statement of this module that lists names, with the number of all."""
+    rows = await connection.fetch(statement, {**parameters, "most": MOST_LISTED})
+    return Names([row[0] for row in rows], rows[0][1] if rows else 0)
 
 
 async def oldest_body(connection: Connection) -> datetime | None:
     """Return when the oldest raw body was received; None if there is none."""
-    row = await (await connection.execute(OLDEST_BODY)).fetchone()
-    return row[0] if row else None
-
-
-async def _one(connection: Connection, statement: LiteralString, **parameters: object) -> tuple[Any, ...]:
-    rows: list[tuple[Any, ...]] = await (await connection.execute(statement, parameters)).fetchall()
-    return rows[0]
-
-
-def _top(rows: Sequence[Sequence[Any]]) -> TopNames:
-    return TopNames([row[0] for row in rows], rows[0][1] if rows else 0)
+    received: datetime | None = await connection.fetch_value(OLDEST_BODY)
+    return received
