@@ -56,8 +56,8 @@ _TENANTS: Final = LazyGroup(
             "show": ("tenantry.cli.tenants", "Show a tenant, by default your own."),
         },
         "Directly on the database": {
-            "explain": ("tenantry.cli.ledger", "Show why a tenant's billing state is what it is."),
-            "rebuild": ("tenantry.cli.ledger", "Rebuild tenants' billing state from their events."),
+            "explain": ("tenantry.cli.billing", "Show why a tenant's billing state is what it is."),
+            "rebuild": ("tenantry.cli.billing", "Rebuild tenants' billing state from their events."),
         },
     },
 )
@@ -70,8 +70,8 @@ _EVENTS: Final = LazyGroup(
             "show": ("tenantry.cli.tenants:show_event", "Show what an event changed, and why."),
         },
         "Directly on the database": {
-            "replay": ("tenantry.cli.ledger", "Fold tenants' events again, and repair what differs."),
-            "body": ("tenantry.cli.ledger", "Print what the provider sent, byte for byte."),
+            "replay": ("tenantry.cli.billing", "Fold tenants' events again, and repair what differs."),
+            "body": ("tenantry.cli.billing", "Print what the provider sent, byte for byte."),
         },
     },
 )
@@ -96,8 +96,8 @@ _SECTIONS: Final[Sections] = {
         "migrate": ("tenantry.cli.database", "Bring the database's schema up to date."),
         "doctor": ("tenantry.cli.doctor.command", "Check each setting and connection."),
         "admin": ("tenantry.cli.admin", "Work directly on the database."),
-        "reconcile": ("tenantry.cli.reconcile", "Compare tenants with the payment provider, and repair them."),
-        "backfill": ("tenantry.cli.reconcile", "Fetch provider events that never arrived."),
+        "reconcile": ("tenantry.cli.billing", "Compare tenants with the payment provider, and repair them."),
+        "backfill": ("tenantry.cli.billing", "Fetch provider events that never arrived."),
         "auth": ("tenantry.cli.auth", "Explain why bearer tokens are accepted or rejected."),
     },
     "Help": {

@@ -15,7 +15,7 @@ from tenantry.accounts.members import MemberService
 from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, export_trail
 from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
-from tenantry.cli.database import on_database
+from tenantry.cli.database import on_database, outbox
 from tenantry.cli.output import FAILED, counted, parse_time, print_json, printable, shown
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
@@ -167,9 +167,9 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
 
     async def restore(settings: Settings, database: Database) -> tuple[list[LostChange], int | None, int | None]:
         keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
-        outbox = _outbox(asks_provider=False)
-        members = MemberService(database, outbox, settings.issuer, settings.billing.catalog, system_clock)
-        service = Restore(database, keys, members, _tenants(settings, database, outbox), system_clock)
+        queue = outbox(asks_provider=False)
+        members = MemberService(database, queue, settings.issuer, settings.billing.catalog, system_clock)
+        service = Restore(database, keys, members, _tenants(settings, database, queue), system_clock)
         changes = await service.reapply_revocations(trail, dry_run=dry_run)
         if dry_run:
             return changes, None, None
@@ -198,19 +198,12 @@ def _read(file: Path) -> list[AuditEvent]:
         raise click.BadParameter(f"{file} is not what export-audit prints: {error}", param_hint="--audit") from error
 
 
-def _tenants(settings: Settings, database: Database, outbox: "JobQueue | None" = None) -> TenantService:
+def _tenants(settings: Settings, database: Database, queue: "JobQueue | None" = None) -> TenantService:
     return TenantService(
         database,
         settings.billing,
-        outbox or _outbox(asks_provider=settings.provider_secret_key is not None),
+        queue or outbox(asks_provider=settings.provider_secret_key is not None),
         system_clock,
         settings.issuer,
         email_subjects=settings.email_subjects,
     )
-
-
-def _outbox(*, asks_provider: bool) -> "JobQueue":
-    from tenantry.jobs.queue import JobQueue  # noqa: PLC0415  # slow to import
-
-    # queues jobs on the caller's connection; the service's workers run them
-    return JobQueue("", asks_provider=asks_provider)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from typing import Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 import click
 import psycopg
@@ -31,6 +31,9 @@ from tenantry.settings import (
     load_for_admin,
     read_environment,
 )
+
+if TYPE_CHECKING:
+    from tenantry.jobs.queue import JobQueue
 
 Result = TypeVar("Result")
 Action = Callable[[Settings, Database], Awaitable[Result]]
@@ -143,6 +146,13 @@ async def _connected(conninfo: str, settings: Settings, action: Action[Result], 
         return await action(settings, connected)
     finally:
         await connected.close()
+
+
+def outbox(*, asks_provider: bool) -> "JobQueue":
+    """Return a queue of jobs for the service's workers; it uses the connections of its callers."""
+    from tenantry.jobs.queue import JobQueue  # noqa: PLC0415  # slow to import
+
+    return JobQueue("", asks_provider=asks_provider)
 
 
 @click.command("migrate")

@@ -30,7 +30,7 @@ NOT_FOUND: Final = 5
 OUT_OF_REACH: Final = 6
 """The service is unreachable or overloaded; a retry may succeed."""
 
-STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST: Final = 365_000 * _UNITS["d"]
 _INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -45,7 +45,7 @@ _CELLS: Final = {
     "yellow": ("expired", "late", "parked"),
     "dim": ("no_change", "ignored", "never", "-"),
 }
-_STYLES: Final = {cell: style for style, cells in _CELLS.items() for cell in cells}
+CELL_STYLES: Final = {cell: style for style, cells in _CELLS.items() for cell in cells}
 
 
 class CommandError(Exception):
@@ -102,8 +102,13 @@ def ago(moment: datetime | None, now: datetime) -> str:
         return "now"
     if seconds > 366 * _UNITS["d"]:
         return day(moment)
-    size, unit = next((size, unit) for size, unit in STEPS if seconds >= size)
-    return f"{seconds // size} {unit} ago"
+    return f"{largest_unit(seconds)} ago"
+
+
+def largest_unit(seconds: int) -> str:
+    """Format a positive number of seconds in its largest unit: ``59 s``, ``3 h``."""
+    size, unit = next((size, unit) for size, unit in _STEPS if seconds >= size)
+    return f"{seconds // size} {unit}"
 
 
 def shown(value: Value) -> str:
@@ -222,7 +227,7 @@ def _print_table(
         else:
             table.add_column(column.title, width=width, no_wrap=True, overflow="ignore")
     for row in rows:
-        table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+        table.add_row(*(Text(cell, CELL_STYLES.get(cell, "")) for cell in row))
     # as wide as the table needs, so that only loose columns wrap
     console = Console(highlight=False, width=max(room, sum(widths)) + _GAP * len(columns))
     with console.capture() as captured:

@@ -1,0 +1,491 @@
+"""The operator's commands on billing: explain, rebuild, replay and body of the ledger; reconcile and backfill."""
+
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from tenantry.billing import explain as billing_explain
+from tenantry.billing.backfill import BackfillResult, MissedEvent
+from tenantry.billing.explain import BillingExplanation
+from tenantry.billing.ingest import FAILED as NOT_HANDLED
+from tenantry.billing.ingest import WebhookService
+from tenantry.billing.ledger_queries import BillingEventView, BillingFields, raw_body
+from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reconciliation
+from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
+from tenantry.cli.database import exit_code, on_database, outbox
+from tenantry.cli.output import (
+    CELL_STYLES,
+    FAILED,
+    Value,
+    counted,
+    fail,
+    largest_unit,
+    own_command,
+    parse_time,
+    print_json,
+    printable,
+    progress,
+    shown,
+)
+from tenantry.common import logs
+from tenantry.common.clock import from_epoch, system_clock
+from tenantry.db.database import Database
+from tenantry.domain.billing.events import Fact
+from tenantry.domain.errors import ProviderNotConfiguredError
+from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.settings import Settings
+
+DIFFERENCES: Final = 3
+"""The exit code of a comparison that found drift, and of a dry run that found something to repair."""
+_CONNECTIONS: Final = 5
+_JSON_NAMES: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True))
+
+
+@click.command("explain")
+@click.argument("org_id", metavar="ORG")
+@click.option("--json", "as_json", is_flag=True, help="Entries and state as one JSON document.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Only the newest so many.")
+def explain(org_id: str, *, as_json: bool, limit: int) -> None:
+    """Show why a tenant's billing state is what it is: each event, oldest first, what it changed and why."""
+
+    explanation = on_database(
+        lambda settings, database: billing_explain.explain(database, settings.billing, org_id, limit)
+    )
+    (print_json if as_json else show)(explanation)
+
+
+def show(explanation: BillingExplanation, console: Console | None = None) -> None:
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 100_000
+    for line in _explanation_lines(explanation):
+        console.print(line)
+
+
+def _indented(text: str, style: str = "") -> Padding:
+    return Padding(Text(text.rstrip(), style), (0, 0, 0, 2), expand=False)
+
+
+def _explanation_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
+    tenant = explanation.tenant
+    yield Text.assemble((tenant.id, "bold"), "  ", printable(tenant.name))
+    facts = [f"plan {shown(tenant.plan)}", f"status {shown(tenant.subscription_status)}"]
+    facts += [f"began with plan {shown(explanation.base_plan)}"]
+    facts += [f"customer {shown(customer)}" for customer in explanation.customers] or ["no customer"]
+    facts += ["suspended"] if explanation.suspended else []
+    facts += ["ended"] if explanation.ended else []
+    yield Text(", ".join(facts))
+    yield ""
+    if explanation.earlier:
+        yield Text(f"({explanation.earlier:,} earlier left out; --limit shows more)", "dim")
+        yield ""
+    for entry in explanation.entries:
+        yield from _entry_lines(entry)
+        yield ""
+    yield from _state_lines(explanation)
+
+
+def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
+    outcome = (entry.outcome, CELL_STYLES.get(entry.outcome, ""))
+    yield Text.assemble((shown(entry.created), "bold"), "  ", printable(entry.type), "  ", outcome)
+    yield _indented(printable(entry.reason))
+    if entry.before is not None and entry.after is not None:
+        for field, name in zip(entry.before.__struct_fields__, entry.before.__struct_encode_fields__, strict=True):
+            before, after = getattr(entry.before, field), getattr(entry.after, field)
+            if before != after:
+                yield _indented(f"{name}: {shown(before)} -> {shown(after)}", "cyan")
+    if entry.anomalies:
+        yield _indented(f"unexpected: {', '.join(entry.anomalies)}", "yellow")
+    yield _indented(f"{printable(entry.id)}, arrived {_delay(entry)}", "dim")
+
+
+def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
+    yield Text("The state now", "bold")
+    names = explanation.state.__struct_encode_fields__
+    width = max(map(len, names))
+    for name, value in zip(names, msgspec.structs.astuple(explanation.state), strict=True):
+        yield _indented(f"{name:{width}}  {shown(value)}")
+    folded = f"The fold of {counted(explanation.events, 'event')}"
+    if not explanation.differences:
+        yield Text(f"{folded} gives just that.", "green")
+    else:
+        yield Text(f"{folded} gives something else:", "bold red")
+        for field in explanation.differences:
+            yield _indented(f"{field.field}: {shown(field.stored)} -> {shown(field.folded)}")
+    if explanation.parked:
+        yield Text(f"{counted(explanation.parked, 'parked event')} could take their place.", "bold red")
+    if explanation.differences or explanation.parked:
+        yield Text(f"To repair it: {own_command()} tenants rebuild {explanation.tenant.id}")
+
+
+def _delay(event: BillingEventView) -> str:
+    """Format how long after its creation an event arrived."""
+    seconds = int((event.received_at - event.created).total_seconds())
+    return f"{largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}" if seconds else "at once"
+
+
+class ReplayReport(msgspec.Struct, rename="camel"):
+    """A replay. ``seconds`` is its duration; only JSON has ``details``.
+
+    ``read_again`` are events that were invalid or ignored and now take their place; ``unreadable`` counts the invalid
+    ones without a raw body.
+    """
+
+    dry_run: bool
+    tenants: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    differing: int = 0
+    repaired: int = 0
+    read_again: list[ReprocessedEvent] = msgspec.field(default_factory=list)
+    unreadable: int = 0
+    details: list[TenantReplay] = msgspec.field(default_factory=list)
+
+
+def _replay(selection: Selection, *, dry_run: bool, as_json: bool, in_full: bool) -> None:
+    """Fold the selected tenants again and print what differs, or ``in_full`` every tenant with all its fields."""
+    report = ReplayReport(dry_run)
+
+    async def action(settings: Settings, database: Database) -> None:
+        begun = time.monotonic()
+        service = ReplayService(database, settings.billing, system_clock)
+        number = await service.count(selection)
+        async with aclosing(service.reprocess(selection, dry_run=dry_run)) as parts:
+            async for part in parts:
+                report.read_again += part.events
+                report.unreadable += part.unreadable
+                if not as_json and part.events:
+                    click.echo("\n".join(map(_reread, part.events)))
+        with progress("folding tenants", number) as advance:
+            async with aclosing(service.run(selection, dry_run=dry_run)) as chunks:
+                async for chunk in chunks:
+                    for checked in chunk.checked:
+                        _add(report, checked, as_json=as_json, in_full=in_full)
+                    advance(chunk.tenants)
+        report.seconds = round(time.monotonic() - begun, 3)
+
+    on_database(action)
+    if as_json:
+        print_json(report)
+    else:
+        click.echo(_replay_summary(report))
+    if report.unreadable:
+        click.echo(
+            f"{counted(report.unreadable, 'invalid event')} cannot be read again: the raw body was removed after "
+            "RAW_BODY_DAYS. `tenantry backfill` fetches those that the provider still lists.",
+            err=True,
+        )
+    sys.exit(DIFFERENCES if dry_run and (report.differing or report.read_again) else 0)
+
+
+def _add(report: ReplayReport, checked: TenantReplay, *, as_json: bool, in_full: bool) -> None:
+    report.tenants += 1
+    report.events += checked.events
+    report.differing += not checked.is_right
+    report.repaired += checked.repaired
+    if checked.is_right and not in_full:
+        return
+    if as_json:
+        detail = checked if in_full else msgspec.structs.replace(checked, fields=checked.differences)
+        report.details.append(detail)
+    else:
+        # name the file: the progress bar has replaced stdout
+        click.echo("\n".join(_all_fields(checked) if in_full else _differences(checked)), file=sys.stdout)
+
+
+def _reread(event: ReprocessedEvent) -> str:
+    outcome = event.outcome or "would take its place"
+    return f"{printable(event.tenant_id or '-')}  {printable(event.id)} {printable(event.type)}, read again: {outcome}"
+
+
+def _differences(checked: TenantReplay) -> Iterator[str]:
+    for field in checked.differences:
+        yield f"{checked.tenant_id}  {field.field}: {_change(field)}"
+    if checked.parked:
+        yield f"{checked.tenant_id}  {_parked(checked)}"
+
+
+def _all_fields(checked: TenantReplay) -> Iterator[str]:
+    result = "right as it is" if checked.is_right else "repaired" if checked.repaired else "differs"
+    yield f"{checked.tenant_id}: {counted(checked.events, 'event')} folded, {result}"
+    fields = [field for field in checked.fields if field.differs or not field.is_of_checkpoint]
+    width = max(len(field.field) for field in fields)
+    for field in fields:
+        yield f"  {field.field:{width}}  {_change(field)}"
+    if checked.parked:
+        yield f"  {_parked(checked)}"
+
+
+def _change(field: FieldComparison) -> str:
+    return f"{shown(field.stored)} -> {shown(field.folded)}" if field.differs else shown(field.stored)
+
+
+def _parked(checked: TenantReplay) -> str:
+    return f"{counted(checked.parked, 'parked event')} {'took' if checked.repaired else 'could take'} their place"
+
+
+def _replay_summary(report: ReplayReport) -> str:
+    speed = f"{report.events / report.seconds:,.0f}" if report.seconds else "-"
+    found = f"{report.differing} differing, " + ("nothing written" if report.dry_run else f"{report.repaired} repaired")
+    if report.read_again:
+        found += f", {counted(len(report.read_again), 'event')} read again"
+    return (
+        f"{counted(report.tenants, 'tenant')}, {counted(report.events, 'event')} folded in {report.seconds:.1f} s "
+        f"({speed} a second): {found}"
+    )
+
+
+@click.command("rebuild")
+@click.argument("org_ids", metavar="[ORG]...", nargs=-1)
+@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing, exit with 3 if anything does.")
+@click.option("--json", "as_json", is_flag=True, help="The fields and repairs as one JSON document.")
+def rebuild(org_ids: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
+    """Rebuild tenants' billing state from all their events, and show each field before and after.
+
+    Without ORG the command rebuilds all tenants, and shows only what differs.
+
+    The same as `tenantry events replay`, in more detail: safe while the service runs; sends no mail. Exits with 0 when
+    done, with 5 if a tenant does not exist, and with 3 if a dry run found differences.
+    """
+    _replay(Selection(org_ids or None), dry_run=dry_run, as_json=as_json, in_full=bool(org_ids))
+
+
+@click.command("replay")
+@click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable.")
+@click.option("--since", type=parse_time, metavar="TIME", help="Only tenants with an event since then, RFC 3339.")
+@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing, exit with 3 if anything does.")
+@click.option("--json", "as_json", is_flag=True, help="The differences as one JSON document.")
+def replay(tenants: tuple[str, ...], since: datetime | None, *, dry_run: bool, as_json: bool) -> None:
+    """Fold tenants' events again, show where the billing state differs, and repair it.
+
+    Uses the current plan catalog: after you add a price, tenants get their correct plan. First reads events again that
+    were invalid, or ignored because of PROVIDER_ACCOUNTS or PROVIDER_LIVEMODE; they take their place if they are now
+    valid. Safe while the service runs; sends no mail. Exits with 0 when done, with 5 if a tenant does not exist, and
+    with 3 if a dry run found differences.
+    """
+    _replay(Selection(tenants or None, since), dry_run=dry_run, as_json=as_json, in_full=False)
+
+
+@click.command("body")
+@click.argument("event_id", metavar="EVENT")
+def body(event_id: str) -> None:
+    """Print what the provider sent for an event, byte for byte.
+
+    Bodies are kept for RAW_BODY_DAYS. Exits with 5 if there is no such event, or if its body was removed.
+    """
+    click.echo(on_database(lambda _, database: raw_body(database, event_id)), nl=False)
+
+
+@click.command("reconcile")
+@click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="The drift and repairs as one JSON document.")
+def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
+    """Compare tenants with their subscriptions at the payment provider, and repair those that have drifted.
+
+    Compares every tenant with a customer, or only those that you name. Shows each field that differs, ours and then the
+    provider's, and fetches the events that were missed. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
+
+    \b
+    Exits with
+      0  without drift
+      1  without drift, if a tenant could not be compared or the provider rejects every request
+      3  if there was drift, repaired or not
+      4  if the provider rejects the API key
+      5  if a tenant that you name does not exist or has no customer; then nothing is done
+      6  if the provider or the database is out of reach
+    """
+
+    async def action(settings: Settings, database: Database) -> Reconciliation:
+        async with _reconciler(settings, database) as reconciler:
+            only = tenants or None
+            with progress("comparing tenants", await reconciler.count(only)) as advance:
+                return await reconciler.run(only, dry_run=dry_run, progress=advance)
+
+    logs.configure("console", logging.WARNING)
+    found = on_database(action, pool_size=_CONNECTIONS)
+    details = (*found.drifted, *found.troubled)
+    if as_json:
+        print_json(
+            {
+                "dryRun": dry_run,
+                "compared": found.compared,
+                "drifted": len(found.drifted),
+                "repaired": _repaired(found.drifted),
+                "notCompared": len(found.troubled),
+                "stopped": found.stopped and found.stopped.detail,
+                "details": list(map(_comparison_json, details)),
+            }
+        )
+    else:
+        for comparison in details:
+            click.echo("\n".join(_comparison_lines(comparison)))
+        if found.compared or found.troubled or found.stopped is None:
+            click.echo(_comparison_summary(found, dry_run=dry_run))
+    if found.stopped is not None:
+        fail(f"Stopped after {counted(found.compared, 'tenant')}: {found.stopped.detail}", exit_code(found.stopped))
+    sys.exit(DIFFERENCES if found.drifted else FAILED if found.troubled else 0)
+
+
+@click.command("backfill")
+@click.option("--since", required=True, type=parse_time, metavar="TIME", help="Events created since then, RFC 3339.")
+@click.option("--until", type=parse_time, metavar="TIME", help="Events created until then; continues a stopped run.")
+@click.option("--dry-run", is_flag=True, help="Only print what was missed: write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="The missed events and their outcomes as one JSON document.")
+def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool) -> None:
+    """Fetch the events of the payment provider that never arrived, such as after an outage.
+
+    Reads the provider's list of events, which covers 30 days, from the newest event back to the given time. Missed
+    events are processed like all others, and shown with their outcomes. A failed payment is mailed if it is recent and
+    still unpaid. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
+
+    Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a request, with 4 if it
+    rejects the API key, and with 6 if the provider or the database is out of reach. A stopped run keeps the events that
+    it has processed, and prints the command that continues it.
+    """
+    now = system_clock()
+    if since > now:
+        raise click.BadParameter("is in the future", param_hint="--since")
+    if until is not None and until < since:
+        raise click.BadParameter("is before --since", param_hint="--until")
+    if since < now - EVENTS_KEPT:
+        click.echo(
+            f"The provider lists events for {EVENTS_KEPT.days} days: what was missed before "
+            f"{shown(now - EVENTS_KEPT)} cannot be fetched. `tenantry reconcile` repairs tenants without it.",
+            err=True,
+        )
+    missed = list[MissedEvent]()
+
+    def observe(event: MissedEvent) -> None:
+        missed.append(event)
+        if not as_json:
+            click.echo(f"{_event_line(event)}  {shown(event.tenant_id)}  {event.outcome or 'missed'}")
+
+    async def action(settings: Settings, database: Database) -> BackfillResult:
+        async with _reconciler(settings, database) as reconciler:
+            second = None if until is None else int(until.timestamp())
+            return await reconciler.backfill.run(
+                int(since.timestamp()), until=second, dry_run=dry_run, observer=observe
+            )
+
+    logs.configure("console", logging.WARNING)
+    done = on_database(action, pool_size=_CONNECTIONS)
+    reached = done.reached and {"id": done.reached.id, "created": from_epoch(done.reached.created)}
+    if as_json:
+        print_json(
+            {
+                "dryRun": dry_run,
+                "since": since,
+                "until": until,
+                "listed": done.listed,
+                "missed": done.missed,
+                "outcomes": done.outcomes,
+                "stopped": done.stopped and done.stopped.detail,
+                "reached": reached,
+                "details": list(map(_event_json, missed)),
+            }
+        )
+    elif done.listed or done.stopped is None:
+        outcomes = [f"{number:,} {outcome}" for outcome, number in sorted(done.outcomes.items())]
+        then = "nothing written" if dry_run else ", ".join(outcomes) or "nothing to do"
+        click.echo(f"{counted(done.listed, 'event')} listed, {done.missed:,} missed: {then}")
+    if done.stopped is not None:
+        where, more = _continuation(done, since, until, dry_run=dry_run)
+        fail(f"Stopped {where}: {done.stopped.detail}{more}", exit_code(done.stopped))
+    sys.exit(FAILED if done.outcomes.get(NOT_HANDLED) else 0)
+
+
+@asynccontextmanager
+async def _reconciler(settings: Settings, database: Database) -> AsyncIterator[Reconciler]:
+    """Give a reconciler. Raises `ProviderNotConfiguredError`."""
+    if settings.provider_secret_key is None:
+        raise ProviderNotConfiguredError("The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset.")
+    queue = outbox(asks_provider=False)
+    webhooks = WebhookService([database.lane()], settings.billing, queue, system_clock)
+    async with aclosing(ProviderApi(settings.provider_secret_key, settings.provider_api_base)) as provider:
+        try:
+            yield Reconciler(database, provider, webhooks, settings.billing, queue, system_clock)
+        finally:
+            await webhooks.close()
+
+
+def _continuation(done: BackfillResult, since: datetime, until: datetime | None, *, dry_run: bool) -> tuple[str, str]:
+    """Return where a backfill was stopped, and the command that continues it."""
+    if done.reached is None:
+        return "before the first event", ""
+    moment = from_epoch(done.reached.created)
+    where = f"after {counted(done.listed, 'event')}, at {printable(done.reached.id)} of {shown(moment)}"
+    if failed := done.outcomes.get(NOT_HANDLED, 0):
+        continue_at = until
+        what = f"{counted(failed, 'event')} could not be handled. Retry them and fetch the rest"
+    else:
+        continue_at = moment
+        what = f"Events from {'the newest event' if until is None else shown(until)} back to then are done. Continue"
+    options = f"--since {shown(since)}" + (f" --until {shown(continue_at)}" if continue_at else "")
+    return where, f"\n{what} with: tenantry backfill {options}{' --dry-run' if dry_run else ''}"
+
+
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "tenantId": comparison.tenant_id,
+        "repaired": comparison.repaired,
+        "fields": [{"field": name, "ours": ours, "provider": theirs} for name, ours, theirs in _fields(comparison)],
+        "missed": list(map(_event_json, comparison.missed)),
+        "trouble": comparison.trouble,
+    }
+
+
+def _event_json(event: MissedEvent) -> dict[str, Any]:
+    created = from_epoch(event.created)
+    return {
+        "id": event.id, "type": event.type, "created": created, "tenantId": event.tenant_id, "outcome": event.outcome,
+    }  # fmt: skip
+
+
+def _fields(comparison: Comparison) -> list[tuple[str, Value, Value]]:
+    """Return each field that differs: its name in JSON, our value, the provider's."""
+    return [
+        (_JSON_NAMES[name], _value(name, ours), _value(name, theirs))
+        for name, (ours, theirs) in comparison.drift.items()
+    ]
+
+
+def _value(name: str, fact: Fact) -> Value:
+    return from_epoch(fact) if name == "current_period_end" and isinstance(fact, int) else fact
+
+
+def _comparison_lines(comparison: Comparison) -> Iterator[str]:
+    if comparison.trouble:
+        yield f"{comparison.tenant_id}: could not be compared: {printable(comparison.trouble)}"
+        return
+    yield f"{comparison.tenant_id}: {'repaired' if comparison.repaired else 'has drifted'}"
+    fields = _fields(comparison)
+    width = max(len(name) for name, _, _ in fields)
+    for name, ours, theirs in fields:
+        yield f"  {name:{width}}  {shown(ours)} -> {shown(theirs)}"
+    for event in comparison.missed:
+        yield f"  missed  {_event_line(event)}"
+
+
+def _event_line(event: MissedEvent) -> str:
+    return f"{shown(from_epoch(event.created))}  {printable(event.type)}  {printable(event.id)}"
+
+
+def _repaired(drifted: Sequence[Comparison]) -> int:
+    return sum(comparison.repaired for comparison in drifted)
+
+
+def _comparison_summary(found: Reconciliation, *, dry_run: bool) -> str:
+    written = "nothing written" if dry_run else f"{_repaired(found.drifted):,} repaired"
+    troubled = f", {len(found.troubled):,} could not be compared" if found.troubled else ""
+    return f"{counted(found.compared, 'tenant')} compared: {len(found.drifted):,} drifted, {written}{troubled}"
