@@ -62,7 +62,7 @@ from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry.jobs.database_metrics import DatabaseMetric, DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
-from tenantry.jobs.tasks import PERIODIC, TASKS, Work
+from tenantry.jobs.tasks import Work
 from tenantry.notifications.delivery import MailService
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.client_limits import ClientLimits
@@ -188,7 +188,7 @@ class Parts:
             timeouts=timeouts,
         )
         self.owner_addresses = owner_address_writes(self.database, self.queue, clock)
-        self.gauges = DatabaseMetrics(self.database, PERIODIC, TASKS)
+        self.gauges = DatabaseMetrics(self.database)
         self.memberships = MembershipService(self.database, clock)
         self.authentication = AuthenticationParts(
             self.database,

@@ -13,6 +13,7 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import runs_store
+from tenantry.jobs.tasks import PERIODIC, TASKS
 from tenantry.notifications import mails_store as mails
 
 logger = logging.getLogger(__name__)
@@ -29,12 +30,10 @@ class DatabaseMetric(msgspec.Struct, frozen=True):
 
 
 class DatabaseMetrics:
-    """Reads metrics from the database. ``periodic`` are the scheduled tasks, ``tasks`` all tasks."""
+    """Reads metrics from the database."""
 
-    def __init__(self, database: Database, periodic: Sequence[str] = (), tasks: Sequence[str] = ()) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._periodic = periodic
-        self._tasks = tasks
         self._error = ""
 
     async def read(self) -> list[DatabaseMetric] | None:
@@ -42,11 +41,7 @@ class DatabaseMetrics:
         metrics, error = list[DatabaseMetric](), ""
         try:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                metrics = [
-                    *await _mails(connection),
-                    *await _billing(connection),
-                    *await _jobs(connection, self._periodic, self._tasks),
-                ]
+                metrics = [*await _mails(connection), *await _billing(connection), *await _jobs(connection)]
         except DatabaseUnavailableError:
             return None
         except psycopg.Error as fault:  # an older schema, or missing privileges
@@ -81,12 +76,12 @@ async def _billing(connection: Connection) -> list[DatabaseMetric]:
     ]
 
 
-async def _jobs(connection: Connection, periodic: Sequence[str], tasks: Sequence[str]) -> list[DatabaseMetric]:
+async def _jobs(connection: Connection) -> list[DatabaseMetric]:
     counted = await runs_store.read_runs(connection)
-    never = set(tasks) - {run.task for run in counted}
+    never = set(TASKS) - {run.task for run in counted}
     runs = [*counted, *(runs_store.JobRuns(task, 0, 0, None) for task in sorted(never))]
     counts = list((await runs_store.count_by_status(connection)).items())
-    last = dict.fromkeys(periodic, 0.0) | {run.task: run.succeeded_at.timestamp() for run in runs if run.succeeded_at}
+    last = dict.fromkeys(PERIODIC, 0.0) | {run.task: run.succeeded_at.timestamp() for run in runs if run.succeeded_at}
     return [
         DatabaseMetric("tenantry_jobs", "Jobs that have not succeeded yet.", counts, ("queue", "status")),
         DatabaseMetric(

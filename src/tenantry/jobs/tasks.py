@@ -68,6 +68,10 @@ class Work(msgspec.Struct, frozen=True):
         served = {MAIL: self.mail is not None, PROVIDER: self.reconciler is not None, MAINTENANCE: True}
         return [queue for queue, is_served in served.items() if is_served]
 
+    async def reconcile_due_tenants(self) -> None:
+        if self.reconciler is not None and self.reconcile_hours:
+            await self.reconciler.run_due(timedelta(hours=self.reconcile_hours), _MOST_COMPARED)
+
 
 @asynccontextmanager
 async def counted(database: Database, task: str) -> AsyncIterator[None]:
@@ -123,11 +127,7 @@ class ProviderRetry(BaseRetryStrategy):
 
 
 def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
-    _register_deferred(app)
-    _register_periodic(app, requeue_stalled)
-
-
-def _register_deferred(app: App) -> None:
+    """Define the tasks of a queue: those that are deferred, and those on a schedule."""
 
     @app.task(name=DELIVER_MAIL, queue=MAIL, retry=MailRetry(), pass_context=True)
     async def deliver_mail(context: JobContext, notification_id: str, traceparent: str | None = None) -> None:
@@ -143,33 +143,25 @@ def _register_deferred(app: App) -> None:
                 raise RuntimeError("a worker without the provider's API serves the provider's queue")
             await work.reconciler.fetch_snapshot(tenant_id)
 
+    async def count_stale_tenants(work: Work) -> None:
+        if work.count_stale_tenants is not None:
+            await work.count_stale_tenants()
 
-def _register_periodic(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
-    @app.periodic(cron="*/10 * * * *")
-    @app.task(name=RECONCILE, queue=MAINTENANCE, pass_context=True)
-    async def reconcile_due_tenants(context: JobContext, timestamp: int) -> None:  # noqa: ARG001  # their due time
-        async with _run(context, RECONCILE) as work:
-            if work.reconciler is not None and work.reconcile_hours:
-                await work.reconciler.run_due(timedelta(hours=work.reconcile_hours), _MOST_COMPARED)
+    async def remove_old_data(work: Work) -> None:
+        await app.job_manager.delete_old_jobs(
+            nb_hours=JOBS_KEPT_HOURS, include_failed=True, include_cancelled=True, include_aborted=True
+        )
+        await work.retention.run()
 
-    @app.periodic(cron="41 * * * *")
-    @app.task(name=COUNT_STALE, queue=MAINTENANCE, pass_context=True)
-    async def count_stale_tenants(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
-        async with _run(context, COUNT_STALE) as work:
-            if work.count_stale_tenants is not None:
-                await work.count_stale_tenants()
+    _schedule(app, RECONCILE, "*/10 * * * *", Work.reconcile_due_tenants)
+    _schedule(app, COUNT_STALE, "41 * * * *", count_stale_tenants)
+    _schedule(app, REQUEUE, "* * * * *", lambda _: requeue_stalled())
+    _schedule(app, RETENTION, "7-59/10 * * * *", remove_old_data)
 
-    @app.periodic(cron="* * * * *")
-    @app.task(name=REQUEUE, queue=MAINTENANCE, pass_context=True)
-    async def requeue_stalled_jobs(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
-        async with _run(context, REQUEUE):
-            await requeue_stalled()
 
-    @app.periodic(cron="7-59/10 * * * *")
-    @app.task(name=RETENTION, queue=MAINTENANCE, pass_context=True)
-    async def remove_old_data(context: JobContext, timestamp: int) -> None:  # noqa: ARG001
-        async with _run(context, RETENTION) as work:
-            await app.job_manager.delete_old_jobs(
-                nb_hours=JOBS_KEPT_HOURS, include_failed=True, include_cancelled=True, include_aborted=True
-            )
-            await work.retention.run()
+def _schedule(app: App, name: str, cron: str, act: Callable[[Work], Awaitable[None]]) -> None:
+    @app.periodic(cron=cron)
+    @app.task(name=name, queue=MAINTENANCE, pass_context=True)
+    async def task(context: JobContext, timestamp: int) -> None:  # noqa: ARG001  # its due time
+        async with _run(context, name) as work:
+            await act(work)
