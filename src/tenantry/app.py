@@ -51,7 +51,6 @@ from tenantry.db.batcher import BatchMetrics
 from tenantry.db.database import Database
 from tenantry.db.migrate import is_current, schema_revision
 from tenantry.domain.api_keys import RevocationReason
-from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.http_client import new_http_client
@@ -99,7 +98,7 @@ def build_app(
             yield
 
     access = Access(parts.admission, parts.authentication.authenticator, settings.operator_token)
-    dashboard = Dashboard(parts.dashboard(settings))
+    dashboard = Dashboard(parts.dashboard())
     routes = [
         *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges, shutdown),
         *auth_routes(access),
@@ -151,7 +150,7 @@ async def run_jobs(settings: Settings, conninfo: str) -> None:
 
 
 class Parts:
-    """The service's parts, built and wired."""
+    """The service's parts, built and wired: each uses only those above it."""
 
     def __init__(
         self,
@@ -161,7 +160,11 @@ class Parts:
         monotonic: Callable[[], float] = time.monotonic,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        policy, catalog = settings.billing, settings.billing.catalog
+        self.settings = settings
+        self.clock = clock
+        oidc, policy, catalog = settings.oidc, settings.billing, settings.billing.catalog
+
+        # Metrics, traces, and connections to others
         self.metrics = Metrics(several_processes=settings.workers > 1)
         for reason in RevocationReason:
             self.metrics.revoked.labels(reason)  # counters start at 0
@@ -174,12 +177,8 @@ class Parts:
             tracing=tracing,
             timeouts=timeouts,
         )
+        self.gauges = DatabaseMetrics(self.database)
         self.http_client = new_http_client(peer="identity provider", tracing=tracing)
-        mail = (
-            MailService(self.database, Mailer(settings.smtp, tracing), clock, base_url=settings.base_url)
-            if settings.smtp
-            else None
-        )
         self.queue = JobQueue(
             conninfo,
             asks_provider=settings.provider_secret_key is not None,
@@ -187,14 +186,19 @@ class Parts:
             failover=self.database.failover,
             timeouts=timeouts,
         )
-        self.owner_addresses = owner_address_writes(self.database, self.queue, clock)
-        self.gauges = DatabaseMetrics(self.database)
+        self.provider: ProviderApi | None = None
+        if key := settings.provider_secret_key:
+            base, seconds = settings.provider_api_base, timeouts.payment_provider
+            self.provider = ProviderApi(key, base, clock, timeout=seconds, tracing=tracing)
+
+        # Authentication
         self.memberships = MembershipService(self.database, clock)
+        self.owner_addresses = owner_address_writes(self.database, self.queue, clock)
         self.authentication = AuthenticationParts(
             self.database,
             self.http_client,
             peppers=settings.peppers,
-            oidc=settings.oidc,
+            oidc=oidc,
             catalog=catalog,
             clock=clock,
             monotonic=monotonic,
@@ -204,65 +208,61 @@ class Parts:
             refused=lambda kind, reason: self.metrics.refused.labels(kind, reason).inc(),
         )
         self.admission = self.authentication.admission
-        self.keys = self.authentication.keys
-        self.userinfo = (
-            UserInfo(settings.oidc, self.keys, self.http_client, timeout=timeouts.identity_provider)
-            if settings.oidc and self.keys
-            else None
-        )
-        self.projects = ProjectService(self.database, catalog, clock)
-        issuer = settings.oidc.issuer if settings.oidc else None
-        peppers = self.authentication.peppers
+        self.keys = keys = self.authentication.keys
+        self.userinfo: UserInfo | None = None
+        if oidc and keys:
+            self.userinfo = UserInfo(oidc, keys, self.http_client, timeout=timeouts.identity_provider)
+        peppers, issuer = self.authentication.peppers, settings.issuer
         self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock, issuer, self._keys_revoked)
         self.leaks = LeakReportService(self.database, peppers, self.queue, clock, self._keys_revoked)
+
+        # Accounts
+        by_email = settings.email_subjects
+        self.projects = ProjectService(self.database, catalog, clock)
         self.tenants = TenantService(
             self.database, policy, self.queue, clock, issuer, self._keys_revoked,
-            tenants_per_user=settings.tenants_per_user, email_subjects=settings.email_subjects,
+            tenants_per_user=settings.tenants_per_user, email_subjects=by_email,
         )  # fmt: skip
-        self.members = MemberService(
-            self.database, self.queue, issuer, catalog, clock, email_subjects=settings.email_subjects
-        )
+        self.members = MemberService(self.database, self.queue, issuer, catalog, clock, email_subjects=by_email)
         self.confirmations = OwnerConfirmations(self.database, self.queue, issuer, clock)
+        self.trail = AuditService(self.database)
+
+        # Billing
         lanes = [self.database.lane(name="events") for _ in range(2)]
         self.webhooks = WebhookService(lanes, policy, self.queue, clock)
         # one batch at a time: snapshots are applied in the order in which they were fetched
         self.fetched = WebhookService([self.database.lane(name="fetched")], policy, self.queue, clock)
-        self.provider = (
-            ProviderApi(
-                settings.provider_secret_key,
-                settings.provider_api_base,
-                clock,
-                timeout=timeouts.payment_provider,
-                tracing=tracing,
-            )
-            if settings.provider_secret_key
-            else None
-        )
+        self.billing = LedgerQueries(self.database)
+        self.news = EventFeed(self.database)
+        self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
+
+        # What the worker does
+        mail: MailService | None = None
+        if settings.smtp:
+            mail = MailService(self.database, Mailer(settings.smtp, tracing), clock, base_url=settings.base_url)
+        reconciler: Reconciler | None = None
+        if self.provider:
+            reconciler = Reconciler(self.database, self.provider, self.fetched, policy, self.queue, clock)
         self.work = Work(
             mail,
             RetentionService(self.database, timedelta(days=settings.raw_body_days), clock),
             partial(count_stale_tenants, self.database, timedelta(hours=settings.period_news_hours), clock),
-            self.reconciler(policy, clock),
+            reconciler,
             settings.reconcile_hours,
             self.database,
             tracing,
         )
-        self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
-        self.billing = LedgerQueries(self.database)
-        self.news = EventFeed(self.database)
-        self.trail = AuditService(self.database)
-        self.clock = clock
         self._jobs: asyncio.Task[None] | None = None
 
-    def dashboard(self, settings: Settings) -> DashboardServices:
+    def dashboard(self) -> DashboardServices:
         """The services behind the dashboard."""
+        settings = self.settings
         secret = SessionSecret(settings.session_secret.reveal())
-        issuer = settings.oidc.issuer if settings.oidc else None
         return DashboardServices(
             secret=secret,
-            sessions=SessionService(self.database, secret, issuer, self.clock),
+            sessions=SessionService(self.database, secret, settings.issuer, self.clock),
             authenticator=self.authentication.authenticator,
-            sign_in=self.sign_in(settings),
+            sign_in=self._sign_in(),
             api_keys=self.api_keys,
             tenants=self.tenants,
             members=self.members,
@@ -272,7 +272,7 @@ class Parts:
             trail=self.trail,
             billing=self.billing,
             checkout=self.checkout,
-            overview=OverviewService(self.database, issuer, settings.billing.catalog, self.clock),
+            overview=OverviewService(self.database, settings.issuer, settings.billing.catalog, self.clock),
             news=self.news,
             replay=ReplayService(self.database, settings.billing, self.clock),
             catalog=settings.billing.catalog,
@@ -283,26 +283,21 @@ class Parts:
             clock=self.clock,
         )
 
-    def sign_in(self, settings: Settings) -> SignIn | None:
+    def _sign_in(self) -> SignIn | None:
         """The sign-in, if the identity provider has this service as a client."""
-        if settings.oidc is None or settings.oidc.client_id is None or self.keys is None:
+        oidc = self.settings.oidc
+        if oidc is None or oidc.client_id is None or self.keys is None:
             return None
         return SignIn(
-            settings.oidc,
+            oidc,
             self.keys,
             self.http_client,
-            client_id=settings.oidc.client_id,
-            client_secret=settings.oidc_client_secret,
-            redirect_uri=settings.base_url + CALLBACK,
+            client_id=oidc.client_id,
+            client_secret=self.settings.oidc_client_secret,
+            redirect_uri=self.settings.base_url + CALLBACK,
             clock=self.clock,
             timeout=self.database.timeouts.token_endpoint,
         )
-
-    def reconciler(self, policy: BillingPolicy, clock: Clock) -> Reconciler | None:
-        """The reconciler, if the provider's API is configured."""
-        if self.provider is None:
-            return None
-        return Reconciler(self.database, self.provider, self.fetched, policy, self.queue, clock)
 
     @asynccontextmanager
     async def running(self, *, with_jobs: bool) -> AsyncIterator[None]:
