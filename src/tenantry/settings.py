@@ -471,11 +471,11 @@ class Settings:
 
     def named_secrets(self) -> list[tuple[str, Secret]]:
         """The secrets that grant access, each with its variable."""
-        named = (Settings.webhook_secrets, Settings.peppers, Settings.session_secret, Settings.operator_token,
-                 Settings.oidc_client_secret, Settings.provider_secret_key)  # fmt: skip
-        held = [(setting.name, getattr(self, setting.attribute)) for setting in named]
-        flat = [(name, each) for name, value in held for each in (value if isinstance(value, tuple) else (value,))]
-        return [(name, secret) for name, secret in flat if secret]
+        found = list[tuple[str, Secret]]()
+        for attribute, setting in SETTINGS.items():
+            if setting.kind.name in ("secret", "secrets") and (value := getattr(self, attribute)):
+                found += [(setting.name, each) for each in (value if isinstance(value, tuple) else (value,))]
+        return found
 
     def secrets(self) -> list[Secret]:
         """Every secret, so that logs can hide it."""
