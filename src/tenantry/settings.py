@@ -41,7 +41,7 @@ DEMO_PAGES: Final = "TENANTRY_DEMO_PAGES"
 DEMO_COMMAND: Final = "TENANTRY_DEMO_COMMAND"
 """The path of the command, for the commands that pages show."""
 REQUIRED: Final[Any] = object()
-"""Stands for the default of a setting that has none."""
+"""The default of a setting that must be set."""
 
 _KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "example", "your-", "your_")
 _FEWEST_CHARACTERS: Final = 4

@@ -3,7 +3,6 @@
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
 
 import msgspec
 
@@ -35,22 +34,20 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: Level = Level.WARNING
 
 
-class Subject(NamedTuple):
-    """What a check is about. ``problems.toml`` has the problems of each subject."""
+def ok(subject: str, message: str) -> Finding:
+    return Finding(Level.OK, subject, message)
 
-    name: str
 
-    def ok(self, message: str) -> Finding:
-        return Finding(Level.OK, self.name, message)
+def problem(name: str, /, **facts: object) -> Finding:
+    """Return a problem of problems.toml with these facts; its name there begins with its subject."""
+    subject, _, rest = name.rpartition(".")
+    known = _problems()[subject][rest]
+    return Finding(known.level, subject, known.message.format(**facts), known.remedy.format(**facts), known.why)
 
-    def found(self, problem: str, **facts: object) -> Finding:
-        known = _problems()[self.name][problem]
-        message, remedy = known.message.format(**facts), known.remedy.format(**facts)
-        return Finding(known.level, self.name, message, remedy, known.why)
 
-    def found_if(self, number: object, problem: str, **facts: object) -> list[Finding]:
-        """Return the finding in a list, or an empty list if ``number`` is zero, empty or None."""
-        return [self.found(problem, number=number, **facts)] if number else []
+def problem_if(number: object, name: str, /, **facts: object) -> list[Finding]:
+    """Return the problem in a list, or an empty list if ``number`` is zero, empty or None."""
+    return [problem(name, number=number, **facts)] if number else []
 
 
 @cache

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tenantry.cli.database import command_values, database, lacks_database
-from tenantry.cli.doctor import Finding, Level, Subject
+from tenantry.cli.doctor import Finding, Level, ok, problem
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.setup_checks import check_identity, check_mail, check_provider, check_values, judge_settings
 from tenantry.cli.output import FAILED, USAGE, counted
@@ -21,7 +21,6 @@ from tenantry.common.clock import system_clock
 from tenantry.settings import Settings, SettingsError, load
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
-_CONNECTIONS: Final = Subject("connections")
 _ORDER: Final = (Level.ERROR, Level.WARNING, Level.OK)
 
 
@@ -47,17 +46,17 @@ def doctor(*, as_json: bool) -> None:
 
 def _check() -> list[Finding]:
     values, demo = command_values()
-    found = [Subject("settings").ok("the demo provides what is unset")] if demo else []
+    found = [ok("settings", "the demo provides what is unset")] if demo else []
     try:
         settings, faults = load(values), list[str]()
     except SettingsError as error:
         settings, faults = Settings(values), error.faults
         if lacks_database(error):
-            return [*found, *judge_settings(faults), _CONNECTIONS.found("not_checked")]
+            return [*found, *judge_settings(faults), problem("connections.not_checked")]
     found += judge_settings(faults)
     found += [] if faults else check_values(settings)
     with _database(values) as conninfo:
-        found += [] if conninfo else [Subject("database").found("not_started")]
+        found += [] if conninfo else [problem("database.not_started")]
         found += asyncio.run(_check_connections(settings, conninfo, is_complete=not faults))
     return found
 
@@ -69,7 +68,7 @@ async def _check_connections(settings: Settings, conninfo: str | None, *, is_com
     if is_complete:
         checks += [check_mail(settings.smtp, now), check_identity(settings.oidc), check_provider(settings)]
     findings = [finding for findings in await asyncio.gather(*checks) for finding in findings]
-    return findings if is_complete else [*findings, _CONNECTIONS.found("not_checked")]
+    return findings if is_complete else [*findings, problem("connections.not_checked")]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import psycopg
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.billing import ledger_queries_store as billing
 from tenantry.billing import reconcile_store as reconcile
-from tenantry.cli.doctor import Finding, Level, Subject
+from tenantry.cli.doctor import Finding, Level, ok, problem, problem_if
 from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.doctor_store import DatabaseLogin, Names
 from tenantry.db.connection import Connection
@@ -40,17 +40,6 @@ BODIES_GRACE: Final = timedelta(days=2)
 """How long raw bodies may outlive their retention: the job that removes them may not have run for a while."""
 COMPARISONS_MISSED: Final = 3
 
-_DATABASE: Final = Subject("database")
-_SCHEMA: Final = Subject("schema")
-_ROLES: Final = Subject("database roles")
-_DURABILITY: Final = Subject("durability")
-_CONNECTIONS: Final = Subject("connections")
-_MAIL: Final = Subject("mail")
-_JOBS: Final = Subject("jobs")
-_KEYS: Final = Subject("API keys")
-_PEPPER: Final = Subject("API_KEY_PEPPER")
-_LEDGER: Final = Subject("billing ledger")
-_TENANTS: Final = Subject("tenants")
 _DURABLE: Final = ("fsync", "full_page_writes", "synchronous_commit")
 _SETTINGS: Final = (
     *_DURABLE,
@@ -107,7 +96,7 @@ async def check_database(
     try:
         lane = Lane(FailoverDetector(for_writes(conninfo)))
     except psycopg.ProgrammingError:
-        return [_DATABASE.found("unusable", trouble="the address cannot be parsed")]
+        return [problem("database.unusable", trouble="the address cannot be parsed")]
     try:
         async with lane.use(autocommit=True) as connection:
             inspection = Inspection(connection, settings, now)
@@ -116,32 +105,32 @@ async def check_database(
             await store.reset_role(connection)
             server = await store.read_settings(connection, _SETTINGS)
             findings = [judge_server(server), schema, *judge_writing(server), *judge_durability(server)]
-            findings += await _run(_DURABILITY, _check_confirmation, inspection)
-            findings += await _run(_CONNECTIONS, _check_connections, inspection)
+            findings += await _run("durability", _check_confirmation, inspection)
+            findings += await _run("connections", _check_connections, inspection)
             await take_role(connection)
             if schema.level is Level.ERROR:
                 return findings
             findings.append(judge_login(await store.read_login(connection)))
             for subject, check in (
-                (_MAIL, _check_mail),
-                (_JOBS, _check_jobs),
-                (_KEYS, _check_old_keys),
-                (_PEPPER, _check_peppers),
-                (_LEDGER, _check_ledger),
-                (_TENANTS, _check_tenants),
+                ("mail", _check_mail),
+                ("jobs", _check_jobs),
+                ("API keys", _check_old_keys),
+                ("API_KEY_PEPPER", _check_peppers),
+                ("billing ledger", _check_ledger),
+                ("tenants", _check_tenants),
             ):
                 findings += await _run(subject, check, inspection)
             return findings
     except DatabaseUnavailableError as error:
-        return [_DATABASE.found("unusable", trouble=_trouble(error.__cause__))]
+        return [problem("database.unusable", trouble=_trouble(error.__cause__))]
     except psycopg.Error as error:
-        return [_DATABASE.found("unusable", trouble=f"a query failed (SQLSTATE {error.sqlstate})")]
+        return [problem("database.unusable", trouble=f"a query failed (SQLSTATE {error.sqlstate})")]
     finally:
         await lane.close()
 
 
 async def _run(
-    subject: Subject, check: Callable[[Inspection], Awaitable[list[Finding]]], inspection: Inspection
+    subject: str, check: Callable[[Inspection], Awaitable[list[Finding]]], inspection: Inspection
 ) -> list[Finding]:
     """Return the findings of a check, or one that says that it was canceled; none if a setting is faulty."""
     try:
@@ -151,7 +140,7 @@ async def _run(
     except psycopg.errors.QueryCanceled:
         message, why = "skipped: a query took too long", "Problems there stay unnoticed."
         remedy = "Check again while the database is less busy; VACUUM (ANALYZE) helps where statistics are old."
-        return [Finding(Level.WARNING, subject.name, message, remedy, why)]
+        return [Finding(Level.WARNING, subject, message, remedy, why)]
 
 
 def _trouble(cause: BaseException | None) -> str:
@@ -165,49 +154,48 @@ def judge_server(server: Mapping[str, str]) -> Finding:
     """Judge whether the server is usable: its version, and that it accepts writes."""
     version = server["server_version"]
     if server.get("in_hot_standby") == "on":
-        return _DATABASE.found("standby", version=version)
+        return problem("database.standby", version=version)
     if int(server["server_version_num"]) < OLDEST_SERVER * 10_000:
-        return _DATABASE.found("too_old", version=version, oldest=OLDEST_SERVER)
-    return _DATABASE.ok(f"PostgreSQL {version}")
+        return problem("database.too_old", version=version, oldest=OLDEST_SERVER)
+    return ok("database", f"PostgreSQL {version}")
 
 
 def judge_revision(revision: str | None, newest: str) -> Finding:
     if revision is None:
-        return _SCHEMA.found("missing")
+        return problem("schema.missing")
     if revision == newest:
-        return _SCHEMA.ok(f"revision {revision}")
-    return _SCHEMA.found("old" if revision < newest else "new", revision=revision, newest=newest)
+        return ok("schema", f"revision {revision}")
+    return problem("schema.old" if revision < newest else "schema.new", revision=revision, newest=newest)
 
 
 def judge_login(login: DatabaseLogin) -> Finding:
     """Judge whether the database isolates tenants, too."""
     if not login.takes_roles:
-        return _ROLES.found("not_used", login=login.name)
-    if login.owns_tables:
-        return _ROLES.ok(f"each request sees one tenant's rows; {login.name} owns the tables and could change that")
-    if login.has_own_privileges:
-        return _ROLES.found("own_privileges", login=login.name)
-    return _ROLES.ok(f"each request sees one tenant's rows; {login.name} has no privileges without a role")
+        return problem("database roles.not_used", login=login.name)
+    if login.has_own_privileges and not login.owns_tables:
+        return problem("database roles.own_privileges", login=login.name)
+    rights = "owns the tables and could change that" if login.owns_tables else "has no privileges without a role"
+    return ok("database roles", f"each request sees one tenant's rows; {login.name} {rights}")
 
 
 def judge_writing(server: Mapping[str, str]) -> list[Finding]:
     is_read_only = server.get("transaction_read_only") == "on" and server.get("in_hot_standby") != "on"
     encoding = server.get("server_encoding", "UTF8")
     return [
-        *_DATABASE.found_if(is_read_only, "read_only"),
-        *_DATABASE.found_if(encoding != "UTF8", "encoding", encoding=encoding),
+        *problem_if(is_read_only, "database.read_only"),
+        *problem_if(encoding != "UTF8", "database.encoding", encoding=encoding),
     ]
 
 
 def judge_durability(server: Mapping[str, str]) -> list[Finding]:
     """Judge whether the server's settings may lose acknowledged changes."""
-    found = [_DURABILITY.found(name) for name in _DURABLE if server.get(name) == "off"]
-    return found or [_DURABILITY.ok("acknowledged changes are on disk")]
+    found = [problem(f"durability.{name}") for name in _DURABLE if server.get(name) == "off"]
+    return found or [ok("durability", "acknowledged changes are on disk")]
 
 
 async def _check_confirmation(inspection: Inspection) -> list[Finding]:
     number = await store.count_unconfirmed(inspection.connection, LONGEST_CONFIRMATION)
-    return _DURABILITY.found_if(number, "unconfirmed")
+    return problem_if(number, "durability.unconfirmed")
 
 
 async def _check_connections(inspection: Inspection) -> list[Finding]:
@@ -228,7 +216,7 @@ def judge_connections(
     }
     what, most = min(((what, limit) for what, limit in bounds.items() if limit is not None), key=lambda bound: bound[1])
     counts = f"this set-up needs up to {needed}, {number} open now, {most} available ({what})"
-    return _CONNECTIONS.ok(counts) if needed <= most else _CONNECTIONS.found("too_few", counts=counts)
+    return ok("connections", counts) if needed <= most else problem("connections.too_few", counts=counts)
 
 
 async def _check_mail(inspection: Inspection) -> list[Finding]:
@@ -242,9 +230,9 @@ def judge_queue(queued: int, failed: int, oldest_seconds: float, *, sends_mail: 
     """Report queued and failed mail; the oldest queued one is so many seconds old."""
     is_late = queued and oldest_seconds > STUCK_SECONDS
     return [
-        *_MAIL.found_if(not sends_mail, "no_server", queued=queued),
-        *_MAIL.found_if(sends_mail and is_late, "late", queued=queued, hours=oldest_seconds / 3600),
-        *_MAIL.found_if(failed, "failed"),
+        *problem_if(not sends_mail, "mail.no_server", queued=queued),
+        *problem_if(sends_mail and is_late, "mail.late", queued=queued, hours=oldest_seconds / 3600),
+        *problem_if(failed, "mail.failed"),
     ]
 
 
@@ -263,23 +251,23 @@ def judge_jobs(due: Mapping[str, float], runs: Sequence[JobRuns], now: datetime,
     ``workers`` is how many workers are alive.
     """
     found = [
-        _JOBS.found("due", queue=queue, minutes=seconds / 60, workers=workers)
+        problem("jobs.due", queue=queue, minutes=seconds / 60, workers=workers)
         for queue, seconds in sorted(due.items())
         if seconds > LONGEST_DUE
     ]
     found += [
-        _JOBS.found("failing", task=run.task, hours=(now - run.succeeded_at) // HOUR, workers=workers)
+        problem("jobs.failing", task=run.task, hours=(now - run.succeeded_at) // HOUR, workers=workers)
         for run in runs
         if run.succeeded_at and now - run.succeeded_at > LONGEST_BETWEEN_RUNS
     ]
-    return found or [_JOBS.ok("none is overdue")]
+    return found or [ok("jobs", "none is overdue")]
 
 
 async def _check_old_keys(inspection: Inspection) -> list[Finding]:
     connection, _, now = inspection
     keys = await store.read_names(connection, store.OLD_KEYS, now=now, created_until=now - KEY_AGE)
-    found = _KEYS.found_if(keys.number, "old", listed=keys.counted)
-    return found or [_KEYS.ok("no active one is older than a year")]
+    found = problem_if(keys.number, "API keys.old", listed=keys.counted)
+    return found or [ok("API keys", "no active one is older than a year")]
 
 
 async def _check_peppers(inspection: Inspection) -> list[Finding]:
@@ -297,10 +285,11 @@ def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> l
     lost = sum(number for pepper, number in counts.items() if pepper is not None and pepper not in peppers)
     waiting = sum(number for pepper, number in counts.items() if pepper is None or pepper in older)
     if lost:
-        return [_PEPPER.found("missing", number=lost)]
+        return [problem("API_KEY_PEPPER.missing", number=lost)]
     if waiting or not older:
-        return _PEPPER.found_if(waiting if older else 0, "needed")
-    return [_PEPPER.ok(f"every active key uses the first one ({counts.get(newest, 0)}): you can remove the others")]
+        return problem_if(waiting if older else 0, "API_KEY_PEPPER.needed")
+    number = counts.get(newest, 0)
+    return [ok("API_KEY_PEPPER", f"every active key uses the first one ({number}): you can remove the others")]
 
 
 async def _check_ledger(inspection: Inspection) -> list[Finding]:
@@ -309,19 +298,19 @@ async def _check_ledger(inspection: Inspection) -> list[Finding]:
     anomalies = await store.read_anomalies(connection, now - LEDGER_DAYS, settings.billing)
     ours = settings.billing.livemode
     modes = {"ours": _MODES[ours], "theirs": _MODES[not ours]} if ours is not None else {}
-    found = _LEDGER.found_if(await billing.count_parked(connection), "parked")
+    found = problem_if(await billing.count_parked(connection), "billing ledger.parked")
     found += [
-        _LEDGER.found(kind, number=anomalies[kind].events, listed=anomalies[kind].names.counted, **modes)
+        problem(f"billing ledger.{kind}", number=anomalies[kind].events, listed=anomalies[kind].names.counted, **modes)
         for kind in _ANOMALIES
         if kind in anomalies
     ]
     found += await _check_ambiguities(inspection)
     kept, oldest = timedelta(days=settings.raw_body_days), await store.oldest_body(connection)
     if oldest and oldest < now - kept - BODIES_GRACE:
-        found.append(_LEDGER.found("old_bodies", days=kept.days, age=(now - oldest).days))
-    found = found or [_LEDGER.ok("no anomaly in the last 30 days")]
+        found.append(problem("billing ledger.old_bodies", days=kept.days, age=(now - oldest).days))
+    found = found or [ok("billing ledger", "no anomaly in the last 30 days")]
     if drift := anomalies.get(Anomaly.DRIFT):
-        found.append(_TENANTS.found("drift", listed=drift.names.counted))
+        found.append(problem("tenants.drift", listed=drift.names.counted))
     return found
 
 
@@ -333,9 +322,9 @@ async def _check_ambiguities(inspection: Inspection) -> list[Finding]:
     if not number:
         return []
     if resolved == number:
-        return [_LEDGER.ok(f"{text}, all resolved by the provider")]
-    problem = "ambiguous_order" if settings.provider_secret_key else "ambiguous_order_without_key"
-    return [_LEDGER.found(problem, what=text, resolved=resolved, tenants=tenants)]
+        return [ok("billing ledger", f"{text}, all resolved by the provider")]
+    name = "billing ledger.ambiguous_order" + ("" if settings.provider_secret_key else "_without_key")
+    return [problem(name, what=text, resolved=resolved, tenants=tenants)]
 
 
 async def _check_tenants(inspection: Inspection) -> list[Finding]:
@@ -346,11 +335,11 @@ async def _check_tenants(inspection: Inspection) -> list[Finding]:
     known = [plan.id for plan in settings.billing.catalog.plans]
     plans = await store.read_names(connection, store.UNMAPPED_PLANS, known=known)
     found = [
-        *_TENANTS.found_if(stale.number, "stale", hours=settings.period_news_hours, listed=stale.counted),
-        *_TENANTS.found_if(plans.number, "unmapped_plan", listed=plans.counted),
+        *problem_if(stale.number, "tenants.stale", hours=settings.period_news_hours, listed=stale.counted),
+        *problem_if(plans.number, "tenants.unmapped_plan", listed=plans.counted),
     ]
     if settings.provider_secret_key and settings.reconcile_hours:
         hours = COMPARISONS_MISSED * settings.reconcile_hours
         missed = await store.read_names(connection, store.NOT_COMPARED, until=now - timedelta(hours=hours))
-        found += _TENANTS.found_if(missed.number, "not_compared", hours=hours, listed=missed.counted)
-    return found or [_TENANTS.ok("each has a plan of the catalog and current billing events")]
+        found += problem_if(missed.number, "tenants.not_compared", hours=hours, listed=missed.counted)
+    return found or [ok("tenants", "each has a plan of the catalog and current billing events")]

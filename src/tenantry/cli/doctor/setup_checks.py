@@ -10,7 +10,7 @@ import httpx2
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.demo_folder import is_loopback_url
-from tenantry.cli.doctor import Finding, Level, Subject
+from tenantry.cli.doctor import Finding, Level, ok, problem, problem_if
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
@@ -30,13 +30,6 @@ SHORTEST: Final = 16
 CERTIFICATE_DAYS: Final = timedelta(days=14)
 """How long a certificate must still be valid."""
 
-_BASE_URL: Final = Subject("BASE_URL")
-_SECRETS: Final = Subject("secrets")
-_PLANS: Final = Subject("plans")
-_MAIL: Final = Subject("mail")
-_IDENTITY: Final = Subject("identity provider")
-_PROVIDER: Final = Subject("payment provider")
-_PRICES: Final = Subject("prices")
 _LISTED_TYPES: Final = ", ".join(sorted(HANDLED_TYPES))
 _GENERATE: Final = "Generate a secret with `openssl rand -hex 32` and use the same one in every process."
 _REMEDIES: Final = {
@@ -57,7 +50,7 @@ def judge_settings(faults: Sequence[str]) -> list[Finding]:
         name, _, message = fault.partition(": ")
         remedy = _REMEDIES.get(name, f"Correct {name} in the environment or in .env.")
         findings.append(Finding(Level.ERROR, name, message, remedy, "The service does not start."))
-    return findings or [Subject("settings").ok("complete and well-formed")]
+    return findings or [ok("settings", "complete and well-formed")]
 
 
 def check_values(settings: Settings) -> list[Finding]:
@@ -65,7 +58,7 @@ def check_values(settings: Settings) -> list[Finding]:
     return [
         *([] if settings.demo else [judge_address(settings.base_url)]),
         *judge_secrets(settings.named_secrets()),
-        *Subject("traces").found_if(settings.traces and not is_installed(), "not_installed"),
+        *problem_if(settings.traces and not is_installed(), "traces.not_installed"),
         *judge_catalog(settings.billing.catalog),
     ]
 
@@ -73,8 +66,9 @@ def check_values(settings: Settings) -> list[Finding]:
 def judge_address(base_url: str) -> Finding:
     """Judge whether BASE_URL is https, or an address of this machine."""
     if is_loopback_url(base_url):
-        return _BASE_URL.ok(f"{base_url} is reachable from this machine only")
-    return _BASE_URL.ok(base_url) if base_url.startswith("https:") else _BASE_URL.found("not_https", base_url=base_url)
+        return ok("BASE_URL", f"{base_url} is reachable from this machine only")
+    is_encrypted = base_url.startswith("https:")
+    return ok("BASE_URL", base_url) if is_encrypted else problem("BASE_URL.not_https", base_url=base_url)
 
 
 def judge_secrets(secrets: Sequence[tuple[str, Secret]]) -> list[Finding]:
@@ -82,23 +76,23 @@ def judge_secrets(secrets: Sequence[tuple[str, Secret]]) -> list[Finding]:
     names: dict[Secret, list[str]] = {}
     for name, secret in secrets:
         names.setdefault(secret, []).append(name)
-    findings = [
-        _SECRETS.found("shared" if len(set(alike)) > 1 else "repeated", names=" and ".join(dict.fromkeys(alike)))
-        for alike in names.values()
-        if len(alike) > 1
-    ]
+    findings = list[Finding]()
+    for alike in names.values():
+        if len(alike) > 1:
+            kind = "secrets.shared" if len(set(alike)) > 1 else "secrets.repeated"
+            findings.append(problem(kind, names=" and ".join(dict.fromkeys(alike))))
     findings += [
-        _SECRETS.found("short", name=name, shortest=SHORTEST)
+        problem("secrets.short", name=name, shortest=SHORTEST)
         for name, secret in dict.fromkeys(secrets)
         if len(secret.reveal()) < SHORTEST
     ]
-    return findings or [_SECRETS.ok("all different and long enough")]
+    return findings or [ok("secrets", "all different and long enough")]
 
 
 def judge_catalog(catalog: Catalog) -> list[Finding]:
     unpriced = [plan.id for plan in catalog.plans if not plan.stripe_price_ids and plan.id != FREE]
-    findings = [_PLANS.found("no_price", plan=plan) for plan in unpriced]
-    return findings or [_PLANS.ok(", ".join(plan.id for plan in catalog.plans))]
+    findings = [problem("plans.no_price", plan=plan) for plan in unpriced]
+    return findings or [ok("plans", ", ".join(plan.id for plan in catalog.plans))]
 
 
 async def check_mail(config: SmtpConfig | None, now: datetime) -> list[Finding]:
@@ -108,7 +102,7 @@ async def check_mail(config: SmtpConfig | None, now: datetime) -> list[Finding]:
     try:
         probed = await Mailer(config).probe()
     except MailDeliveryError as trouble:
-        return [_MAIL.found("fails", trouble=trouble)]
+        return [problem("mail.fails", trouble=trouble)]
     return [judge_mail_server(config, probed, now)]
 
 
@@ -116,18 +110,18 @@ def judge_mail_server(config: SmtpConfig, probed: SmtpProbe, now: datetime) -> F
     """Judge whether the connection to the mail server is encrypted, with a certificate that stays valid."""
     where = f"{config.host}:{config.port}"
     if not probed.over_tls and not config.on_loopback:
-        return _MAIL.found("without_tls", where=where)
+        return problem("mail.without_tls", where=where)
     if probed.good_until is not None and probed.good_until - now < CERTIFICATE_DAYS:
-        return _MAIL.found("certificate_expires", where=where, expires=probed.good_until)
-    return _MAIL.ok(f"{where} accepts the login{' over TLS' if probed.over_tls else ''}")
+        return problem("mail.certificate_expires", where=where, expires=probed.good_until)
+    return ok("mail", f"{where} accepts the login{' over TLS' if probed.over_tls else ''}")
 
 
 async def check_identity(config: OidcConfig | None) -> list[Finding]:
     """Check that the identity provider publishes its metadata and keys, and fits the settings."""
     if config is None:
-        return [_IDENTITY.found("not_set")]
+        return [problem("identity provider.not_set")]
     is_client = config.audience == config.client_id
-    return [await _discover(config), *_IDENTITY.found_if(is_client, "audience_is_client")]
+    return [await _discover(config), *problem_if(is_client, "identity provider.audience_is_client")]
 
 
 async def _discover(config: OidcConfig) -> Finding:
@@ -144,26 +138,26 @@ async def _discover(config: OidcConfig) -> Finding:
         trouble = f"cannot be reached ({type(error).__name__})"
     else:
         if published.by_id and config.client_id and not published.metadata.can_sign_in:
-            return _IDENTITY.found("no_sign_in", issuer=config.issuer)
+            return problem("identity provider.no_sign_in", issuer=config.issuer)
         if published.by_id:
-            return _IDENTITY.ok(f"{config.issuer} publishes its keys")
+            return ok("identity provider", f"{config.issuer} publishes its keys")
         trouble = "publishes no key for RS256, ES256 or EdDSA"
-    return _IDENTITY.found("fails", issuer=config.issuer, trouble=trouble)
+    return problem("identity provider.fails", issuer=config.issuer, trouble=trouble)
 
 
 async def check_provider(settings: Settings) -> list[Finding]:
     """Check that the payment provider accepts the key, has the catalog's prices, and sends its events to us."""
     if settings.provider_secret_key is None:
-        return [_PROVIDER.found("no_key")]
+        return [problem("payment provider.no_key")]
     plans = {price: plan.id for plan in settings.billing.catalog.plans for price in plan.stripe_price_ids}
     async with aclosing(ProviderApi(settings.provider_secret_key, settings.provider_api_base)) as api:
         try:
             endpoints = await api.webhook_endpoints()
             prices = await api.prices(sorted(plans))
         except ProviderRefusedError as refusal:
-            return [_PROVIDER.found("refuses", trouble=refusal.detail)]
+            return [problem("payment provider.refuses", trouble=refusal.detail)]
         except ProviderUnavailableError as refusal:
-            return [_PROVIDER.found("unavailable", trouble=refusal.detail)]
+            return [problem("payment provider.unavailable", trouble=refusal.detail)]
     return [*judge_endpoints(endpoints, settings.base_url + WEBHOOK_PATH), *judge_prices(plans, prices)]
 
 
@@ -173,9 +167,11 @@ def judge_endpoints(endpoints: Collection[ProviderEndpoint] | None, webhook_url:
     ``endpoints`` is None if the API key may not read them.
     """
     if endpoints is None:
-        return [_PROVIDER.found("endpoints_unreadable", types=_LISTED_TYPES)]
+        return [problem("payment provider.endpoints_unreadable", types=_LISTED_TYPES)]
     ours = [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
-    return list(map(_judge_endpoint, ours)) or [_PROVIDER.found("no_endpoint", url=webhook_url, types=_LISTED_TYPES)]
+    if not ours:
+        return [problem("payment provider.no_endpoint", url=webhook_url, types=_LISTED_TYPES)]
+    return list(map(_judge_endpoint, ours))
 
 
 def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
@@ -186,20 +182,20 @@ def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
     if surplus := enabled - HANDLED_TYPES:
         faults.append(f"sends needless {', '.join(sorted(surplus))}")
     if not faults:
-        return _PROVIDER.ok(f"sends the five event types to {endpoint.url}")
-    return _PROVIDER.found("wrong_endpoint", url=endpoint.url, faults="; ".join(faults), types=_LISTED_TYPES)
+        return ok("payment provider", f"sends the five event types to {endpoint.url}")
+    return problem("payment provider.wrong_endpoint", url=endpoint.url, faults="; ".join(faults), types=_LISTED_TYPES)
 
 
 def judge_prices(plans: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None) -> list[Finding]:
     """Judge whether the provider has the prices of the catalog, given with their plans; None if they cannot be read."""
     if prices is None:
-        return [_PRICES.found("unreadable")]
+        return [problem("prices.unreadable")]
     found = [
-        _PRICES.found("wrong", plan=plans[price_id], price=price_id, fault=fault)
+        problem("prices.wrong", plan=plans[price_id], price=price_id, fault=fault)
         for price_id, price in prices.items()
         if (fault := _fault_of(price))
     ]
-    return found or ([_PRICES.ok(f"the provider has all of the plan catalog: {len(prices)}")] if prices else [])
+    return found or ([ok("prices", f"the provider has all of the plan catalog: {len(prices)}")] if prices else [])
 
 
 def _fault_of(price: ProviderPrice | None) -> str | None:
