@@ -34,7 +34,7 @@ LONGEST_CONFIRMATION: Final = timedelta(seconds=2)
 """How long a healthy synchronous standby lets a commit wait, at most."""
 HOUR: Final = timedelta(hours=1)
 LONGEST_BETWEEN_RUNS: Final = 3 * HOUR
-LEDGER_DAYS: Final = timedelta(days=30)
+LEDGER_PERIOD: Final = timedelta(days=30)
 """How old the events are at most; the texts name it."""
 BODIES_GRACE: Final = timedelta(days=2)
 """How long raw bodies may outlive their retention: the job that removes them may not have run for a while."""
@@ -295,7 +295,7 @@ def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> l
 async def _check_ledger(inspection: Inspection) -> list[Finding]:
     """Report anomalies of the ledger's last 30 days, parked events of any age, and raw bodies kept for too long."""
     connection, settings, now = inspection
-    anomalies = await store.read_anomalies(connection, now - LEDGER_DAYS, settings.billing)
+    anomalies = await store.read_anomalies(connection, now - LEDGER_PERIOD, settings.billing)
     ours = settings.billing.livemode
     modes = {"ours": _MODES[ours], "theirs": _MODES[not ours]} if ours is not None else {}
     found = problem_if(await billing.count_parked(connection), "billing ledger.parked")
@@ -317,7 +317,7 @@ async def _check_ledger(inspection: Inspection) -> list[Finding]:
 async def _check_ambiguities(inspection: Inspection) -> list[Finding]:
     """Report events of one second in an ambiguous order; a later snapshot of the provider resolves them."""
     connection, settings, now = inspection
-    number, resolved, tenants = await store.read_ambiguities(connection, now - LEDGER_DAYS)
+    number, resolved, tenants = await store.read_ambiguities(connection, now - LEDGER_PERIOD)
     text = f"events in the last 30 days in an ambiguous order within their second: {number}"
     if not number:
         return []
