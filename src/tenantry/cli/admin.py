@@ -16,7 +16,7 @@ from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, expor
 from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.cli.database import on_database, outbox
-from tenantry.cli.output import FAILED, counted, parse_time, print_json, printable, shown
+from tenantry.cli.output import FAILED, counted, parse_time, print_json, print_record, printable, shown
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.db.database import Database
@@ -109,8 +109,7 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
     if as_json:
         print_json(tenant)
         return
-    for name, value in zip(tenant.__struct_encode_fields__, msgspec.structs.astuple(tenant), strict=True):
-        click.echo(f"{name:20} {shown(value)}")
+    print_record(zip(tenant.__struct_encode_fields__, map(shown, msgspec.structs.astuple(tenant)), strict=True))
 
 
 @admin.command("verify-owner-address")

@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Any, Final
@@ -111,10 +111,9 @@ def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
 
 def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     yield Text("The state now", "bold")
-    names = explanation.state.__struct_encode_fields__
-    width = max(map(len, names))
-    for name, value in zip(names, msgspec.structs.astuple(explanation.state), strict=True):
-        yield _indented(f"{name:{width}}  {shown(value)}")
+    values = map(shown, msgspec.structs.astuple(explanation.state))
+    for line in _aligned(zip(explanation.state.__struct_encode_fields__, values, strict=True)):
+        yield _indented(line)
     folded = f"The fold of {counted(explanation.events, 'event')}"
     if not explanation.differences:
         yield Text(f"{folded} gives just that.", "green")
@@ -126,6 +125,13 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
         yield Text(f"{counted(explanation.parked, 'parked event')} could take their place.", "bold red")
     if explanation.differences or explanation.parked:
         yield Text(f"To repair it: {own_command()} tenants rebuild {explanation.tenant.id}")
+
+
+def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Format names and values with the values in one column."""
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0)
+    return [f"{name:{width}}  {value}" for name, value in rows]
 
 
 def _delay(event: BillingEventView) -> str:
@@ -218,10 +224,9 @@ def _differences(checked: TenantReplay) -> Iterator[str]:
 def _all_fields(checked: TenantReplay) -> Iterator[str]:
     result = "right as it is" if checked.is_right else "repaired" if checked.repaired else "differs"
     yield f"{checked.tenant_id}: {counted(checked.events, 'event')} folded, {result}"
-    fields = [field for field in checked.fields if field.differs or not field.is_of_checkpoint]
-    width = max(len(field.field) for field in fields)
-    for field in fields:
-        yield f"  {field.field:{width}}  {_change(field)}"
+    fields = (field for field in checked.fields if field.differs or not field.is_of_checkpoint)
+    for line in _aligned((field.field, _change(field)) for field in fields):
+        yield f"  {line}"
     if checked.parked:
         yield f"  {_parked(checked)}"
 
@@ -470,9 +475,8 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
         return
     yield f"{comparison.tenant_id}: {'repaired' if comparison.repaired else 'has drifted'}"
     fields = _fields(comparison)
-    width = max(len(name) for name, _, _ in fields)
-    for name, ours, theirs in fields:
-        yield f"  {name:{width}}  {shown(ours)} -> {shown(theirs)}"
+    for line in _aligned((name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields):
+        yield f"  {line}"
     for event in comparison.missed:
         yield f"  missed  {_event_line(event)}"
 
