@@ -16,10 +16,11 @@ import yaml
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
+from tenantry.jobs import DELIVER_MAIL, PERIODIC
 from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
-from tenantry.jobs.tasks import DELIVER_MAIL, PERIODIC, Work, counted
+from tenantry.jobs.tasks import Work, counted
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.emptying import SharedDatabase

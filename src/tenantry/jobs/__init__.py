@@ -1,1 +1,16 @@
-"""What the worker runs in the background, and the queue that it comes from."""
+"""What the worker runs in the background, and the queue that it comes from. Here: the names of queues and tasks."""
+
+from typing import Final
+
+MAIL: Final = "mail"
+MAINTENANCE: Final = "maintenance"
+PROVIDER: Final = "provider"
+DELIVER_MAIL: Final = "deliver_mail"
+FETCH_SNAPSHOT: Final = "ask_provider"
+RECONCILE: Final = "reconcile_due_tenants"
+COUNT_STALE: Final = "look_for_silent_tenants"
+REQUEUE: Final = "requeue_stalled_jobs"
+RETENTION: Final = "remove_old_data"
+PERIODIC: Final = (RECONCILE, COUNT_STALE, REQUEUE, RETENTION)
+"""The tasks that run on a schedule."""
+TASKS: Final = (*PERIODIC, DELIVER_MAIL, FETCH_SNAPSHOT)

@@ -12,8 +12,7 @@ from tenantry.billing.reconcile import STALE_TENANTS
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.jobs import runs_store
-from tenantry.jobs.tasks import PERIODIC, TASKS
+from tenantry.jobs import PERIODIC, TASKS, runs_store
 from tenantry.notifications import mails_store as mails
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from tenantry.db.database import OUTGROWN, new_pool, take_role, with_statement_t
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.jobs import runs_store
-from tenantry.jobs.tasks import DELIVER_MAIL, FETCH_SNAPSHOT, LONGEST_JOB, MAIL, PROVIDER, WORK, Work, register
+from tenantry.jobs import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, PROVIDER, runs_store
+from tenantry.jobs.tasks import LONGEST_JOB, WORK, Work, register
 from tenantry.notifications import mails_store as mails
 
 _HEARTBEAT: Final = 10.0

@@ -19,24 +19,23 @@ from tenantry.common.tracing import Tracing
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError, ProviderRefusedError
-from tenantry.jobs import runs_store
+from tenantry.jobs import (
+    COUNT_STALE,
+    DELIVER_MAIL,
+    FETCH_SNAPSHOT,
+    MAIL,
+    MAINTENANCE,
+    PROVIDER,
+    RECONCILE,
+    REQUEUE,
+    RETENTION,
+    runs_store,
+)
 from tenantry.jobs.retention import JOBS_KEPT_HOURS, RetentionService
 from tenantry.notifications.delivery import MailDeferredError, MailService
 
 logger = logging.getLogger(__name__)
 
-MAIL: Final = "mail"
-MAINTENANCE: Final = "maintenance"
-PROVIDER: Final = "provider"
-DELIVER_MAIL: Final = "deliver_mail"
-FETCH_SNAPSHOT: Final = "ask_provider"
-RECONCILE: Final = "reconcile_due_tenants"
-COUNT_STALE: Final = "look_for_silent_tenants"
-REQUEUE: Final = "requeue_stalled_jobs"
-RETENTION: Final = "remove_old_data"
-PERIODIC: Final = (RECONCILE, COUNT_STALE, REQUEUE, RETENTION)
-"""The tasks that run on a schedule."""
-TASKS: Final = (*PERIODIC, DELIVER_MAIL, FETCH_SNAPSHOT)
 LONGEST_JOB: Final = 300.0
 """Seconds after which a job is stopped."""
 

@@ -20,9 +20,9 @@ from tenantry.db.migrate import newest_revision
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.jobs import MAIL, PERIODIC, PROVIDER
 from tenantry.jobs import runs_store as jobs
 from tenantry.jobs.runs_store import JobRuns
-from tenantry.jobs.tasks import MAIL, PERIODIC, PROVIDER
 from tenantry.notifications import mails_store as mails
 from tenantry.settings import Settings, SettingsError
 
