@@ -31,8 +31,8 @@ from tenantry.api.reference import reference_routes
 from tenantry.api.tenants import operator_routes, tenant_routes
 from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.trail import AuditService
+from tenantry.auth.admission import AuthenticationParts, stop
 from tenantry.auth.api_keys import ApiKeyService, LeakReportService
-from tenantry.auth.components import AuthenticationParts, stop
 from tenantry.auth.sessions import SessionService
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import EventFeed
@@ -124,7 +124,6 @@ def build_app(
     hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
     api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of]))
-    throttle = parts.admission.throttle
     dispatcher: Callable[..., Dispatcher] = Dispatcher
     if parts.tracing is not None or settings.log_requests:
         dispatcher = partial(LoggingDispatcher, tracing=parts.tracing, logs=settings.log_requests)
@@ -132,7 +131,7 @@ def build_app(
         hot,
         api,
         parts.metrics,
-        throttled=lambda: throttle.waiting,
+        throttled=lambda: parts.admission.delayed,
         no_deadline=lambda path: is_checkout(path) or waits_for_provider(path) or is_stream(path),
         limits=ClientLimits(connections=settings.max_connections),
         shutdown=shutdown,

@@ -13,7 +13,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tenantry.auth.authentication import Admission, Authenticator
+from tenantry.auth.admission import Admission
+from tenantry.auth.authentication import Authenticator
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rate_limits_store import LOCK_SUBJECTS
 from tenantry.db.connection import Connection

@@ -146,9 +146,8 @@ class KeysThroughTheService(RuleBasedStateMachine):
     def _principal(self, caller: Held | User) -> Principal:
         """Who the caller is now; raises for a key that has ended."""
         if isinstance(caller, Held):
-            return self.world.run(
-                self.world.authenticator.authenticate(f"Bearer {caller.secret}".encode(), None)
-            ).principal
+            authentication = self.world.authenticator.authenticate(f"Bearer {caller.secret}".encode(), None)
+            return self.world.run(authentication)[0]
         granted, level = role_grants(caller.role, caller.narrowing)
         return Principal(
             PrincipalKind.USER, "user", self.org, Mode.LIVE, granted, level, "free", "none", NOW + timedelta(hours=1)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.auth import failed_authentication_throttle as refusals
+from tenantry.auth import admission
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.integrations.oidc import sign_in
 from tenantry.server import asgi_types, client_limits, rate_limits
@@ -32,7 +32,7 @@ LIMITS = client_limits.ClientLimits()
         ("connections of a process, `MAX_CONNECTIONS`", f"{Settings.max_connections.default}"),
         ("pipelined requests on a connection that wait for an earlier answer", f"{client_limits.MAX_PIPELINED}"),
         ("requests in progress", f"as many as are answered in {MAX_WAIT:g} s, at least {MIN_CONCURRENT}"),
-        ("rejected credentials per second", f"{refusals.PER_SECOND}"),
+        ("rejected credentials per second", f"{admission.REJECTIONS_PER_SECOND}"),
         (
             "other rejected anonymous requests per second: unknown addresses, wrong signatures, malformed bodies",
             f"{rate_limits.PER_SECOND}",

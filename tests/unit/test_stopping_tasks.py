@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 
-from tenantry.auth.components import stop
+from tenantry.auth.admission import stop
 
 
 async def test_a_task_whose_cancellation_gets_lost_is_ended_all_the_same() -> None:

@@ -9,7 +9,7 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 
 from tenantry.api.guards import Access, Caller
-from tenantry.auth.authentication import Admission
+from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.domain.access import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.domain.errors import DomainError, NotFoundError

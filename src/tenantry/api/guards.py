@@ -13,13 +13,8 @@ from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 
-from tenantry.auth.authentication import (
-    Admission,
-    Authenticator,
-    bearer_credential,
-    credential_kind,
-    requested_organization,
-)
+from tenantry.auth.admission import Admission, credential_kind
+from tenantry.auth.authentication import Authenticator, bearer_credential, requested_organization
 from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.db.idempotency_store import Claim
@@ -122,7 +117,7 @@ class Access:
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             authorization = header(connection, "authorization")
-            async with self._admission.throttle.watch(credential_kind(authorization)):
+            async with self._admission.delaying(credential_kind(authorization)):
                 credential = bearer_credential(authorization)
                 is_key = credential.startswith(b"svc_")
                 claims = None if is_key else await self._authenticator.verify_token(credential)
@@ -142,7 +137,7 @@ class Access:
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             expected = self._operator_token
-            async with self._admission.throttle.watch("operator_token"):
+            async with self._admission.delaying("operator_token"):
                 credential = bearer_credential(header(connection, "authorization"))
                 if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
                     raise InvalidCredentialError("This needs the operator's token.")

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from tenantry.accounts.projects import ProjectService, page_of, window_after
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
-from tenantry.auth.authentication import Admission
+from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.pages import Page, Window

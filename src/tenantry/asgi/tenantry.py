@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
-from tenantry.auth.authentication import Admitted
-from tenantry.auth.components import AuthenticationParts
+from tenantry.auth.admission import Admitted, AuthenticationParts
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.db.database import Database
 from tenantry.db.migrate import is_current, newest_revision, schema_revision

@@ -1,10 +1,8 @@
-"""Authenticate a request and count it against its tenant's rate limits: the entry point for every kind of caller."""
+"""Authenticate a request by its API key or bearer token; authorize a change again under the tenant's lock."""
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -19,9 +17,7 @@ from tenantry.auth.authentication_store import (
     find_restriction,
     find_user_access,
 )  # fmt: skip
-from tenantry.auth.failed_authentication_throttle import FailedAuthenticationThrottle
-from tenantry.auth.rate_limits import RateLimiter
-from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
+from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
@@ -30,9 +26,9 @@ from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, 
 from tenantry.domain.api_keys import KeyStatus, Pepper
 from tenantry.domain.members import User
 from tenantry.domain.pages import Window
-from tenantry.domain.rate_limits import RateLimitStatus
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
+from tenantry.integrations.oidc.tokens import TokenVerifier
 
 _SCHEME: Final = b"bearer "
 _KEY_PREFIX: Final = b"svc_"
@@ -49,16 +45,8 @@ Raises `MemberNotActiveError`, `NotFoundError` and `DatabaseUnavailableError`.
 """
 
 
-class AccessTokenVerifier(Protocol):
-    async def verify(self, token: str) -> Claims:
-        """Return the claims of a valid access token."""
-
-
-class Authenticated(msgspec.Struct, frozen=True):
-    """The sender of a request, and the requested projects as JSON: one more than the limit if there are more."""
-
-    principal: Principal
-    projects: Sequence[str]
+Authenticated = tuple[Principal, Sequence[str]]
+"""The sender of a request, and the requested projects as JSON: one more than the limit if there are more."""
 
 
 class Authenticator:
@@ -75,7 +63,7 @@ class Authenticator:
         keys: Lane,
         users: Lane,
         peppers: Sequence[Pepper],
-        tokens: AccessTokenVerifier | None,
+        tokens: TokenVerifier | None,
         clock: Clock,
         key_used: Callable[[str, KeyUse], None] = lambda _key_id, _use: None,
         owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
@@ -164,7 +152,7 @@ class Authenticator:
         principal = _principal_of_key(key, now)
         if key.recent_address != (address or "") or key.digest != digests[0]:
             self._key_used(key.id, KeyUse(key.id, now, address, digests[0], self._peppers[0].id))
-        return Authenticated(principal, key.projects)
+        return principal, key.projects
 
     async def _by_claims(
         self, claims: Claims, organization: bytes | None, address: str | None, window: Window | None
@@ -182,7 +170,7 @@ class Authenticator:
         if row.invited and organization is not None:  # naming the tenant accepts its invitation
             await self._accept_invitation(claims, principal.org_id, address)
         self._check_owner_email(row, claims, principal.org_id)
-        return Authenticated(principal, row.projects)
+        return principal, row.projects
 
     def _check_owner_email(self, row: UserAccessRow, claims: Claims, org_id: str) -> None:
         if row.owner_email is not None and claims.email not in (None, row.owner_email):
@@ -310,93 +298,3 @@ async def _reauthorize_key(connection: Connection, principal: Principal, now: da
     return msgspec.structs.replace(
         principal, scopes=key.scopes, access_level=key.access_level, expires_at=key.expires_at
     )
-
-
-class Admitted(msgspec.Struct, frozen=True):
-    """The sender of an accepted request, the status of their rate limits, and projects as in `Authenticated`."""
-
-    principal: Principal
-    rate_limits: RateLimitStatus
-    projects: Sequence[str] = ()
-
-
-class Admission:
-    """Admission control: authenticates a request, then counts it. ``throttle`` delays rejected credentials."""
-
-    def __init__(
-        self,
-        authenticator: Authenticator,
-        limiter: RateLimiter,
-        *,
-        deadline: float = DEFAULT_TIMEOUTS.request,
-        monotonic: Callable[[], float] = time.monotonic,
-        refused: Callable[[str, str], None] = lambda _kind, _reason: None,
-    ) -> None:
-        """``deadline`` is how many seconds after its arrival a request must be counted, on the ``monotonic`` clock.
-        ``refused`` is as in `FailedAuthenticationThrottle`.
-        """
-        self._authenticator = authenticator
-        self._limiter = limiter
-        self._deadline = deadline
-        self._monotonic = monotonic
-        self.throttle = FailedAuthenticationThrottle(refused)
-
-    async def admit(
-        self,
-        authorization: bytes | None,
-        organization: bytes | None,
-        address: str | None,
-        window: Window | None = None,
-        known: Callable[[Principal], None] = lambda _: None,
-    ) -> Admitted:
-        """Admit a request by its ``Authorization`` and ``X-Organization-Id`` headers and its client's address.
-
-        ``window`` requests a page of projects in the same lookup; ``known`` receives the principal before the request
-        is counted. Raises the errors of authentication (CONTRACT 5), `RateLimitedError`, and `AuthUnavailableError`
-        when the request cannot be authenticated or counted.
-        """
-        began = self._monotonic()
-        try:
-            found = await self._authenticator.authenticate(authorization, organization, address, window)
-        except errors.DomainError as error:
-            await self.throttle.delay(error, credential_kind(authorization))
-            raise
-        known(found.principal)
-        status = self._limiter.count_locally(found.principal)
-        if status is None:
-            remaining = self._deadline - (self._monotonic() - began)
-            status = await _within(remaining, self._limiter.count(found.principal))
-        return Admitted(found.principal, status, found.projects)
-
-    async def authenticate_again(
-        self, authorization: bytes | None, organization: bytes | None, address: str | None
-    ) -> Principal:
-        """Return the principal of an admitted request as of now, without counting the request again.
-
-        Raises the errors of authentication (CONTRACT 5).
-        """
-        async with self.throttle.watch(credential_kind(authorization)):
-            return (await self._authenticator.authenticate(authorization, organization, address)).principal
-
-    async def count_user(self, claims: Claims, what: str, limit: int) -> RateLimitStatus:
-        """Count a user's request outside any tenant, such as creating one: ``limit`` of ``what`` a minute.
-
-        Raises `RateLimitedError` and `AuthUnavailableError`.
-        """
-        subject = f"{what} {claims.issuer} {claims.subject}"
-        return await _within(self._deadline, self._limiter.count_user(subject, limit))
-
-
-async def _within(seconds: float, counting: Awaitable[RateLimitStatus]) -> RateLimitStatus:
-    try:
-        async with asyncio.timeout(seconds):
-            return await counting
-    except TimeoutError as error:
-        raise errors.AuthUnavailableError("The database is too slow to count requests. Try again shortly.") from error
-
-
-def credential_kind(authorization: bytes | None) -> str:
-    """Return the kind of credential in an ``Authorization`` header: ``api_key``, ``token`` or ``none``."""
-    if not authorization:
-        return "none"
-    return "api_key" if b" svc_" in authorization else "token"

@@ -78,7 +78,7 @@ async def _authenticate(
     lane = database.lane()
     authenticator = Authenticator(keys=lane, users=lane, peppers=(), tokens=verifier, clock=clock)
     try:
-        return (await authenticator.authenticate(b"Bearer " + token.encode(), _header(organization))).principal
+        return (await authenticator.authenticate(b"Bearer " + token.encode(), _header(organization)))[0]
     except AuthUnavailableError:
         raise
     except DomainError as refusal:

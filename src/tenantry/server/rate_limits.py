@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from tenantry.auth.authentication import Admission, Admitted
+from tenantry.auth.admission import Admission, Admitted
 from tenantry.common.clock import Throttle
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError

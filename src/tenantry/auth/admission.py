@@ -1,0 +1,226 @@
+"""Admission control: authenticate a request, count it, and delay rejected credentials."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Final
+
+import httpx2
+import msgspec
+
+from tenantry.auth import rate_limits_store as rate_limits
+from tenantry.auth.api_keys_store import record_uses
+from tenantry.auth.authentication import AcceptInvitation, Authenticator
+from tenantry.auth.rate_limits import RateLimiter
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Throttle
+from tenantry.common.secret import Secret
+from tenantry.db.database import Database
+from tenantry.db.write_behind import WriteBehind
+from tenantry.domain import errors
+from tenantry.domain.access import Principal
+from tenantry.domain.api_keys import Pepper
+from tenantry.domain.pages import Window
+from tenantry.domain.plans import Catalog
+from tenantry.domain.rate_limits import Policy, RateLimitStatus
+from tenantry.integrations.oidc.claims import Claims, OidcConfig
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.tokens import TokenVerifier
+
+REJECTIONS_PER_SECOND: Final = 500
+"""Rejections of credentials that a process sends in a second."""
+_REJECTIONS_AT_ONCE: Final = 50
+_LONGEST_DELAY: Final = 2.0
+"""The longest delay of a rejection, in seconds."""
+_DELAYED: Final = (
+    errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError, errors.ApiKeyExpiredError,
+    errors.TokenExpiredError,
+)  # fmt: skip
+_RECANCEL_AFTER: Final = 1.0
+"""Seconds."""
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """The sender of an accepted request, the status of their rate limits, and projects as of `Authenticator`."""
+
+    principal: Principal
+    rate_limits: RateLimitStatus
+    projects: Sequence[str] = ()
+
+
+class Admission:
+    """Authenticates a request, then counts it. Sends rejections of credentials at a bounded rate.
+
+    A client that sends the next bad credential upon each rejection could otherwise keep the process busy. The delay
+    needs no client addresses, of which an attacker may have many. Accepted requests are never delayed.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        limiter: RateLimiter,
+        *,
+        deadline: float = DEFAULT_TIMEOUTS.request,
+        monotonic: Callable[[], float] = time.monotonic,
+        refused: Callable[[str, str], None] = lambda _kind, _code: None,
+    ) -> None:
+        """``deadline`` is how many seconds after its arrival a request must be counted, on the ``monotonic`` clock.
+        ``refused`` receives the kind of each rejected credential and the error code.
+        """
+        self._authenticator = authenticator
+        self._limiter = limiter
+        self._deadline = deadline
+        self._monotonic = monotonic
+        self._refused = refused
+        self._throttle = Throttle(REJECTIONS_PER_SECOND, burst=_REJECTIONS_AT_ONCE, longest=_LONGEST_DELAY)
+
+    @property
+    def delayed(self) -> int:
+        """The number of rejections that are being delayed."""
+        return self._throttle.waiting
+
+    async def admit(
+        self,
+        authorization: bytes | None,
+        organization: bytes | None,
+        address: str | None,
+        window: Window | None = None,
+        known: Callable[[Principal], None] = lambda _: None,
+    ) -> Admitted:
+        """Admit a request by its ``Authorization`` and ``X-Organization-Id`` headers and its client's address.
+
+        ``window`` requests a page of projects in the same lookup; ``known`` receives the principal before the request
+        is counted. Raises the errors of authentication (CONTRACT 5), `RateLimitedError`, and `AuthUnavailableError`
+        when the request cannot be authenticated or counted.
+        """
+        began = self._monotonic()
+        try:
+            principal, projects = await self._authenticator.authenticate(authorization, organization, address, window)
+        except errors.DomainError as error:
+            await self._delay(error, credential_kind(authorization))
+            raise
+        known(principal)
+        status = self._limiter.count_locally(principal)
+        if status is None:
+            remaining = self._deadline - (self._monotonic() - began)
+            status = await _within(remaining, self._limiter.count(principal))
+        return Admitted(principal, status, projects)
+
+    async def authenticate_again(
+        self, authorization: bytes | None, organization: bytes | None, address: str | None
+    ) -> Principal:
+        """Return the principal of an admitted request as of now, without counting the request again.
+
+        Raises the errors of authentication (CONTRACT 5).
+        """
+        async with self.delaying(credential_kind(authorization)):
+            return (await self._authenticator.authenticate(authorization, organization, address))[0]
+
+    async def count_user(self, claims: Claims, what: str, limit: int) -> RateLimitStatus:
+        """Count a user's request outside any tenant, such as creating one: ``limit`` of ``what`` a minute.
+
+        Raises `RateLimitedError` and `AuthUnavailableError`.
+        """
+        subject = f"{what} {claims.issuer} {claims.subject}"
+        return await _within(self._deadline, self._limiter.count_user(subject, limit))
+
+    @asynccontextmanager
+    async def delaying(self, kind: str) -> AsyncIterator[None]:
+        """Delay an error that the block raises; ``kind`` is the kind of credential that it checks."""
+        try:
+            yield
+        except errors.DomainError as error:
+            await self._delay(error, kind)
+            raise
+
+    async def _delay(self, error: errors.DomainError, kind: str) -> None:
+        self._refused(kind, error.code)
+        if isinstance(error, _DELAYED):
+            await self._throttle.wait()
+
+
+async def _within(seconds: float, counting: Awaitable[RateLimitStatus]) -> RateLimitStatus:
+    try:
+        async with asyncio.timeout(seconds):
+            return await counting
+    except TimeoutError as error:
+        raise errors.AuthUnavailableError("The database is too slow to count requests. Try again shortly.") from error
+
+
+def credential_kind(authorization: bytes | None) -> str:
+    """Return the kind of credential in an ``Authorization`` header: ``api_key``, ``token`` or ``none``."""
+    if not authorization:
+        return "none"
+    return "api_key" if b" svc_" in authorization else "token"
+
+
+class AuthenticationParts:
+    """Authentication on an open database; the caller closes ``database`` and ``http_client``."""
+
+    def __init__(
+        self,
+        database: Database,
+        http_client: httpx2.AsyncClient,
+        *,
+        peppers: Sequence[Secret],
+        oidc: OidcConfig | None,
+        catalog: Catalog,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
+        owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
+        accept: AcceptInvitation | None = None,
+        limited: Callable[[Policy], None] = lambda _: None,
+        refused: Callable[[str, str], None] = lambda _kind, _code: None,
+    ) -> None:
+        """``monotonic`` is a monotonic clock, in seconds.
+
+        ``owner_seen`` and ``accept`` are as in `Authenticator`. ``limited`` receives the policy whose limit a request
+        exceeds; ``refused`` is as in `Admission`.
+        """
+        self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
+        self.keys = (
+            KeySet(oidc, http_client, monotonic=monotonic, timeout=database.timeouts.identity_provider)
+            if oidc
+            else None
+        )
+        self.key_uses = WriteBehind(database, "uses of keys", record_uses)
+        self.authenticator = Authenticator(
+            keys=database.lane(name="keys"),
+            users=database.lane(name="users"),
+            peppers=self.peppers,
+            tokens=TokenVerifier(oidc, self.keys, clock=clock) if oidc and self.keys else None,
+            clock=clock,
+            key_used=self.key_uses.record,
+            owner_seen=owner_seen,
+            accept=accept,
+        )
+        self.limiter = RateLimiter(database.lane(rate_limits.SESSION, name="rate_limits"), catalog, clock, limited)
+        self.admission = Admission(
+            self.authenticator, self.limiter, deadline=database.timeouts.request, refused=refused
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the background tasks during the block, and stop them in order."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.key_uses.write)
+            stack.push_async_callback(stop, asyncio.create_task(self.key_uses.run()))
+            if self.keys is not None:
+                await self.keys.start()
+                stack.push_async_callback(self.keys.aclose)
+            stack.push_async_callback(self.limiter.close)
+            stack.push_async_callback(stop, asyncio.create_task(self.limiter.run()))
+            stack.push_async_callback(self.authenticator.close)
+            yield
+
+
+async def stop(task: "asyncio.Task[None]", patience: float = _RECANCEL_AFTER) -> None:
+    """Cancel a task unless it is being canceled, and wait for its end; cancel it again after ``patience`` seconds."""
+    if not task.cancelling():
+        task.cancel()
+    _, late = await asyncio.wait([task], timeout=patience)
+    while late:  # a pool may lose the cancellation (until Python 3.12), and the end of a task may be shielded
+        task.cancel()
+        _, late = await asyncio.wait([task], timeout=_RECANCEL_AFTER)
+    with suppress(asyncio.CancelledError):
+        await task
