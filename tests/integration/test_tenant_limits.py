@@ -12,7 +12,7 @@ import pytest
 from tenantry.auth.authentication_store import UserQuery, find_user_access
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.domain.pages import Window
+from tenantry.db.pagination import Window
 from tests.support.app import running_app
 from tests.support.members import MEMBERS, OWN, accept_path, add_member, join, own_path, path_of, remove_member
 from tests.support.postgres import PostgresServer

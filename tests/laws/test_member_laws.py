@@ -17,6 +17,7 @@ from tenantry.accounts.members import MemberService, MembershipService, add_owne
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
+from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.audit import ActorKind, Author
@@ -99,8 +100,8 @@ class World:
 
     async def members_of(self, org_id: str) -> dict[str, Member]:
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            rows, _ = await members.read_page(connection, org_id, ISSUER, MemberFilter(), limit=100, after=(None, None))
-        return {row.user_id: row for row in rows}
+            page = await members.read_page(connection, org_id, ISSUER, MemberFilter(), Window(100), bounded=False)
+        return {row.user_id: row for row in page.data}
 
 
 def test_no_sequence_of_requests_gives_more_than_its_maker_holds_or_leaves_no_owner(conninfo: str) -> None:

@@ -9,12 +9,12 @@ from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.audit import trail as audit
 from tenantry.auth.authentication import reauthorize
-from tenantry.common.clock import Clock, to_micros
-from tenantry.common.encoding import Position, new_id
+from tenantry.common.clock import Clock
+from tenantry.common.encoding import new_id
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
-from tenantry.db.pagination import MAX_SCANNED_RECORDS, parse_time_cursor, time_search_end, to_page, to_search_page
+from tenantry.db.pagination import Page, SearchPage, window_after
 from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain import errors
 from tenantry.domain import members as rules
@@ -22,7 +22,6 @@ from tenantry.domain.access import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.members import BY_LEAVER, BY_USER, Member, Membership, MemberStatus, Ownership, User, Writer
 from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.pages import Page, SearchPage
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.oidc.tokens import Claims
@@ -56,24 +55,12 @@ class MemberService:
         self._email_subjects = email_subjects
 
     async def list_page(
-        self, principal: Principal, wanted: MemberFilter, limit: int, cursor: str | None
-    ) -> Page[Member]:
-        """Read a page of members, newest first. Raises `InvalidCursorError`."""
-        org_id, after = principal.org_id, parse_time_cursor(cursor)
-        async with self._database.transaction(of_tenant(org_id)) as connection:
-            rows, _ = await members.read_page(connection, org_id, self._issuer, wanted, limit=limit, after=after)
-        return to_page(rows, limit, _position)
-
-    async def search_page(
-        self, principal: Principal, wanted: MemberFilter, limit: int, cursor: str | None
+        self, principal: Principal, wanted: MemberFilter, limit: int, cursor: str | None, *, bounded: bool = False
     ) -> SearchPage[Member]:
-        """Read a page of a bounded search, newest first. Raises `InvalidCursorError`."""
-        org_id, after = principal.org_id, parse_time_cursor(cursor)
+        """Read a page of members, newest first; with ``bounded`` of a bounded search. Raises `InvalidCursorError`."""
+        org_id, window = principal.org_id, window_after(limit, cursor)
         async with self._database.transaction(of_tenant(org_id)) as connection:
-            rows, end = await members.read_page(
-                connection, org_id, self._issuer, wanted, limit=limit, after=after, bounded=True
-            )
-        return to_search_page(rows, limit, _position, time_search_end(end, MAX_SCANNED_RECORDS))
+            return await members.read_page(connection, org_id, self._issuer, wanted, window, bounded=bounded)
 
     async def get(self, principal: Principal, member_id: str) -> Member:
         """Read a member, removed ones included. Raises `NotFoundError`."""
@@ -240,11 +227,9 @@ class MembershipService:
         self, user: User, status: MemberStatus | None, limit: int, cursor: str | None
     ) -> Page[Membership]:
         """Read a page of a user's memberships and invitations, newest first. Raises `InvalidCursorError`."""
-        after = parse_time_cursor(cursor)
+        window = window_after(limit, cursor)
         async with self._database.transaction(OF_PEOPLE) as connection:
-            rows = await members.read_own_page(connection, user, status, limit=limit, after=after)
-        page = to_page(rows, limit, lambda row: Position(to_micros(row[1]), row[0].id))
-        return Page([membership for membership, _ in page.data], page.next_cursor)
+            return await members.read_own_page(connection, user, status, window)
 
     async def get(self, user: User, membership_id: str) -> Membership:
         """Read a membership of the user, removed ones included. Raises `NotFoundError`."""
@@ -402,7 +387,3 @@ async def _accept(connection: Connection, author: Author, member: Member, now: d
 
 def _shown(tenant: TenantRow, member: Member) -> Membership:
     return Membership(member.id, member.org_id, tenant.record.name, member.role, member.status)
-
-
-def _position(member: Member) -> Position:
-    return Position(to_micros(member.created_at), member.id)

@@ -1,14 +1,13 @@
 """Members of tenants. Most statements name the tenant and the issuer of its users; None means every issuer."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
 from tenantry.auth.authentication_store import BINDS_OWNER, MEMBER_STATUS
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MAX_SCANNED_RECORDS, After, Listing
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, SearchPage, Window
 from tenantry.domain.access import Role
 from tenantry.domain.members import Member, Membership, MemberStatus, User, Writer
 
@@ -19,6 +18,11 @@ _FIND: Final = (
     "WHERE tenant_id = %(org)s AND (%(issuer)s::text IS NULL OR issuer = %(issuer)s) AND id = %(id)s"
 )
 _LISTING: Final = Listing(_COLUMNS, "memberships", "created_at", most=MAX_SCANNED_RECORDS)
+_NAMED: Final = """
+(SELECT m.id, m.tenant_id, m.issuer, m.subject, m.role, m.invited, m.removed_at, m.created_at, t.name, t.deleted_at
+   FROM memberships m JOIN tenants t ON t.id = m.tenant_id)
+"""
+_OWN: Final = Listing(f"id, tenant_id, name, role, {MEMBER_STATUS}", _NAMED, "created_at")
 _UPDATE: Final = f"""
 UPDATE memberships
    SET role = %(role)s, invited = %(invited)s, updated_at = %(now)s, removed_at = %(removed_at)s,
@@ -45,19 +49,19 @@ def _member(row: Sequence[Any]) -> Member:
     return Member(member_id, org_id, user_id, Role(role), MemberStatus(status), created_at, updated_at, removed_at)
 
 
-async def read_page(
-    connection: Connection, org_id: str, issuer: str | None, wanted: MemberFilter, *, limit: int, after: After,
-    bounded: bool = False,
-) -> tuple[list[Member], tuple[datetime, str] | None]:  # fmt: skip
-    """Read a tenant's members after a position, newest first, and one more than ``limit`` if there are more.
+def _membership(row: Sequence[Any]) -> Membership:
+    member_id, org_id, name, role, status = row
+    return Membership(member_id, org_id, name, Role(role), MemberStatus(status))
 
-    With ``bounded`` only the next `MAX_SCANNED_RECORDS` members are examined; the position of the last of them is
-    returned too if there are older ones. A user is found among all.
+
+async def read_page(
+    connection: Connection, org_id: str, issuer: str | None, wanted: MemberFilter, window: Window, *, bounded: bool
+) -> SearchPage[Member]:
+    """Read a page of a tenant's members, newest first.
+
+    With ``bounded`` only the next `MAX_SCANNED_RECORDS` members are examined. A user is found among all.
     """
-    indexed = (
-        "tenant_id = %(org)s "
-        "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
-    )
+    indexed = "tenant_id = %(org)s"
     if wanted.user_id is not None:
         indexed += " AND subject = %(user)s" + (" AND issuer = %(issuer)s" if issuer is not None else "")
     filtered = (
@@ -67,10 +71,9 @@ async def read_page(
     )
     values = {
         "org": org_id, "issuer": issuer, "user": wanted.user_id, "role": wanted.role, "status": wanted.status,
-        "current": wanted.current, "after_at": after[0], "after_id": after[1],
+        "current": wanted.current,
     }  # fmt: skip
-    rows, end = await _LISTING.search(connection, indexed, filtered, values, limit, bounded=bounded)
-    return [_member(row) for row in rows], end
+    return await _LISTING.page(connection, indexed, values, window, _member, filtered=filtered, bounded=bounded)
 
 
 async def find(connection: Connection, org_id: str, issuer: str | None, member_id: str) -> Member | None:
@@ -161,28 +164,14 @@ async def read_all(connection: Connection, org_id: str) -> list[dict[str, Any]]:
 
 
 async def read_own_page(
-    connection: Connection, user: User, status: MemberStatus | None, *, limit: int, after: After
-) -> list[tuple[Membership, datetime]]:
-    """Read a user's memberships and invitations with their times, newest first, one more than ``limit`` if there are.
-
-    Ended memberships and those in ended tenants are excluded.
-    """
-    rows = await connection.fetch(
-        "SELECT m.id, m.tenant_id, t.name, m.role, CASE WHEN m.invited THEN 'invited' ELSE 'active' END, m.created_at "
-        "FROM memberships m JOIN tenants t ON t.id = m.tenant_id "
-        "WHERE m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.removed_at IS NULL AND t.deleted_at IS NULL "
-        "AND (m.created_at, m.id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s, '')) "
-        "AND (%(invited)s::boolean IS NULL OR m.invited = %(invited)s) "
-        "ORDER BY m.created_at DESC, m.id DESC LIMIT %(most)s",
-        {
-            **user._asdict(), "after_at": after[0], "after_id": after[1],
-            "invited": None if status is None else status is MemberStatus.INVITED, "most": limit + 1,
-        },
-    )  # fmt: skip
-    return [
-        (Membership(member_id, org_id, name, Role(role), MemberStatus(status)), created_at)
-        for member_id, org_id, name, role, status, created_at in rows
-    ]
+    connection: Connection, user: User, status: MemberStatus | None, window: Window
+) -> Page[Membership]:
+    """Read a page of a user's memberships and invitations, newest first, except in tenants that have ended."""
+    condition = "issuer = %(issuer)s AND subject = %(subject)s AND removed_at IS NULL AND deleted_at IS NULL"
+    filtered = f"%(status)s::text IS NULL OR {MEMBER_STATUS} = %(status)s"
+    return await _OWN.page(
+        connection, condition, {**user._asdict(), "status": status}, window, _membership, filtered=filtered
+    )
 
 
 async def find_tenant_id(connection: Connection, user: User, membership_id: str) -> str | None:

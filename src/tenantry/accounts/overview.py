@@ -22,8 +22,7 @@ from tenantry.domain.access import Principal, covers
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
 from tenantry.domain.billing.state import PAST_DUE
 from tenantry.domain.errors import NotFoundError
-from tenantry.domain.pages import Count, count_up_to
-from tenantry.domain.plans import Catalog
+from tenantry.domain.plans import Catalog, Count, count_up_to
 from tenantry.domain.rate_limits import SLOTS
 from tenantry.domain.tenants import Tenant
 

@@ -16,13 +16,12 @@ from tenantry.common.encoding import encode as encode_cursor
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
-from tenantry.db.pagination import parse_time_cursor, to_page
+from tenantry.db.pagination import Page, window_after
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
 from tenantry.domain.names import check_name
-from tenantry.domain.pages import Count, Page, PlanLimit, Window, count_up_to
-from tenantry.domain.plans import Catalog
+from tenantry.domain.plans import Catalog, Count, PlanLimit, count_up_to
 from tenantry.domain.tenants import Project
 
 _document: Final = msgspec.json.Decoder(Project)
@@ -47,18 +46,13 @@ class ProjectService:
         """Read a page of the principal's projects, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows = await projects.read_page(connection, principal.org_id, principal.mode, window)
-        return to_page(rows, limit, _position)
+            return await projects.read_page(connection, principal.org_id, principal.mode, window)
 
-    async def list_with_limit(
-        self, principal: Principal, limit: int, cursor: str | None
-    ) -> tuple[Page[Project], PlanLimit]:
-        """Read a page as `list_page` does, and the plan's limit of projects."""
-        window = window_after(limit, cursor)
+    async def count(self, principal: Principal) -> PlanLimit:
+        """Return the use of the plan's limit of projects."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows = await projects.read_page(connection, principal.org_id, principal.mode, window)
             used = await count_for_page(connection, principal)
-        return to_page(rows, limit, _position), PlanLimit(used, self._catalog.limits(principal.plan).projects)
+        return PlanLimit(used, self._catalog.limits(principal.plan).projects)
 
     async def create(
         self, principal: Principal, author: Author, name: str, description: str | None, claim: Claim | None
@@ -140,21 +134,13 @@ async def count_for_page(connection: Connection, principal: Principal) -> Count:
     )
 
 
-def window_after(limit: int, cursor: str | None) -> Window:
-    """Return the page of ``limit`` projects after a cursor. Raises `InvalidCursorError`."""
-    return Window(limit, *parse_time_cursor(cursor))
-
-
 def page_of(documents: Sequence[str], limit: int) -> bytes:
     """Return the JSON of a page, from the JSON of its projects and of one more if there are more."""
     if len(documents) <= limit:
         return b'{"data":[%b],"nextCursor":null}' % ",".join(documents).encode()
-    last = _position(_document.decode(documents[limit - 1]))
-    return b'{"data":[%b],"nextCursor":"%b"}' % (",".join(documents[:limit]).encode(), encode_cursor(last).encode())
-
-
-def _position(project: Project) -> Position:
-    return Position(to_micros(project.created_at), project.id)
+    last = _document.decode(documents[limit - 1])
+    next_cursor = encode_cursor(Position(to_micros(last.created_at), last.id))
+    return b'{"data":[%b],"nextCursor":"%b"}' % (",".join(documents[:limit]).encode(), next_cursor.encode())
 
 
 def _require(project: Project | None) -> Project:

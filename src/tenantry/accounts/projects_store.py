@@ -5,22 +5,19 @@ from typing import Final
 import msgspec
 
 from tenantry.db.connection import Connection
+from tenantry.db.pagination import Listing, Page, Window
 from tenantry.domain.access import Mode
-from tenantry.domain.pages import Window
 from tenantry.domain.tenants import Project
 
 _COLUMNS: Final = "id, org_id, name, description, mode, created_at, updated_at"
 _SELECT: Final = f"SELECT {_COLUMNS} FROM projects WHERE org_id = %s AND mode = %s"  # noqa: S608  # our own columns
+_LISTING: Final = Listing(_COLUMNS, "projects", "created_at")
 
 
-async def read_page(connection: Connection, org_id: str, mode: Mode, window: Window) -> list[Project]:
-    """Read a page of a tenant's projects, newest first, and one project more than its limit if there are more."""
-    rows = await connection.fetch(
-        f"{_SELECT} AND (created_at, id) < (coalesce(%s, 'infinity'::timestamptz), coalesce(%s, '')) "
-        "ORDER BY created_at DESC, id DESC LIMIT %s",
-        (org_id, mode, window.after_at, window.after_id, window.limit + 1),
-    )
-    return [Project(*row) for row in rows]
+async def read_page(connection: Connection, org_id: str, mode: Mode, window: Window) -> Page[Project]:
+    """Read a page of a tenant's projects, newest first."""
+    condition, values = "org_id = %(org)s AND mode = %(mode)s", {"org": org_id, "mode": mode}
+    return await _LISTING.page(connection, condition, values, window, lambda row: Project(*row))
 
 
 async def count(connection: Connection, org_id: str, mode: Mode, most: int) -> int:

@@ -18,12 +18,12 @@ from tenantry.billing import ledger
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.billing.ledger_queries_store import read_all_entries
-from tenantry.common.clock import Clock, to_micros
-from tenantry.common.encoding import Position, doc, new_id
+from tenantry.common.clock import Clock
+from tenantry.common.encoding import doc, new_id
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
-from tenantry.db.pagination import parse_time_cursor, to_page
+from tenantry.db.pagination import Page, window_after
 from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain import errors
 from tenantry.domain.access import Mode, Principal
@@ -33,7 +33,6 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_mails import same_address
-from tenantry.domain.pages import Page
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Project, Tenant
 from tenantry.integrations.oidc.tokens import Claims
@@ -121,17 +120,14 @@ class TenantService:
         self, principal: Principal, claims: Claims | None, limit: int, cursor: str | None
     ) -> Page[Tenant]:
         """Read a page of the caller's tenants, newest first: the key's own, or all of the user's."""
-        after = parse_time_cursor(cursor)
+        window = window_after(limit, cursor)
         if claims is None:
             async with self._database.transaction(of_tenant(principal.org_id)) as connection:
                 found = await find_tenant(connection, principal.org_id)
-            rows = [found.record] if found and cursor is None else []
-        else:
-            async with self._database.transaction(OF_PEOPLE) as connection:
-                rows = await tenants.read_of_user(
-                    connection, claims.issuer, claims.subject, principal.org_id, limit, after
-                )
-        return to_page(rows, limit, lambda row: Position(to_micros(row.created_at), row.id))
+            return Page([found.record] if found and cursor is None else [], None)
+        user = User(claims.issuer, claims.subject)
+        async with self._database.transaction(OF_PEOPLE) as connection:
+            return await tenants.read_of_user(connection, user, principal.org_id, window)
 
     async def get(self, principal: Principal, tenant_id: str) -> Tenant:
         """Read the caller's tenant. Raises `NotFoundError` for any other."""

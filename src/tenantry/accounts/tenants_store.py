@@ -8,12 +8,14 @@ import msgspec
 
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MAX_SCANNED_ROWS, After
+from tenantry.db.pagination import MAX_SCANNED_ROWS, Listing, Page, Window
 from tenantry.db.tenants_store import TENANT_COLUMNS, TenantRow, to_tenant
+from tenantry.domain.members import User
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.oidc.tokens import Claims
 
+_LISTING: Final = Listing(TENANT_COLUMNS, "tenants", "created_at")
 HAS_TENANTS_WITHOUT_CUSTOMER: Final = """
 SELECT EXISTS (SELECT FROM tenants)
    AND NOT EXISTS (SELECT FROM customers WHERE id = %(customer)s AND tenant_id = %(tenant)s)
@@ -69,23 +71,13 @@ class FailedInvoice(msgspec.Struct, frozen=True):
     currency: str | None
 
 
-async def read_of_user(
-    connection: Connection, issuer: str, subject: str, claimed: str | None, limit: int, after: After
-) -> list[Tenant]:
-    """Read the current tenants of a user and of the token's claim, newest first, one more than ``limit``."""
-    rows = await connection.fetch(
-        f"SELECT {TENANT_COLUMNS} FROM tenants t "  # noqa: S608  # our own columns
-        "WHERE deleted_at IS NULL "
-        "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, '')) "
-        "AND (id IN (SELECT tenant_id FROM memberships WHERE issuer = %(issuer)s AND subject = %(subject)s "
-        "            AND removed_at IS NULL AND NOT invited) OR id = %(claimed)s) "
-        "ORDER BY created_at DESC, id DESC LIMIT %(most)s",
-        {
-            "issuer": issuer, "subject": subject, "claimed": claimed, "after_at": after[0], "after_id": after[1],
-            "most": limit + 1,
-        },
-    )  # fmt: skip
-    return [to_tenant(row) for row in rows]
+async def read_of_user(connection: Connection, user: User, claimed: str | None, window: Window) -> Page[Tenant]:
+    """Read a page of the current tenants of a user and of the token's claim, newest first."""
+    condition = (
+        "deleted_at IS NULL AND (id = %(claimed)s OR id IN (SELECT tenant_id FROM memberships "
+        "WHERE issuer = %(issuer)s AND subject = %(subject)s AND removed_at IS NULL AND NOT invited))"
+    )
+    return await _LISTING.page(connection, condition, {**user._asdict(), "claimed": claimed}, window, to_tenant)
 
 
 async def insert(

@@ -12,13 +12,13 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName
-from tenantry.auth.api_keys import ApiKeyService, EndedKey, LeakReportService, NewKey
+from tenantry.auth.api_keys import ApiKeyService, EndedKey, LeakReportService, NewKey, check_org
 from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.common.encoding import doc
+from tenantry.db.pagination import Page
 from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
 from tenantry.domain.errors import ValidationError
-from tenantry.domain.pages import Page
 
 LEAK_REPORT_PATH: Final = "/api/v1/api-keys/report-leak"
 _LONGEST: Final = 1000
@@ -174,10 +174,12 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         cursor: Cursor = None,
     ) -> Page[ApiKey]:
         """List the tenant's keys, newest first, without their secrets. A test-mode caller sees test-mode keys only."""
+        if org_id is not None:
+            check_org(principal, org_id)
         if search is not None and "\x00" in search:
             raise ValidationError(("search", "must not hold a NUL"))
         wanted = KeyFilter(status=status, search=search)
-        return await keys.list_page(principal, wanted, limit, cursor, org_id=org_id)
+        return await keys.list_page(principal, wanted, limit, cursor)
 
     @get(PATH + "/{key_id:str}", guards=[access.needs("api-keys:read")], summary="Get an API key")
     async def get_api_key(principal: Caller, key_id: KeyId) -> ApiKey:

@@ -13,9 +13,9 @@ from litestar.response import Stream
 from tenantry.api.guards import Access, Caller
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
 from tenantry.audit.trail import AuditFilter, AuditService
+from tenantry.db.pagination import Page
 from tenantry.domain.audit import Action, AuditEvent
 from tenantry.domain.errors import ValidationError
-from tenantry.domain.pages import Page
 
 PATH: Final = "/api/v1/audit-events"
 EXPORT_TYPE: Final = "application/x-ndjson"

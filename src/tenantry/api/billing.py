@@ -13,7 +13,7 @@ from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
 from tenantry.billing.checkout import LONGEST_URL, CheckoutService
 from tenantry.billing.ledger_queries import BillingEventView, LedgerQueries
 from tenantry.common.encoding import doc
-from tenantry.domain.pages import Page
+from tenantry.db.pagination import Page
 from tenantry.domain.plans import Catalog, Limits
 
 PLANS_PATH: Final = "/api/v1/plans"

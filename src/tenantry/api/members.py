@@ -14,10 +14,10 @@ from tenantry.api import tenants
 from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
 from tenantry.common.encoding import doc
+from tenantry.db.pagination import Page
 from tenantry.domain.access import Role
 from tenantry.domain.members import Member, Membership, MemberStatus, User
 from tenantry.domain.owner_mails import same_address
-from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant
 
 PATH: Final = "/api/v1/members"

@@ -10,13 +10,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter
 from msgspec import UNSET, UnsetType
 
-from tenantry.accounts.projects import ProjectService, page_of, window_after
+from tenantry.accounts.projects import ProjectService, page_of
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
+from tenantry.db.pagination import Page, Window, window_after
 from tenantry.domain.errors import DomainError, ValidationError
-from tenantry.domain.pages import Page, Window
 from tenantry.domain.tenants import Project
 from tenantry.server.asgi_types import HotRequest, HotResponse
 from tenantry.server.bodies import fault_of

@@ -14,9 +14,9 @@ from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, Change
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
 from tenantry.auth.authentication import bearer_credential
 from tenantry.common.encoding import doc
+from tenantry.db.pagination import Page
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.owner_mails import same_address
-from tenantry.domain.pages import Page
 from tenantry.domain.tenants import Tenant, is_tenant_id
 
 PATH: Final = "/api/v1/tenants"

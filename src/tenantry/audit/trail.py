@@ -12,11 +12,19 @@ from tenantry.common.clock import to_micros
 from tenantry.common.encoding import Position, new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import MAX_SCANNED_ROWS, After, parse_time_cursor, time_search_end, to_page, to_search_page
+from tenantry.db.pagination import (
+    MAX_SCANNED_ROWS,
+    After,
+    Page,
+    SearchPage,
+    parse_time_cursor,
+    time_search_end,
+    to_page,
+    to_search_page,
+)
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author
-from tenantry.domain.pages import Page, SearchPage
 
 __all__ = ["AuditFilter", "AuditNames", "AuditService", "read_all", "record"]
 

@@ -16,11 +16,11 @@ from tenantry.auth.rate_limits import RateLimiter
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Throttle
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
+from tenantry.db.pagination import Window
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain import errors
 from tenantry.domain.access import Principal
 from tenantry.domain.api_keys import Pepper
-from tenantry.domain.pages import Window
 from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import Policy, RateLimitStatus
 from tenantry.integrations.oidc.claims import Claims, OidcConfig

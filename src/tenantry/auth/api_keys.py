@@ -15,12 +15,12 @@ from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.auth.authentication import reauthorize
 from tenantry.auth.authentication_store import KeyQuery, find_keys
 from tenantry.billing import ledger_store as billing
-from tenantry.common.clock import Clock, to_micros
-from tenantry.common.encoding import Position, doc, new_id
+from tenantry.common.clock import Clock
+from tenantry.common.encoding import doc, new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
-from tenantry.db.pagination import MAX_SCANNED_RECORDS, parse_time_cursor, time_search_end, to_page, to_search_page
+from tenantry.db.pagination import SearchPage, window_after
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
@@ -29,8 +29,7 @@ from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, Revoca
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.names import check_name
 from tenantry.domain.owner_mails import key_leaked
-from tenantry.domain.pages import Count, Page, PlanLimit, SearchPage
-from tenantry.domain.plans import FREE, Catalog
+from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
 from tenantry.notifications.owner_mails import MailOutbox, notify
 
 OPERATOR: Final = "operator"
@@ -89,7 +88,7 @@ class ApiKeyService:
         Raises `OrgMismatchError`, `ScopeEscalationError`, `ModeMismatchError`, `KeyLimitReachedError`,
         `ValidationError` and the errors of idempotency; with ``replaces`` `NotFoundError` and `KeyNotActiveError`.
         """
-        _check_org(principal, org_id)
+        check_org(principal, org_id)
         check_name(name)
         scopes, level = normalize(scopes, access_level)
         expires_at = _in_utc(expires_at)
@@ -113,34 +112,21 @@ class ApiKeyService:
         return NewKey(record, secret)
 
     async def list_page(
-        self, principal: Principal, wanted: KeyFilter, limit: int, cursor: str | None, *, org_id: str | None = None
-    ) -> Page[ApiKey]:
-        """Read a page of keys, newest first. Raises `OrgMismatchError` and `InvalidCursorError`."""
-        _check_org(principal, principal.org_id if org_id is None else org_id)
-        wanted, after, now = _in_mode(wanted, principal), parse_time_cursor(cursor), self._clock()
+        self, principal: Principal, wanted: KeyFilter, limit: int, cursor: str | None, *, bounded: bool = False
+    ) -> SearchPage[ApiKey]:
+        """Read a page of keys, newest first; with ``bounded`` of a bounded search. Raises `InvalidCursorError`."""
+        window, now = window_after(limit, cursor), self._clock()
+        if principal.mode is Mode.TEST:
+            wanted = msgspec.structs.replace(wanted, mode=Mode.TEST)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows, _ = await api_keys.read_page(connection, principal.org_id, now, wanted, limit=limit, after=after)
-        return to_page(rows, limit, _position)
+            return await api_keys.read_page(connection, principal.org_id, now, wanted, window, bounded=bounded)
 
-    async def search_page(
-        self, principal: Principal, wanted: KeyFilter, limit: int, cursor: str | None
-    ) -> tuple[SearchPage[ApiKey], PlanLimit | None, int]:
-        """Read a page of a bounded search, the plan's limit of active keys if any, and the number of replaced keys.
-
-        Raises `InvalidCursorError`.
-        """
-        most = self._catalog.limits(principal.plan).api_keys
-        org_id, now, after = principal.org_id, self._clock(), parse_time_cursor(cursor)
-        wanted = _in_mode(wanted, principal)
+    async def count(self, principal: Principal) -> tuple[PlanLimit, int]:
+        """Return the use of the plan's limit of active keys, and the number of replaced keys."""
+        org_id, now, most = principal.org_id, self._clock(), self._catalog.limits(principal.plan).api_keys
         async with self._database.transaction(of_tenant(org_id)) as connection:
-            rows, end = await api_keys.read_page(
-                connection, org_id, now, wanted, limit=limit, after=after, bounded=True
-            )
-            plan_limit = None
-            if most is not None:
-                plan_limit = PlanLimit(Count(await api_keys.count(connection, org_id, now, KeyState.ACTIVE)), most)
-            replaced = await api_keys.count(connection, org_id, now, KeyState.REPLACED)
-        return to_search_page(rows, limit, _position, time_search_end(end, MAX_SCANNED_RECORDS)), plan_limit, replaced
+            active = await api_keys.count(connection, org_id, now, KeyState.ACTIVE)
+            return PlanLimit(Count(active), most), await api_keys.count(connection, org_id, now, KeyState.REPLACED)
 
     async def get(self, principal: Principal, key_id: str) -> ApiKey:
         """Read a key. Raises `NotFoundError`."""
@@ -422,11 +408,8 @@ def normalize(scopes: tuple[str, ...], level: AccessLevel | None) -> tuple[tuple
     return tuple(dict.fromkeys(scopes)), AccessLevel.SCOPED
 
 
-def _in_mode(wanted: KeyFilter, principal: Principal) -> KeyFilter:
-    return msgspec.structs.replace(wanted, mode=Mode.TEST) if principal.mode is Mode.TEST else wanted
-
-
-def _check_org(principal: Principal, org_id: str) -> None:
+def check_org(principal: Principal, org_id: str) -> None:
+    """Raise `OrgMismatchError` unless this is the principal's tenant."""
     if org_id != principal.org_id:
         raise errors.OrgMismatchError("The credential belongs to another organization.")
 
@@ -446,7 +429,3 @@ def _in_utc(moment: datetime | None) -> datetime | None:
 def _check_active(key: ApiKey) -> None:
     if key.status is not KeyStatus.ACTIVE:
         raise errors.KeyNotActiveError(f"The key is {key.status.value}.")
-
-
-def _position(key: ApiKey) -> Position:
-    return Position(to_micros(key.created_at), key.id)

@@ -1,13 +1,13 @@
 """API keys. Every statement names the tenant. Only digests of secrets are stored."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MAX_SCANNED_RECORDS, After, Listing
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, SearchPage, Window
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus, status_at
@@ -28,10 +28,6 @@ _COLUMNS: Final = (
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
 _LISTING: Final = Listing(_COLUMNS, "api_keys", "created_at", most=MAX_SCANNED_RECORDS, source_columns=_SHOWN)
-_OF_TENANT: Final = (
-    "org_id = %(org)s "
-    "AND (created_at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
-)
 # The rule of `status_at`, in SQL.
 _STATUS: Final = {
     KeyStatus.ACTIVE: "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)",
@@ -64,7 +60,7 @@ class KeyFilter(msgspec.Struct, frozen=True):
     search: str | None = None
 
 
-def _key(row: tuple[Any, ...], now: datetime) -> ApiKey:
+def _key(row: Sequence[Any], now: datetime) -> ApiKey:
     (key_id, org_id, name, scopes, level, mode, expires_at, start, last4, created_at, created_by, last_used_at,
      last_used_address, revoked_at, rotated_from, superseded_by, rotated_from_last_used_at,
      leak_reported_at) = row  # fmt: skip
@@ -100,32 +96,20 @@ async def find(
 
 
 async def read_page(
-    connection: Connection, org_id: str, now: datetime, wanted: KeyFilter, *, limit: int, after: After,
-    bounded: bool = False,
-) -> tuple[list[ApiKey], tuple[datetime, str] | None]:  # fmt: skip
-    """Read a tenant's keys after a position, newest first, and one more than ``limit`` if there are more.
-
-    With ``bounded`` only the next `MAX_SCANNED_RECORDS` keys are examined; the position of the last of them is
-    returned too if there are older ones.
-    """
-    filtered, values = _conditions(org_id, now, wanted, after)
-    rows, end = await _LISTING.search(connection, _OF_TENANT, filtered, values, limit, bounded=bounded)
-    return [_key(row, now) for row in rows], end
-
-
-def _conditions(org_id: str, now: datetime, wanted: KeyFilter, after: After) -> tuple[str, dict[str, object]]:
-    """Return the conditions that no index supports, and the values of the statement."""
+    connection: Connection, org_id: str, now: datetime, wanted: KeyFilter, window: Window, *, bounded: bool
+) -> SearchPage[ApiKey]:
+    """Read a page of a tenant's keys, newest first; with ``bounded`` of the next `MAX_SCANNED_RECORDS` only."""
     conditions = [
         _STATUS[wanted.status] if wanted.status else "true",
         "(%(mode)s::text IS NULL OR mode = %(mode)s)",
         _STATE[wanted.state] if wanted.state else "true",
         f"(%(search)s::text IS NULL OR position(lower(%(search)s) IN lower({_SEARCHED})) > 0)",
     ]
-    values = {
-        "org": org_id, "now": now, "soon": now + SOON, "mode": wanted.mode, "search": wanted.search,
-        "after_at": after[0], "after_id": after[1],
-    }  # fmt: skip
-    return " AND ".join(conditions), values
+    values = {"org": org_id, "now": now, "soon": now + SOON, "mode": wanted.mode, "search": wanted.search}
+    return await _LISTING.page(
+        connection, "org_id = %(org)s", values, window, lambda row: _key(row, now), filtered=" AND ".join(conditions),
+        bounded=bounded,
+    )  # fmt: skip
 
 
 async def recently_used(connection: Connection, org_id: str, now: datetime, limit: int) -> list[ApiKey]:

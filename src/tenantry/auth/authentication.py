@@ -21,11 +21,11 @@ from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
+from tenantry.db.pagination import Window
 from tenantry.domain import access, api_keys, errors
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role
 from tenantry.domain.api_keys import KeyStatus, Pepper
 from tenantry.domain.members import User
-from tenantry.domain.pages import Window
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.tokens import TokenVerifier

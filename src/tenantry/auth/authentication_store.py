@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 
 from tenantry.db.connection import Connection
+from tenantry.db.pagination import Window
 from tenantry.db.statements import BIGINTS, BLOBS, MOMENT, MOMENTS, TEXTS, Statement
 from tenantry.domain.access import Role
 from tenantry.domain.members import MembershipRestriction, MemberStatus, User
-from tenantry.domain.pages import Window
 
 BINDS_OWNER: Final = "NOT coalesce({row}.written_as = 'SCOPED' AND {row}.written_at = {row}.updated_at, false)"
 """A condition: the membership restricts a claimed owner too. Rows of earlier releases do."""

@@ -13,10 +13,10 @@ from tenantry.auth.sessions_store import ClaimedTenant, TenantOfUser
 from tenantry.common.clock import Clock
 from tenantry.db.connection import OF_PEOPLE, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.pagination import Page
 from tenantry.domain import sessions as rules
 from tenantry.domain.access import Role
 from tenantry.domain.members import User
-from tenantry.domain.pages import Page
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims

@@ -11,11 +11,10 @@ from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import Position, doc
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import MAX_SCANNED_ROWS, SearchEnd, parse_cursor, to_page, to_search_page
+from tenantry.db.pagination import MAX_SCANNED_ROWS, Page, SearchEnd, SearchPage, parse_cursor, to_page, to_search_page
 from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
-from tenantry.domain.pages import Page, SearchPage
 
 
 class BillingFields(msgspec.Struct, frozen=True, rename="camel"):

@@ -96,7 +96,8 @@ async def show_keys(
     )
     fields = {"status": wanted.state, "mode": wanted.mode, "search": wanted.search}
     query = "".join(f"{field}={quote(value)}&" for field, value in fields.items() if value)
-    page, room, replaced = await ctx.services.api_keys.search_page(ctx.principal, wanted, _PAGE_SIZE, cursor)
+    page = await ctx.services.api_keys.list_page(ctx.principal, wanted, _PAGE_SIZE, cursor, bounded=True)
+    room, replaced = await ctx.services.api_keys.count(ctx.principal)
     return ctx.render(
         "api_keys.html",
         page=page,

@@ -72,7 +72,7 @@ async def show_members(
         MemberStatus(status) if status in set(MemberStatus) else None,
         current=status not in set(MemberStatus),
     )
-    page = await services.members.search_page(principal, wanted, _PAGE_SIZE, cursor)
+    page = await services.members.list_page(principal, wanted, _PAGE_SIZE, cursor, bounded=True)
     user_ids = [member.user_id for member in page.data]
     tenant = await services.tenants.get(principal, principal.org_id)
     return ctx.render(

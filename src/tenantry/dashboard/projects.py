@@ -28,7 +28,8 @@ _writer = needs("projects:write")
 
 @get(PATH, guards=[_reader])
 async def show_projects(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    page, room = await ctx.services.projects.list_with_limit(ctx.principal, _PAGE_SIZE, cursor)
+    page = await ctx.services.projects.list_page(ctx.principal, _PAGE_SIZE, cursor)
+    room = await ctx.services.projects.count(ctx.principal)
     return ctx.render("projects.html", page=page, room=room, plan=ctx.plan_name, is_first=cursor is None)
 
 

@@ -1,17 +1,46 @@
-"""Pagination: the statements of a page of a list, and its cursor."""
+"""Pagination: pages of lists, their cursors and their statements."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from tenantry.common import encoding as cursor
 from tenantry.common.clock import from_micros, to_micros
 from tenantry.common.encoding import Position
 from tenantry.db.connection import Connection
 from tenantry.domain.errors import InvalidCursorError
-from tenantry.domain.pages import Page, SearchPage
 
 Row = TypeVar("Row")
+
+
+class Page(msgspec.Struct, Generic[Row], frozen=True, rename="camel"):
+    """One page of a list; ``next_cursor`` is null on the last."""
+
+    data: list[Row]
+    next_cursor: str | None
+
+
+class SearchPage(Page[Row], Generic[Row], frozen=True, omit_defaults=True):
+    """One page of a search, which may examine only so many rows.
+
+    Where it ends for that reason, ``looked_at`` is their number, ``looked_back_to`` the time of the last of them, and
+    ``next_cursor`` continues there. In JSON every other page is a plain `Page`.
+    """
+
+    looked_at: int = 0
+    looked_back_to: datetime | None = None
+
+
+class Window(NamedTuple):
+    """The place of a page in a list, newest first: up to ``limit`` rows after a time and id."""
+
+    limit: int
+    after_at: datetime | None = None
+    after_id: str | None = None
+
+
 After = tuple[datetime | None, str | None]
 """The position after which a page begins: a time and an id; None on the first page."""
 
@@ -39,6 +68,11 @@ def parse_time_cursor(text: str | None) -> After:
         return from_micros(position.key), position.id
     except OverflowError as error:
         raise InvalidCursorError(_INVALID_CURSOR) from error
+
+
+def window_after(limit: int, cursor: str | None) -> Window:
+    """Return the window of ``limit`` rows after a cursor whose key is a time. Raises `InvalidCursorError`."""
+    return Window(limit, *parse_time_cursor(cursor))
 
 
 def to_page(rows: list[Row], limit: int, position: Callable[[Row], Position]) -> Page[Row]:
@@ -125,3 +159,27 @@ class Listing(NamedTuple):
             return rows, None
         last = await connection.fetch(f"SELECT {self.key}, {self.tie} {source} OFFSET {self.most - 1} LIMIT 2", values)
         return rows, last[0] if len(last) > 1 else None
+
+    async def page(
+        self,
+        connection: Connection,
+        condition: str,
+        values: Mapping[str, object],
+        window: Window,
+        row_of: Callable[[Sequence[Any]], Row],
+        *,
+        filtered: str = "true",
+        bounded: bool = False,
+    ) -> SearchPage[Row]:
+        """Return a page of the rows that match both conditions, by a time ``key``; ``bounded`` is as in `search`."""
+        listing = self._replace(columns=f"{self.key}, {self.tie}, {self.columns}")
+        condition += (
+            f" AND ({self.key}, {self.tie})"
+            " < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
+        )
+        values = {**values, **window._asdict()}
+        rows, end = await listing.search(connection, condition, filtered, values, window.limit, bounded=bounded)
+        page = to_search_page(
+            rows, window.limit, lambda row: Position(to_micros(row[0]), row[1]), time_search_end(end, self.most)
+        )
+        return SearchPage([row_of(row[2:]) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)

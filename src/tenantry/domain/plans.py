@@ -33,6 +33,30 @@ class Plan(msgspec.Struct, frozen=True):
     limits: Limits
 
 
+class Count(msgspec.Struct, frozen=True):
+    """A number of things; with ``and_more`` there are more than ``number``."""
+
+    number: int
+    and_more: bool = False
+
+
+def count_up_to(number: int, most: int) -> Count:
+    """Return the count of things of which at most ``most`` + 1 were counted."""
+    return Count(min(number, most), number > most)
+
+
+class PlanLimit(msgspec.Struct, frozen=True):
+    """A tenant's use of a plan's limit; None is no limit."""
+
+    used: Count
+    most: int | None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the plan allows no more."""
+        return self.most is not None and self.used.number >= self.most
+
+
 class CatalogError(ValueError):
     """An invalid catalog; ``faults`` has one message for each fault."""
 

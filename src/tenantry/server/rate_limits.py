@@ -6,9 +6,9 @@ from typing import Final
 
 from tenantry.auth.admission import Admission, Admitted
 from tenantry.common.clock import Throttle
+from tenantry.db.pagination import Window
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
-from tenantry.domain.pages import Window
 from tenantry.domain.rate_limits import WINDOW, Policy, RateLimitStatus
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import CALLER, CLAIMS, OPERATOR, OUTCOME, Scope
