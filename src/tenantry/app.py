@@ -106,7 +106,7 @@ def build_app(
         *api_key_routes(parts.api_keys, access),
         *leak_routes(parts.leaks),
         *tenant_routes(parts.tenants, access, parts.email_of_token),
-        *member_routes(parts.members, access),
+        *member_routes(parts.members, parts.tenants, access),
         *membership_routes(parts.memberships, access),
         *operator_routes(parts.tenants, access),
         *audit_routes(parts.trail, access),
@@ -222,7 +222,7 @@ class Parts:
             self.database, policy, self.queue, clock, issuer, self._keys_revoked,
             tenants_per_user=settings.tenants_per_user, email_subjects=by_email,
         )  # fmt: skip
-        self.members = MemberService(self.database, self.queue, issuer, catalog, clock, email_subjects=by_email)
+        self.members = MemberService(self.database, issuer, catalog, clock, email_subjects=by_email)
         self.confirmations = OwnerConfirmations(self.database, self.queue, issuer, clock)
         self.trail = AuditService(self.database)
 

@@ -15,12 +15,14 @@ from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.members import MemberService, MembershipService, add_owner
 from tenantry.accounts.members_store import MemberFilter
+from tenantry.accounts.tenants import TenantService
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.audit import ActorKind, Author
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DomainError
 from tenantry.domain.members import Member, MemberStatus, User
 from tenantry.domain.plans import parse_catalog
@@ -72,7 +74,8 @@ class World:
         self.database = Database(conninfo, pool_size=2)
         ticks = itertools.count(1)
         clock = lambda: NOW + timedelta(microseconds=next(ticks))  # noqa: E731
-        self.service = MemberService(self.database, JobQueue(conninfo), ISSUER, CATALOG, clock)
+        self.service = MemberService(self.database, ISSUER, CATALOG, clock)
+        self.tenants = TenantService(self.database, BillingPolicy(CATALOG), JobQueue(conninfo), clock, ISSUER)
         self.memberships = MembershipService(self.database, clock)
         self.numbers = itertools.count(1)
         self.run(self.database.open())
@@ -161,7 +164,7 @@ class MembersThroughTheService(RuleBasedStateMachine):
     def transfer(self, caller: Caller, user: str) -> None:
         self._do(
             caller,
-            lambda principal: self.world.service.transfer(
+            lambda principal: self.world.tenants.transfer(
                 principal, AUTHOR, self.org, user_id=user, owner_email="c@d.example", claim=None
             ),
         )

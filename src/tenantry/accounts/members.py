@@ -1,31 +1,29 @@
-"""Members of tenants: list, invite, change, remove, transfer ownership; and users' own memberships."""
+"""Members of tenants: list, invite, change, remove; and users' own memberships."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 
 import msgspec
 
 from tenantry.accounts import members_store as members
-from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.audit import trail as audit
-from tenantry.auth.authentication import reauthorize
+from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import Page, SearchPage, window_after
-from tenantry.db.tenants_store import TenantRow, find_tenant
+from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import errors
 from tenantry.domain import members as rules
 from tenantry.domain.access import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.audit import Action, ActorKind, Author
-from tenantry.domain.members import BY_LEAVER, BY_USER, Member, Membership, MemberStatus, Ownership, User, Writer
-from tenantry.domain.owner_mails import OwnerAddress
+from tenantry.domain.members import BY_LEAVER, BY_USER, Member, Membership, MemberStatus, User, Writer
 from tenantry.domain.plans import Catalog
-from tenantry.domain.tenants import Tenant
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.notifications.owner_mails import MailOutbox, announce
 
 
 class MemberService:
@@ -37,18 +35,10 @@ class MemberService:
     """
 
     def __init__(
-        self,
-        database: Database,
-        outbox: MailOutbox,
-        issuer: str | None,
-        catalog: Catalog,
-        clock: Clock,
-        *,
-        email_subjects: bool = False,
+        self, database: Database, issuer: str | None, catalog: Catalog, clock: Clock, *, email_subjects: bool = False
     ) -> None:
         """``email_subjects`` allows e-mail addresses as user ids, where the identity provider has such ids."""
         self._database = database
-        self._outbox = outbox
         self._issuer = issuer
         self._catalog = catalog
         self._clock = clock
@@ -75,14 +65,15 @@ class MemberService:
         Raises `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`,
         `MemberExistsError`, `PlanLimitReachedError`, `ValidationError` and the errors of idempotency.
         """
-        issuer = self._require_issuer()
-        self._check_user_id(user_id)
+        issuer = require_issuer(self._issuer)
+        if not self._email_subjects:
+            rules.check_user_id(user_id, "userId")
         status = rules.status_of_new(author, user_id)
         action = Action.MEMBER_INVITED if status is MemberStatus.INVITED else Action.MEMBER_ADDED
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def add() -> Member:
-                tenant, caller, now = await self._lock_and_reauthorize(connection, principal)
+                tenant, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
                 rules.check_may_give(caller, role)
                 rules.check_initial_role(user_id, role, owner_id=tenant.record.owner_id)
                 before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
@@ -111,7 +102,7 @@ class MemberService:
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`, `LastOwnerError`.
         """
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant, caller, now = await self._lock_and_reauthorize(connection, principal)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
             before = await self._find(connection, caller, member_id)
             rules.check_may_change(caller, before.role, role)
             if before.status is MemberStatus.REMOVED:
@@ -132,7 +123,7 @@ class MemberService:
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
         """
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant, caller, now = await self._lock_and_reauthorize(connection, principal)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
             before = await self._find(connection, caller, member_id)
             rules.check_may_manage(caller, before.role)
             written = rules.writer(author, caller.access_level, binds=binds)
@@ -140,58 +131,6 @@ class MemberService:
                 await _check_not_last_owner(connection, tenant, self._issuer, before)
             after = before if before.status is MemberStatus.REMOVED else rules.removed(before, now)
             await _save(connection, author, written, Action.MEMBER_REMOVED, before, after, now)
-
-    async def transfer(
-        self, principal: Principal, author: Author, tenant_id: str, *, user_id: str, owner_email: str,
-        claim: Claim | None, email_verified: bool = False,
-    ) -> Tenant:  # fmt: skip
-        """Make an active member the tenant's owner, with the address for billing mail; the former owner becomes admin.
-
-        ``email_verified``: the identity provider verified the address as the caller's.
-
-        Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`,
-        `ValidationError` and the errors of idempotency.
-        """
-        if tenant_id != principal.org_id:
-            raise errors.NotFoundError("tenant")
-        issuer = self._require_issuer()
-        self._check_user_id(user_id)
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-
-            async def transfer() -> Tenant:
-                tenant, caller, now = await self._lock_and_reauthorize(connection, principal)
-                rules.check_may_give(caller, Role.OWNER)
-                written = rules.writer(author, caller.access_level)
-                successor = await members.find_user(connection, tenant_id, User(issuer, user_id))
-                if successor is None or successor.status is not MemberStatus.ACTIVE:
-                    raise errors.ValidationError(("userId", "is not an active member of the tenant"))
-                await _set_role(connection, author, written, successor, Role.OWNER, now)
-                if tenant.record.owner_id != user_id:
-                    previous = await members.find_user(connection, tenant_id, User(issuer, tenant.record.owner_id))
-                    if previous is not None and previous.status is MemberStatus.ACTIVE:
-                        role = rules.role_after_transfer(previous.role)
-                        await _set_role(connection, author, written, previous, role, now)
-                address = tenant.owner_address.changed(owner_email, verified=email_verified)
-                transferred = await _set_owner(connection, author, tenant, user_id, address, now)
-                await announce(connection, self._outbox, tenant_id, tenant.owner_address, address, now)
-                return transferred
-
-            transferred, _ = await once(connection, claim, Tenant, self._clock(), transfer)
-            return transferred
-
-    async def _lock_and_reauthorize(
-        self, connection: Connection, principal: Principal
-    ) -> tuple[TenantRow, Principal, datetime]:
-        tenant = await _lock_tenant(connection, principal.org_id)
-        now = self._clock()
-        return tenant, await reauthorize(connection, principal, self._issuer, now), now
-
-    def _require_issuer(self) -> str:
-        if self._issuer is None:
-            raise errors.IdentityProviderNotConfiguredError(
-                "Members are users of an identity provider: set OIDC_ISSUER."
-            )
-        return self._issuer
 
     async def _find(self, connection: Connection, principal: Principal, member_id: str) -> Member:
         member = await members.find(connection, principal.org_id, self._issuer, member_id)
@@ -202,10 +141,6 @@ class MemberService:
     def accepts_user_id(self, user_id: str) -> bool:
         """Whether this may be a user's id; an e-mail address only where the identity provider has such ids."""
         return self._email_subjects or not rules.is_email(user_id)
-
-    def _check_user_id(self, user_id: str) -> None:
-        if not self._email_subjects:
-            rules.check_user_id(user_id, "userId")
 
     async def _check_member_limit(self, connection: Connection, tenant: TenantRow, issuer: str) -> None:
         plan = tenant.record.plan
@@ -233,19 +168,18 @@ class MembershipService:
 
     async def get(self, user: User, membership_id: str) -> Membership:
         """Read a membership of the user, removed ones included. Raises `NotFoundError`."""
-        async with self._database.transaction(OF_PEOPLE) as connection:
-            org_id = await _tenant_of(connection, user, membership_id)
-            async with connection.within(of_tenant(org_id)):
-                return _shown(*await _lock_own(connection, user, org_id, membership_id))
+        async with (
+            self._database.transaction(OF_PEOPLE) as connection,
+            self._locked(connection, user, membership_id) as (tenant, member),
+        ):
+            return _shown(tenant, member)
 
     async def accept(self, user: User, author: Author, membership_id: str, claim: Claim | None) -> Membership:
         """Accept an invitation. Raises `NotFoundError`, `MemberNotActiveError` and the errors of idempotency."""
         async with self._database.transaction(OF_PEOPLE) as connection:
 
             async def accept() -> Membership:
-                org_id = await _tenant_of(connection, user, membership_id)
-                async with connection.within(of_tenant(org_id)):
-                    tenant, member = await _lock_own(connection, user, org_id, membership_id)
+                async with self._locked(connection, user, membership_id) as (tenant, member):
                     return _shown(tenant, await _accept(connection, author, member, self._clock()))
 
             membership, _ = await once(connection, claim, Membership, self._clock(), accept)
@@ -257,7 +191,7 @@ class MembershipService:
         Raises `NotFoundError`, `MemberNotActiveError` and `DatabaseUnavailableError`.
         """
         async with self._database.transaction(of_tenant(org_id)) as connection:
-            await _lock_tenant(connection, org_id)
+            await get_tenant(connection, org_id, lock=True)
             member = await members.find_user(connection, org_id, User(claims.issuer, claims.subject))
             if member is None:
                 raise errors.NotFoundError("membership")
@@ -268,17 +202,39 @@ class MembershipService:
 
         ``leaves``: an invited user, whose token claims the tenant, leaves rather than declines.
         """
-        async with self._database.transaction(OF_PEOPLE) as connection:
-            org_id = await _tenant_of(connection, user, membership_id)
-            async with connection.within(of_tenant(org_id)):
-                tenant, member = await _lock_own(connection, user, org_id, membership_id)
-                if member.status is MemberStatus.REMOVED:
-                    return
-                await _check_not_last_owner(connection, tenant, user.issuer, member)
-                declines = member.status is MemberStatus.INVITED and not leaves
-                action, written = (Action.MEMBER_DECLINED, BY_USER) if declines else (Action.MEMBER_LEFT, BY_LEAVER)
-                now = self._clock()
-                await _save(connection, author, written, action, member, rules.removed(member, now), now)
+        async with (
+            self._database.transaction(OF_PEOPLE) as connection,
+            self._locked(connection, user, membership_id) as (tenant, member),
+        ):
+            if member.status is MemberStatus.REMOVED:
+                return
+            await _check_not_last_owner(connection, tenant, user.issuer, member)
+            declines = member.status is MemberStatus.INVITED and not leaves
+            action, written = (Action.MEMBER_DECLINED, BY_USER) if declines else (Action.MEMBER_LEFT, BY_LEAVER)
+            now = self._clock()
+            await _save(connection, author, written, action, member, rules.removed(member, now), now)
+
+    @asynccontextmanager
+    async def _locked(
+        self, connection: Connection, user: User, membership_id: str
+    ) -> AsyncIterator[tuple[TenantRow, Member]]:
+        """Lock the tenant of the user's membership, and work on it during the block. Raises `NotFoundError`."""
+        org_id = await members.find_tenant_id(connection, user, membership_id)
+        if org_id is None:
+            raise errors.NotFoundError("membership")
+        async with connection.within(of_tenant(org_id)):
+            tenant = await get_tenant(connection, org_id, lock=True)
+            member = await members.find(connection, org_id, user.issuer, membership_id)
+            if member is None:
+                raise errors.NotFoundError("membership")
+            yield tenant, member
+
+
+def require_issuer(issuer: str | None) -> str:
+    """Return the issuer of the members. Raises `IdentityProviderNotConfiguredError` without an identity provider."""
+    if issuer is None:
+        raise errors.IdentityProviderNotConfiguredError("Members are users of an identity provider: set OIDC_ISSUER.")
+    return issuer
 
 
 async def add_owner(
@@ -299,11 +255,22 @@ async def add_owner(
         await _save(connection, author, written, action, before, after, now)
 
 
-async def _lock_tenant(connection: Connection, org_id: str) -> TenantRow:
-    tenant = await find_tenant(connection, org_id, lock=True)
-    if tenant is None or tenant.deleted:
-        raise errors.NotFoundError("tenant")
-    return tenant
+async def hand_over(
+    connection: Connection, author: Author, caller: Principal, previous: User, successor: User, now: datetime
+) -> None:
+    """Make an active member of the caller's tenant its owner; the previous owner, if a member, becomes an admin.
+
+    Raises `ScopeEscalationError`, `ModeMismatchError` and `ValidationError`.
+    """
+    rules.check_may_give(caller, Role.OWNER)
+    written = rules.writer(author, caller.access_level)
+    member = await members.find_user(connection, caller.org_id, successor)
+    if member is None or member.status is not MemberStatus.ACTIVE:
+        raise errors.ValidationError(("userId", "is not an active member of the tenant"))
+    await _set_role(connection, author, written, member, Role.OWNER, now)
+    former = await members.find_user(connection, caller.org_id, previous)
+    if previous != successor and former is not None and former.status is MemberStatus.ACTIVE:
+        await _set_role(connection, author, written, former, lower_role(former.role, Role.ADMIN), now)
 
 
 async def _check_not_last_owner(connection: Connection, tenant: TenantRow, issuer: str | None, member: Member) -> None:
@@ -348,37 +315,6 @@ async def _save(
         before=rules.audited(before, binds_owner=bound), after=rules.audited(after, binds_owner=binds),
     )  # fmt: skip
     return after
-
-
-async def _set_owner(
-    connection: Connection, author: Author, tenant: TenantRow, owner_id: str, address: OwnerAddress, now: datetime
-) -> Tenant:
-    """Store the new owner and address, which no longer follows the identity provider's."""
-    record = tenant.record
-    before = Ownership(record.owner_id, tenant.owner_email, tenant.owner_address.is_verified)
-    after = Ownership(owner_id, address.email, address.is_verified)
-    if before == after and not tenant.owner_email_follows:
-        return record
-    await tenants.update(connection, tenant, address, now, owner_id=owner_id)
-    target = (record.id, record.id)
-    await audit.record(connection, author, Action.TENANT_TRANSFERRED, target, now, before=before, after=after)
-    return msgspec.structs.replace(record, owner_id=owner_id, updated_at=now)
-
-
-async def _tenant_of(connection: Connection, user: User, membership_id: str) -> str:
-    org_id = await members.find_tenant_id(connection, user, membership_id)
-    if org_id is None:
-        raise errors.NotFoundError("membership")
-    return org_id
-
-
-async def _lock_own(connection: Connection, user: User, org_id: str, membership_id: str) -> tuple[TenantRow, Member]:
-    """Lock the tenant, and return it with the user's membership."""
-    tenant = await _lock_tenant(connection, org_id)
-    member = await members.find(connection, org_id, user.issuer, membership_id)
-    if member is None:
-        raise errors.NotFoundError("membership")
-    return tenant, member
 
 
 async def _accept(connection: Connection, author: Author, member: Member, now: datetime) -> Member:

@@ -17,11 +17,10 @@ from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.common.clock import Clock
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.tenants_store import find_tenant
+from tenantry.db.tenants_store import get_tenant
 from tenantry.domain.access import Principal, covers
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
 from tenantry.domain.billing.state import PAST_DUE
-from tenantry.domain.errors import NotFoundError
 from tenantry.domain.plans import Catalog, Count, count_up_to
 from tenantry.domain.rate_limits import SLOTS
 from tenantry.domain.tenants import Tenant
@@ -101,9 +100,7 @@ class OverviewService:
 
     async def _billing(self, connection: Connection, principal: Principal) -> BillingOverview:
         now, org_id = self._clock(), principal.org_id
-        found = await find_tenant(connection, org_id)
-        if found is None:
-            raise NotFoundError("organization")
+        found = await get_tenant(connection, org_id, even_ended=True)
         requests = None
         if self._catalog.limits(found.record.plan).requests_per_minute is not None:
             since = int(now.timestamp()) - SLOTS

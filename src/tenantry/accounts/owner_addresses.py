@@ -9,17 +9,15 @@ from typing import Final
 import msgspec
 
 from tenantry.accounts import tenants_store as tenants
-from tenantry.audit import trail as audit
-from tenantry.auth.authentication import reauthorize
+from tenantry.accounts.tenants import record_update
+from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.tenants_store import TenantRow, find_tenant
+from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.access import Principal
-from tenantry.domain.audit import Action, ActorKind, Author
-from tenantry.domain.errors import NotFoundError
-from tenantry.domain.members import Ownership
+from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications import mails_store
@@ -39,13 +37,10 @@ def owner_address_writes(database: Database, outbox: MailOutbox, clock: Clock) -
     async def store(connection: Connection, claims: Mapping[str, Claims]) -> None:
         now = clock()
         for org_id, before in await tenants.move_owner_emails(connection, claims, now):
-            owner_id, email = claims[org_id].subject, str(claims[org_id].email)
-            await audit.record(
-                connection, Author(ActorKind.SYSTEM), Action.TENANT_UPDATED, (org_id, org_id), now,
-                before=Ownership(owner_id, before.email, owner_email_verified=before.is_verified),
-                after=Ownership(owner_id, email, owner_email_verified=True),
-            )  # fmt: skip
-            await announce(connection, outbox, org_id, before, OwnerAddress(email, email), now)
+            moved = await get_tenant(connection, org_id)
+            former = msgspec.structs.replace(moved, owner_email=before.email, verified_email=before.verified_email)
+            await record_update(connection, Author(ActorKind.SYSTEM), former, now)
+            await announce(connection, outbox, org_id, before, moved.owner_address, now)
 
     return WriteBehind(database, "owner addresses", store, lambda old, new: old.issued_at <= new.issued_at)
 
@@ -81,15 +76,14 @@ class OwnerConfirmations:
     async def of_tenant(self, principal: Principal) -> OwnerAddress:
         """Return the owner's address of the principal's tenant. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            return (await _find_current(connection, principal.org_id)).owner_address
+            return (await get_tenant(connection, principal.org_id)).owner_address
 
     async def send_again(self, principal: Principal) -> ConfirmationRequest:
-        """Mail the confirmation link again. Raises `NotFoundError`, `InsufficientScopeError` and as `reauthorize`."""
+        """Mail the confirmation link again. Raises `InsufficientScopeError` and as `lock_and_reauthorize`."""
         tenant_id = principal.org_id
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found = await _find_current(connection, tenant_id, lock=True)
-            now = self._clock()
-            (await reauthorize(connection, principal, self._issuer, now)).require("tenants:write")
+            found, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+            caller.require("tenants:write")
             if found.owner_address.is_verified:
                 return ConfirmationRequest.VERIFIED
             async with connection.within(ACROSS_TENANTS):
@@ -135,26 +129,21 @@ class OwnerConfirmations:
             return confirmed
 
 
-async def verify_as_operator(database: Database, author: Author, tenant_id: str, clock: Clock) -> OwnerAddress:
-    """Mark the owner's address as verified by the operator. Raises `NotFoundError`."""
+async def verify_as_operator(database: Database, author: Author, tenant_id: str, clock: Clock) -> str:
+    """Mark the owner's address as verified by the operator, and return it. Raises `NotFoundError`."""
     async with database.transaction(of_tenant(tenant_id)) as connection:
-        tenant = await _find_current(connection, tenant_id, lock=True)
+        tenant = await get_tenant(connection, tenant_id, lock=True)
         if not tenant.owner_address.is_verified:
             await _verify(connection, author, tenant, clock)
             async with connection.within(ACROSS_TENANTS):
                 await mails_store.end_links(connection, tenant_id)
-        return OwnerAddress(tenant.owner_email, tenant.owner_email)
+        return tenant.owner_email
 
 
 async def _verify(connection: Connection, author: Author, tenant: TenantRow, clock: Clock) -> None:
     now = clock()
-    record = tenant.record
-    await tenants.set_verified_email(connection, record.id, tenant.owner_email, now)
-    await audit.record(
-        connection, author, Action.TENANT_UPDATED, (record.id, record.id), now,
-        before=Ownership(record.owner_id, tenant.owner_email, owner_email_verified=False),
-        after=Ownership(record.owner_id, tenant.owner_email, owner_email_verified=True),
-    )  # fmt: skip
+    await tenants.set_verified_email(connection, tenant.record.id, tenant.owner_email, now)
+    await record_update(connection, author, tenant, now)
 
 
 def _to_confirm(tenant: TenantRow | None, email: str) -> AddressToConfirm | None:
@@ -164,10 +153,3 @@ def _to_confirm(tenant: TenantRow | None, email: str) -> AddressToConfirm | None
     if not same_address(tenant.owner_email, email):
         return None
     return AddressToConfirm(tenant.record.id, tenant.record.name, tenant.owner_email)
-
-
-async def _find_current(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
-    found = await find_tenant(connection, tenant_id, lock=lock)
-    if found is None or found.deleted:
-        raise NotFoundError("tenant")
-    return found

@@ -9,7 +9,6 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.accounts import projects_store as projects
 from tenantry.audit import trail as audit
-from tenantry.billing import ledger_store as billing
 from tenantry.common.clock import Clock, to_micros
 from tenantry.common.encoding import Position, new_id
 from tenantry.common.encoding import encode as encode_cursor
@@ -17,6 +16,7 @@ from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import Page, window_after
+from tenantry.db.tenants_store import get_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
@@ -63,7 +63,7 @@ class ProjectService:
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def create() -> Project:
-                await billing.lock_account(connection, principal.org_id)
+                await get_tenant(connection, principal.org_id, lock=True)
                 most = self._catalog.limits(principal.plan).projects
                 if most is not None and await self._has(connection, principal, most):
                     raise PlanLimitReachedError(

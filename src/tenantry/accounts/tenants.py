@@ -9,11 +9,10 @@ import msgspec
 from tenantry.accounts import members_store as members
 from tenantry.accounts import projects_store as projects
 from tenantry.accounts import tenants_store as tenants
-from tenantry.accounts.members import add_owner
-from tenantry.accounts.owner_addresses import verify_as_operator
+from tenantry.accounts.members import add_owner, hand_over, require_issuer
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
-from tenantry.auth.authentication import reauthorize
+from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.billing import ledger
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.ledger_queries import BillingEventView, view
@@ -24,7 +23,7 @@ from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_ten
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import Page, window_after
-from tenantry.db.tenants_store import TenantRow, find_tenant
+from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.domain import errors
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import ApiKey, RevocationReason
@@ -132,7 +131,7 @@ class TenantService:
     async def get(self, principal: Principal, tenant_id: str) -> Tenant:
         """Read the caller's tenant. Raises `NotFoundError` for any other."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            return (await _own(connection, principal, tenant_id)).record
+            return (await get_tenant(connection, _own(principal, tenant_id), even_ended=True)).record
 
     async def create(
         self,
@@ -164,12 +163,11 @@ class TenantService:
                 await self._check_tenant_limit(connection, user)
                 wanted = TenantInput(name=name, owner_email=email, owner_id=claims.subject, email_verified=is_verified)
                 async with connection.within(of_tenant(tenant_id)):
-                    if not await self._insert(connection, author, tenant_id, wanted, now):
-                        raise errors.TenantExistsError("The organization that the token names exists already.")
+                    await self._set(connection, author, tenant_id, wanted, now, only_new=True)
                     await add_owner(connection, author, user, tenant_id, now, is_founder=True)
                     if owner_email is None:
                         await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
-                    created = await _find(connection, tenant_id)
+                    created = await get_tenant(connection, tenant_id)
                     await announce(connection, self._outbox, tenant_id, None, created.owner_address, now)
                     return created.record
 
@@ -191,75 +189,87 @@ class TenantService:
         ``email_verified``: the identity provider verified the address as the caller's. Setting the same unverified
         address again requests another confirmation mail.
         """
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            found = await _own(connection, principal, tenant_id, lock=True)
-            now = self._clock()
-            (await reauthorize(connection, principal, self._issuer, now)).require("tenants:write")
+        async with self._database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
+            found, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+            caller.require("tenants:write")
             check_name(name, found.record.name)
             was = found.owner_address
             address = was if owner_email is None else was.changed(owner_email, verified=email_verified)
             follows = found.owner_email_follows and owner_email is None
             await tenants.update(connection, found, address, now, name=name, owner_email_follows=follows)
-            record = await _record_update(connection, author, found, now)
+            record = await record_update(connection, author, found, now)
             if owner_email is not None:
                 await announce(connection, self._outbox, tenant_id, was, address, now)
             return record
 
-    async def put(self, author: Author, tenant_id: str, wanted: TenantInput) -> tuple[Tenant, bool]:
-        """Create a tenant or update an existing one; the flag says that it is new.
+    async def transfer(
+        self, principal: Principal, author: Author, tenant_id: str, *, user_id: str, owner_email: str,
+        claim: Claim | None, email_verified: bool = False,
+    ) -> Tenant:  # fmt: skip
+        """Make an active member the tenant's owner, with the address for billing mail; the former owner becomes admin.
 
-        Raises `TenantDeletedError` for an ended tenant, `ValidationError` and `CustomerTakenError`.
+        ``email_verified``: the identity provider verified the address as the caller's.
+
+        Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`,
+        `ValidationError` and the errors of idempotency.
         """
-        self._check_owner_id(wanted)
+        issuer = require_issuer(self._issuer)
+        self._check_user_id(user_id, "userId")
+        async with self._database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
+
+            async def transfer() -> Tenant:
+                found, caller, now = await lock_and_reauthorize(connection, principal, issuer, self._clock)
+                previous, successor = User(issuer, found.record.owner_id), User(issuer, user_id)
+                await hand_over(connection, author, caller, previous, successor, now)
+                was, record = found.owner_address, found.record
+                address = was.changed(owner_email, verified=email_verified)
+                if previous != successor or address != was or found.owner_email_follows:
+                    await tenants.update(connection, found, address, now, owner_id=user_id)
+                    record = await record_update(connection, author, found, now, Action.TENANT_TRANSFERRED)
+                await announce(connection, self._outbox, tenant_id, was, address, now)
+                return record
+
+            transferred, _ = await once(connection, claim, Tenant, self._clock(), transfer)
+            return transferred
+
+    async def put(
+        self, author: Author, tenant_id: str, wanted: TenantInput, *, only_new: bool = False
+    ) -> tuple[Tenant, bool]:
+        """Create a tenant or, unless ``only_new``, update an existing one; the flag says that it is new.
+
+        Raises `TenantExistsError`, `TenantDeletedError` for an ended tenant, `ValidationError`, `CustomerTakenError`.
+        """
+        if wanted.owner_id is not None:
+            self._check_user_id(wanted.owner_id, "ownerId")
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             if not is_printable_name(wanted.name):  # an older tenant may keep such a name
                 present = await find_tenant(connection, tenant_id)
                 check_name(wanted.name, present.record.name if present else None)
-            created = await self._insert(connection, author, tenant_id, wanted, now)
-            if not created:
-                found = await self._set(connection, tenant_id, wanted, now)
-                await _record_update(connection, author, found, now)
-                address = found.owner_address.changed(wanted.owner_email, verified=wanted.email_verified)
-                if wanted.email_verified:
-                    await announce(connection, self._outbox, tenant_id, found.owner_address, address, now)
-            await self._add_owner(connection, author, tenant_id, wanted, now)
-            return (await _find(connection, tenant_id)).record, created
-
-    async def create_as_operator(self, author: Author, tenant_id: str, wanted: TenantInput) -> Tenant:
-        """Create a tenant. Raises `TenantExistsError`, `ValidationError` and `CustomerTakenError`."""
-        self._check_owner_id(wanted)
-        check_name(wanted.name)
-        now = self._clock()
-        async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            if not await self._insert(connection, author, tenant_id, wanted, now):
-                raise errors.TenantExistsError(f"A tenant {tenant_id} exists already.")
-            await self._add_owner(connection, author, tenant_id, wanted, now)
-            return (await _find(connection, tenant_id)).record
+            before = await self._set(connection, author, tenant_id, wanted, now, only_new=only_new)
+            if before is not None and wanted.email_verified:
+                address = before.owner_address.changed(wanted.owner_email, verified=True)
+                await announce(connection, self._outbox, tenant_id, before.owner_address, address, now)
+            if self._issuer is not None and wanted.owner_id is not None:
+                await add_owner(connection, author, User(self._issuer, wanted.owner_id), tenant_id, now)
+            return (await get_tenant(connection, tenant_id)).record, before is None
 
     async def show(self, tenant_id: str) -> Tenant:
         """Read a tenant that has not ended, for the operator. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found = await _find(connection, tenant_id)
-        if found.deleted:
-            raise errors.NotFoundError("tenant")
-        return found.record
-
-    async def verify_owner_address(self, author: Author, tenant_id: str) -> str:
-        """Mark the owner's address as verified by the operator, and return it. Raises `NotFoundError`."""
-        return (await verify_as_operator(self._database, author, tenant_id, self._clock)).email
+            return (await get_tenant(connection, tenant_id)).record
 
     async def delete(self, author: Author, tenant_id: str) -> None:
         """End a tenant: revoke its keys at once, keep its data for 30 days. Raises `NotFoundError`."""
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found = await _find(connection, tenant_id, lock=True)
+            found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)
             if found.deleted:
                 return
             await tenants.mark_deleted(connection, tenant_id, now)
             revoked = await api_keys.revoke_all(connection, tenant_id, now)
             target = (tenant_id, tenant_id)
-            await audit.record(connection, author, Action.TENANT_ENDED, target, now, before=_audited(found))
+            await audit.record(connection, author, Action.TENANT_ENDED, target, now, before=audited(found))
         if revoked:
             self._keys_revoked(RevocationReason.TENANT_ENDED, revoked)
 
@@ -267,7 +277,7 @@ class TenantService:
         """Export a tenant, also one that ended less than 30 days ago. Raises `NotFoundError`."""
         now = self._clock()
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found = await _find(connection, tenant_id)
+            found = await get_tenant(connection, tenant_id, even_ended=True)
             return TenantExport(
                 tenant=found.record,
                 owner_email=found.owner_email,
@@ -281,9 +291,9 @@ class TenantService:
                 billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
             )
 
-    def _check_owner_id(self, wanted: TenantInput) -> None:
-        if wanted.owner_id is not None and not self._email_subjects:
-            check_user_id(wanted.owner_id, "ownerId")
+    def _check_user_id(self, user_id: str, location: str) -> None:
+        if not self._email_subjects:
+            check_user_id(user_id, location)
 
     async def _check_tenant_limit(self, connection: Connection, user: User) -> None:
         """Check the user's number of tenants, one creation after another in all processes until the commit."""
@@ -294,12 +304,13 @@ class TenantService:
                 "this service to end one or to allow more."
             )
 
-    async def _insert(
-        self, connection: Connection, author: Author, tenant_id: str, wanted: TenantInput, now: datetime
-    ) -> bool:
-        customers = [wanted.stripe_customer_id] if wanted.stripe_customer_id else []
+    async def _set(
+        self, connection: Connection, author: Author, tenant_id: str, wanted: TenantInput, now: datetime, *,
+        only_new: bool,
+    ) -> TenantRow | None:  # fmt: skip
+        """Create a tenant, or update an existing one and return its former row."""
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant yet
-            await ledger.claim(connection, tenant_id, customers)
+            await ledger.claim(connection, tenant_id, [wanted.stripe_customer_id] if wanted.stripe_customer_id else [])
         created = await tenants.insert(
             connection,
             tenant_id=tenant_id,
@@ -310,52 +321,40 @@ class TenantService:
             plan=wanted.plan or FREE,
             now=now,
         )
-        if created:
-            if wanted.suspended:
-                await self._set(connection, tenant_id, wanted, now)
-            elif wanted.stripe_customer_id:
-                await _link(connection, tenant_id, wanted.stripe_customer_id, now)
-            after = _audited(await _find(connection, tenant_id))
-            await audit.record(connection, author, Action.TENANT_CREATED, (tenant_id, tenant_id), now, after=after)
-            await self._apply_parked(connection, tenant_id, now)
-        return created
-
-    async def _set(self, connection: Connection, tenant_id: str, wanted: TenantInput, now: datetime) -> TenantRow:
-        """Update a tenant, whose customer `_insert` has claimed; return its former row."""
-        found = await _find(connection, tenant_id, lock=True)
+        if only_new and not created:
+            raise errors.TenantExistsError(f"The organization {tenant_id} exists already.")
+        found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)
         if found.deleted:
             raise errors.TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
         address = found.owner_address.changed(wanted.owner_email, verified=wanted.email_verified)
         await tenants.update(
             connection, found, address, now, name=wanted.name, owner_id=wanted.owner_id, suspended=wanted.suspended
         )
-        if wanted.stripe_customer_id and wanted.stripe_customer_id != found.record.stripe_customer_id:
-            await _link(connection, tenant_id, wanted.stripe_customer_id, now)
-            await self._apply_parked(connection, tenant_id, now)
-        return found
-
-    async def _apply_parked(self, connection: Connection, tenant_id: str, now: datetime) -> None:
-        async with connection.within(ACROSS_TENANTS):
-            await ledger.apply_parked(connection, tenant_id, self._policy, self._outbox, now)
-
-    async def _add_owner(
-        self, connection: Connection, author: Author, tenant_id: str, wanted: TenantInput, now: datetime
-    ) -> None:
-        if self._issuer is not None and wanted.owner_id is not None:
-            await add_owner(connection, author, User(self._issuer, wanted.owner_id), tenant_id, now)
+        customer = None if wanted.stripe_customer_id == found.record.stripe_customer_id else wanted.stripe_customer_id
+        if customer and not await tenants.link_customer(connection, tenant_id, customer, "operator", now):
+            raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
+        if created:
+            after = audited(await get_tenant(connection, tenant_id))
+            await audit.record(connection, author, Action.TENANT_CREATED, (tenant_id, tenant_id), now, after=after)
+        else:
+            await record_update(connection, author, found, now)
+        if created or customer:
+            async with connection.within(ACROSS_TENANTS):
+                await ledger.apply_parked(connection, tenant_id, self._policy, self._outbox, now)
+        return None if created else found
 
 
-async def _record_update(connection: Connection, author: Author, before: TenantRow, now: datetime) -> Tenant:
+async def record_update(
+    connection: Connection, author: Author, before: TenantRow, now: datetime, action: Action = Action.TENANT_UPDATED
+) -> Tenant:
     """Record a change in the audit trail; return the changed tenant."""
-    after = await _find(connection, before.record.id)
+    after = await get_tenant(connection, before.record.id)
     target = (after.record.id, after.record.id)
-    await audit.record(
-        connection, author, Action.TENANT_UPDATED, target, now, before=_audited(before), after=_audited(after)
-    )
+    await audit.record(connection, author, action, target, now, before=audited(before), after=audited(after))
     return after.record
 
 
-def _audited(row: TenantRow) -> AuditedTenant:
+def audited(row: TenantRow) -> AuditedTenant:
     """Return the fields that callers change. The ledger records the billing state."""
     return AuditedTenant(
         name=row.record.name,
@@ -367,19 +366,7 @@ def _audited(row: TenantRow) -> AuditedTenant:
     )
 
 
-async def _link(connection: Connection, tenant_id: str, customer_id: str, now: datetime) -> None:
-    if not await tenants.link_customer(connection, tenant_id, customer_id, "operator", now):
-        raise errors.CustomerTakenError(f"Customer {customer_id} belongs to another tenant.")
-
-
-async def _find(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow:
-    found = await find_tenant(connection, tenant_id, lock=lock)
-    if found is None:
-        raise errors.NotFoundError("tenant")
-    return found
-
-
-async def _own(connection: Connection, principal: Principal, tenant_id: str, *, lock: bool = False) -> TenantRow:
+def _own(principal: Principal, tenant_id: str) -> str:
     if tenant_id != principal.org_id:
         raise errors.NotFoundError("tenant")
-    return await _find(connection, tenant_id, lock=lock)
+    return tenant_id

@@ -10,6 +10,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.members_store import MemberFilter
+from tenantry.accounts.tenants import TenantService
 from tenantry.api import tenants
 from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
@@ -52,7 +53,7 @@ class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     owner_email: Annotated[Email, doc(example="grace@acme.example")]
 
 
-def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteHandler]:
+def member_routes(members: MemberService, owned: TenantService, access: Access) -> Sequence[HTTPRouteHandler]:
     """The routes of members."""
 
     @get(PATH, guards=[access.needs("members:read")], summary="List members")
@@ -151,7 +152,7 @@ def member_routes(members: MemberService, access: Access) -> Sequence[HTTPRouteH
         an admin. Only an OWNER may do this.
         """
         claims = await access.claims_of(request)
-        return await members.transfer(
+        return await owned.transfer(
             principal,
             author,
             tenant_id,

@@ -12,9 +12,8 @@ from msgspec import UNSET, UnsetType
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.api_keys_store import KeyFilter
-from tenantry.auth.authentication import reauthorize
+from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.auth.authentication_store import KeyQuery, find_keys
-from tenantry.billing import ledger_store as billing
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import doc, new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
@@ -97,7 +96,7 @@ class ApiKeyService:
             secret = new_secret(mode)
 
             async def create() -> ApiKey:
-                caller, now = await self._lock_and_reauthorize(connection, principal)
+                _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
                 _check_in_future(expires_at, now)
                 rules.check_may_create(caller, scopes, level, mode, expires_at)
                 await self._check_limit(connection, caller, now)
@@ -148,7 +147,7 @@ class ApiKeyService:
         Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`, `ValidationError`.
         """
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            caller, now = await self._lock_and_reauthorize(connection, principal)
+            _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
             changed = key = await self._find(connection, caller, key_id, lock=True)
             if name is not UNSET:
                 check_name(name, key.name)
@@ -185,7 +184,7 @@ class ApiKeyService:
 
             async def create() -> ApiKey:
                 nonlocal secret
-                caller, now = await self._lock_and_reauthorize(connection, principal)
+                _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
                 old = await self._find(connection, caller, key_id, lock=True)
                 caller.require_holding((), old.access_level)
                 _check_active(old)
@@ -219,7 +218,7 @@ class ApiKeyService:
         Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
         """
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            caller, now = await self._lock_and_reauthorize(connection, principal)
+            _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
             key = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), key.access_level)
             if key.revoked_at is not None:
@@ -228,11 +227,6 @@ class ApiKeyService:
                 await self._check_not_last_owner(connection, key, now)
             await _save(connection, author, Action.KEY_REVOKED, key, rules.revoked(key, now), now)
         self._revoked(RevocationReason.REVOKED, 1)
-
-    async def _lock_and_reauthorize(self, connection: Connection, principal: Principal) -> tuple[Principal, datetime]:
-        await billing.lock_account(connection, principal.org_id)
-        now = self._clock()
-        return await reauthorize(connection, principal, self._issuer, now), now
 
     async def _find(self, connection: Connection, principal: Principal, key_id: str, *, lock: bool = False) -> ApiKey:
         test_only = principal.mode is Mode.TEST

@@ -22,6 +22,7 @@ from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
 from tenantry.db.pagination import Window
+from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import access, api_keys, errors
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role
 from tenantry.domain.api_keys import KeyStatus, Pepper
@@ -264,6 +265,21 @@ def effective_role(claims: Claims, row: UserAccessRow) -> Role:
     binds_owner = row.binds_owner or claims.org_id != row.org_id
     stored = _ROLES[row.role] if row.role else None
     return access.effective_role(claims.claimed_role, stored, binds_owner=binds_owner)
+
+
+async def lock_and_reauthorize(
+    connection: Connection, principal: Principal, issuer: str | None, clock: Clock
+) -> tuple[TenantRow, Principal, datetime]:
+    """Lock the principal's tenant for a change; return it with the principal as of now and the time.
+
+    Raises `NotFoundError` for an ended tenant, and as `reauthorize` does.
+    """
+    tenant = await get_tenant(connection, principal.org_id, lock=True, even_ended=True)
+    now = clock()
+    caller = await reauthorize(connection, principal, issuer, now)
+    if tenant.deleted:
+        raise errors.NotFoundError("tenant")
+    return tenant, caller, now
 
 
 async def reauthorize(connection: Connection, principal: Principal, issuer: str | None, now: datetime) -> Principal:

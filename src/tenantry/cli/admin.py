@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from tenantry.accounts.members import MemberService
+from tenantry.accounts.owner_addresses import verify_as_operator
 from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, export_trail
 from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
@@ -58,7 +59,7 @@ def create_tenant(
         wanted = TenantInput(
             name=name, owner_email=owner_email, owner_id=owner_id, stripe_customer_id=customer, plan=plan
         )
-        return await _tenants(settings, database).create_as_operator(BY_OPERATOR, tenant_id, wanted)
+        return (await _tenants(settings, database).put(BY_OPERATOR, tenant_id, wanted, only_new=True))[0]
 
     print_json(on_database(create, unreachable=FAILED))
 
@@ -120,8 +121,8 @@ def verify_owner_address(org_id: str) -> None:
     Security notices go to the address from then on, without a confirmation mail.
     """
 
-    async def verify(settings: Settings, database: Database) -> str:
-        return shown(await _tenants(settings, database).verify_owner_address(BY_OPERATOR, org_id))
+    async def verify(_: Settings, database: Database) -> str:
+        return shown(await verify_as_operator(database, BY_OPERATOR, org_id, system_clock))
 
     click.echo(on_database(verify, unreachable=FAILED))
 
@@ -167,7 +168,7 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
     async def restore(settings: Settings, database: Database) -> tuple[list[LostChange], int | None, int | None]:
         keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
         queue = outbox(asks_provider=False)
-        members = MemberService(database, queue, settings.issuer, settings.billing.catalog, system_clock)
+        members = MemberService(database, settings.issuer, settings.billing.catalog, system_clock)
         service = Restore(database, keys, members, _tenants(settings, database, queue), system_clock)
         changes = await service.reapply_revocations(trail, dry_run=dry_run)
         if dry_run:

@@ -279,15 +279,15 @@ async def show_transfer(ctx: Context) -> Response[str]:
 @post(ORG + "/settings/transfer", guards=[_owner])
 async def transfer(ctx: Context, form: SubmittedForm) -> Response[str]:
     values = {name: form.text(name) for name in ("userId", "ownerEmail")}
-    typed, members, principal = form.text("name"), ctx.services.members, ctx.principal
-    tenant = await ctx.services.tenants.get(principal, principal.org_id)
+    typed, services, principal = form.text("name"), ctx.services, ctx.principal
+    tenant = await services.tenants.get(principal, principal.org_id)
     try:
         further = forms.confirmation_errors(typed, "name", forms.confirmation_text(tenant.name, tenant.id))
         valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
         claim, author = await ctx.claim(form), ctx.author
         is_verified = same_address(ctx.user.claims.email or "", valid.owner_email)
         await forms.retry_while_in_flight(
-            lambda: members.transfer(
+            lambda: services.tenants.transfer(
                 principal,
                 author,
                 tenant.id,
@@ -300,7 +300,7 @@ async def transfer(ctx: Context, form: SubmittedForm) -> Response[str]:
     except InvalidFormError as error:
         return await _transfer_page(ctx, values, typed, error.errors)
     except ValidationError:
-        is_id = members.accepts_user_id(values["userId"])
+        is_id = services.members.accepts_user_id(values["userId"])
         message = "This user is not an active member. Invite them first." if is_id else _EMAIL_AS_ID
         return await _transfer_page(ctx, values, typed, {"userId": message})
     return ctx.redirect_with(FlashMessage.TRANSFERRED, f"{ctx.user.base}/settings/members")

@@ -7,6 +7,7 @@ import msgspec
 
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
+from tenantry.domain.errors import NotFoundError
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.tenants import Tenant
 
@@ -50,3 +51,13 @@ async def find_tenant(connection: Connection, tenant_id: str, *, lock: bool = Fa
     """Find a tenant, ended ones included."""
     row = await connection.fetch_row(FIND_AND_LOCK if lock else FIND, (tenant_id,))
     return TenantRow(to_tenant(row[:10]), *row[10:]) if row else None
+
+
+async def get_tenant(
+    connection: Connection, tenant_id: str, *, lock: bool = False, even_ended: bool = False
+) -> TenantRow:
+    """Read a tenant. Raises `NotFoundError` without one, and for an ended one unless ``even_ended``."""
+    found = await find_tenant(connection, tenant_id, lock=lock)
+    if found is None or (found.deleted and not even_ended):
+        raise NotFoundError("tenant")
+    return found

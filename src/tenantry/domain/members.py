@@ -68,14 +68,6 @@ class AuditedMember(Member, frozen=True, rename="camel"):
     """As in `MembershipRestriction`."""
 
 
-class Ownership(msgspec.Struct, frozen=True, rename="camel"):
-    """The owner of a tenant, and the address for its billing mail."""
-
-    owner_id: str
-    owner_email: str
-    owner_email_verified: bool
-
-
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
     """A membership as its user sees it. An invitation shows nothing else of the tenant."""
 
@@ -149,11 +141,6 @@ def accepted(member: Member) -> Member:
             "Ask an owner or admin of the organization for a new invitation."
         )
     return msgspec.structs.replace(member, status=MemberStatus.ACTIVE)
-
-
-def role_after_transfer(role: Role) -> Role:
-    """Return the role of the former owner, who had ``role``, after a transfer of the tenant."""
-    return lower_role(role, Role.ADMIN)
 
 
 def status_of_new(author: Author, user_id: str) -> MemberStatus:

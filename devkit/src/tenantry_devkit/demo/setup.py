@@ -86,7 +86,7 @@ async def seed(
     )
     async with _opened(database):
         try:
-            await tenants.create_as_operator(BY_OPERATOR, TENANT, wanted)
+            await tenants.put(BY_OPERATOR, TENANT, wanted, only_new=True)
         except TenantExistsError:
             return None
         created = []
