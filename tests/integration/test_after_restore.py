@@ -232,7 +232,7 @@ async def test_readded_members_are_left_to_the_operator(loss: Loss) -> None:
     async with loss.restored() as (service, done):
         owner = service.caller(org.owner.credential)
         assert (await owner.get(path_of(member))).json()["status"] == "removed"
-    assert "  manual: the member was added again, but is removed\n" in done.out
+    assert "  manual: the user was added or accepted, but is removed\n" in done.out
 
 
 @pytest.mark.parametrize(("words", "is_suspended"), [((True, False), False), ((True, False, True), True)])
@@ -306,7 +306,7 @@ async def test_changes_of_projects_are_only_listed(loss: Loss) -> None:
         assert (await service.caller(org.owner.credential).get(PROJECTS)).status_code == 200
     for told in (
         f"project.updated  {changed}  {org.id}  manual: the project is as it was at the backup",
-        f"project.deleted  {deleted}  {org.id}  manual: the project exists again",
+        f"project.deleted  {deleted}  {org.id}  manual: the project is as it was at the backup",
         f"project.created  {late}  {org.id}  missing: it was created after the backup",
         f"project.updated  {late}  {org.id}  missing: it was created after the backup",
         f"project.deleted  {late}  {org.id}  already done",
@@ -421,4 +421,4 @@ async def test_answers_to_invitations_are_applied_again_or_listed(loss: Loss) ->
         owner = service.caller(org.owner.credential)
         statuses = [(await owner.get(path_of(member))).json()["status"] for member in (left, declined, accepted)]
         assert statuses == ["removed", "removed", "invited"]
-    assert "  manual: the user had accepted, but is invited\n" in done.out
+    assert "  manual: the user was added or accepted, but is invited\n" in done.out

@@ -18,17 +18,15 @@ from tenantry.billing import replay_store as replay
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.tenants_store import TenantRow, find_tenant
+from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Mode, Role, lower_role
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
-from tenantry.domain.members import Member, MemberStatus
+from tenantry.domain.members import MemberStatus
 from tenantry.notifications import mails_store as mails
 
 HELD_BACK: Final = "held back by the operator after a restore"
-_CREATED_LATER: Final = "it was created after the backup"
 _TENANTS_AT_A_TIME: Final = 100
-_CREATIONS: Final = (Action.KEY_CREATED, Action.PROJECT_CREATED, Action.TENANT_CREATED)
 _REMOVALS: Final = (Action.MEMBER_REMOVED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
 _ADDITIONS: Final = (Action.MEMBER_ADDED, Action.MEMBER_INVITED)
 _CHANGES: Final = (Action.KEY_UPDATED, Action.MEMBER_UPDATED, Action.PROJECT_UPDATED, Action.TENANT_UPDATED)
@@ -97,12 +95,17 @@ class Restore:
         for entry in entries:
             if entry.id in known:
                 continue
-            if since := _superseded_by(entry, newest.get((entry.org_id, entry.target_id), {})):
-                found.append(LostChange(entry, RestoreOutcome.ALREADY_DONE, since))
-            else:
-                is_last = last_suspensions.get(entry.org_id) == entry.id
-                verdict = await self._redo(entry, is_last_suspension=is_last, dry_run=dry_run)
-                found.append(LostChange(entry, *verdict))
+            is_last = last_suspensions.get(entry.org_id) == entry.id
+            try:
+                if since := _superseded_by(entry, newest.get((entry.org_id, entry.target_id), {})):
+                    verdict = RestoreOutcome.ALREADY_DONE, since
+                else:
+                    verdict = await self._redo(entry, is_last_suspension=is_last, dry_run=dry_run)
+            except NotFoundError:
+                verdict = RestoreOutcome.MISSING, "it was created after the backup"
+            except DomainError as error:
+                verdict = RestoreOutcome.MANUAL, error.detail
+            found.append(LostChange(entry, *verdict))
         return found
 
     async def end_sessions(self) -> int:
@@ -116,83 +119,102 @@ class Restore:
             return await mails.give_up(connection, HELD_BACK)
 
     async def _redo(self, entry: AuditEvent, *, is_last_suspension: bool, dry_run: bool) -> Verdict:
+        """Redo a change if it must be. Raises `NotFoundError` if its target was created after the backup."""
         async with self._database.transaction(of_tenant(entry.org_id)) as connection:
-            tenant = await find_tenant(connection, entry.org_id)
-        if tenant is None:
-            return RestoreOutcome.MISSING, _CREATED_LATER
-        verdict = _tenant_verdict(entry, tenant, is_last_suspension=is_last_suspension)
+            tenant = await get_tenant(connection, entry.org_id, even_ended=True)
         kind = entry.action.partition(".")[0]
-        try:
-            if verdict is None and kind == "api_key":
-                key = await self._keys.get(operator_principal(entry.org_id), entry.target_id)
-                verdict = None if key.revoked_at is None else (RestoreOutcome.ALREADY_DONE, "")
-            elif verdict is None and kind == "member":
-                member = await self._members.get(operator_principal(entry.org_id), entry.target_id)
-                verdict = _member_verdict(entry, member)
-            elif verdict is None and kind == "project":
-                verdict = await self._project_verdict(entry)
-            if verdict is not None or dry_run:
-                return verdict or (RestoreOutcome.REDONE, "")
-            if kind == "api_key":
-                return await self._redo_key(entry)
-            return await (self._redo_member(entry) if kind == "member" else self._redo_tenant(entry, tenant))
-        except NotFoundError:
-            return RestoreOutcome.MISSING, _CREATED_LATER
-        except DomainError as error:
-            return RestoreOutcome.MANUAL, error.detail
+        if entry.before is None and kind != "billing":
+            raise NotFoundError(kind)  # a creation
+        if tenant.deleted:
+            return RestoreOutcome.ALREADY_DONE, "the tenant has ended"
+        if kind == "api_key":
+            return await self._redo_key(entry, dry_run=dry_run)
+        if kind == "member":
+            return await self._redo_member(entry, dry_run=dry_run)
+        if kind == "project":
+            return await self._examine_project(entry)
+        if kind == "tenant":
+            return await self._redo_tenant(entry, tenant, is_last_suspension=is_last_suspension, dry_run=dry_run)
+        return RestoreOutcome.ALREADY_DONE, "it changed nothing here"
 
-    async def _project_verdict(self, entry: AuditEvent) -> Verdict:
+    async def _examine_project(self, entry: AuditEvent) -> Verdict:
         """Report a project's change or deletion, which is never redone."""
         async with self._database.transaction(of_tenant(entry.org_id)) as connection:
             found = [await projects.find(connection, entry.org_id, mode, entry.target_id) for mode in Mode]
-        is_deletion = entry.action is Action.PROJECT_DELETED
         if any(found):
-            why = "the project exists again" if is_deletion else "the project is as it was at the backup"
-            return RestoreOutcome.MANUAL, why
-        return (RestoreOutcome.ALREADY_DONE, "") if is_deletion else (RestoreOutcome.MISSING, _CREATED_LATER)
+            return RestoreOutcome.MANUAL, "the project is as it was at the backup"
+        if entry.action is Action.PROJECT_DELETED:
+            return RestoreOutcome.ALREADY_DONE, ""
+        raise NotFoundError("project")
 
-    async def _redo_key(self, entry: AuditEvent) -> Verdict:
+    async def _redo_key(self, entry: AuditEvent, *, dry_run: bool) -> Verdict:
         operator, after, key_id = operator_principal(entry.org_id), entry.after or {}, entry.target_id
+        if (await self._keys.get(operator, key_id)).revoked_at is not None:
+            return RestoreOutcome.ALREADY_DONE, ""
         end = after.get("expiresAt")
         ends_at = None if end is None else datetime.fromisoformat(end).astimezone(UTC)
         has_ended = ends_at is not None and ends_at <= self._clock()
-        if entry.action in (Action.KEY_REVOKED, Action.KEY_LEAKED) or "revokedAt" in after or has_ended:
+        if dry_run:
+            pass
+        elif entry.action in (Action.KEY_REVOKED, Action.KEY_LEAKED) or "revokedAt" in after or has_ended:
             await self._keys.revoke(operator, BY_OPERATOR, key_id, force=True)
-            return RestoreOutcome.REDONE, ""
-        scopes = (OWNER_ALIAS,) if after.get("accessLevel") == AccessLevel.OWNER else after.get("scopes")
-        await self._keys.update(
-            operator,
-            BY_OPERATOR,
-            key_id,
-            name=after.get("name", msgspec.UNSET),
-            scopes=msgspec.UNSET if scopes is None else tuple(scopes),
-            expires_at=ends_at if "expiresAt" in after else msgspec.UNSET,
-        )
+        else:
+            scopes = (OWNER_ALIAS,) if after.get("accessLevel") == AccessLevel.OWNER else after.get("scopes")
+            await self._keys.update(
+                operator,
+                BY_OPERATOR,
+                key_id,
+                name=after.get("name", msgspec.UNSET),
+                scopes=msgspec.UNSET if scopes is None else tuple(scopes),
+                expires_at=ends_at if "expiresAt" in after else msgspec.UNSET,
+            )
         return RestoreOutcome.REDONE, ""
 
-    async def _redo_member(self, entry: AuditEvent) -> Verdict:
-        operator, after = operator_principal(entry.org_id), entry.after or {}
-        binds = _binds(entry)
-        if entry.action in _REMOVALS:
+    async def _redo_member(self, entry: AuditEvent, *, dry_run: bool) -> Verdict:
+        operator, after, action = operator_principal(entry.org_id), entry.after or {}, entry.action
+        # the change made the membership binding for a user whose token claims the role owner
+        binds = bool(after.get("bindsOwner"))
+        member = await self._members.get(operator, entry.target_id)
+        is_removed, is_removal = member.status is MemberStatus.REMOVED, action in _REMOVALS
+        if action in _ADDITIONS or action is Action.MEMBER_ACCEPTED:
+            is_pending = action is Action.MEMBER_ACCEPTED and member.status is MemberStatus.INVITED
+            if is_removed or is_pending:
+                return RestoreOutcome.MANUAL, f"the user was added or accepted, but is {member.status}"
+            return RestoreOutcome.ALREADY_DONE, ""
+        if is_removed and not (is_removal and binds):
+            return RestoreOutcome.ALREADY_DONE, "the member is removed"
+        role = Role(after.get("role", member.role))
+        if not is_removal and role is member.role and not binds:
+            return RestoreOutcome.ALREADY_DONE, ""
+        if not is_removal and role is not member.role and lower_role(role, member.role) is member.role:
+            return RestoreOutcome.MANUAL, f"the member has the former role {member.role} instead of {role}"
+        if is_removal and not dry_run:
             await self._members.remove(operator, BY_OPERATOR, entry.target_id, binds=binds)
-        else:
-            member = await self._members.get(operator, entry.target_id)
-            role = Role(after.get("role", member.role))
+        elif not dry_run:
             await self._members.change_role(operator, BY_OPERATOR, entry.target_id, role, binds=binds)
         return RestoreOutcome.REDONE, ""
 
-    async def _redo_tenant(self, entry: AuditEvent, tenant: TenantRow) -> Verdict:
+    async def _redo_tenant(
+        self, entry: AuditEvent, tenant: TenantRow, *, is_last_suspension: bool, dry_run: bool
+    ) -> Verdict:
+        if entry.action is Action.TENANT_TRANSFERRED:
+            return RestoreOutcome.MANUAL, "the tenant has its former owner"
         if entry.action is Action.TENANT_ENDED:
-            await self._tenants.delete(BY_OPERATOR, entry.org_id)
+            if not dry_run:
+                await self._tenants.delete(BY_OPERATOR, entry.org_id)
             return RestoreOutcome.REDONE, ""
-        wanted = TenantInput(
-            name=tenant.record.name,
-            owner_email=tenant.owner_email,
-            suspended=True,
-            email_verified=tenant.owner_address.is_verified,
-        )
-        await self._tenants.put(BY_OPERATOR, entry.org_id, wanted)
-        return RestoreOutcome.REDONE, "only the suspension"
+        changed = dict(entry.after or {})
+        if not is_last_suspension or changed["suspended"] == tenant.suspended:
+            changed.pop("suspended", None)
+        if changed.get("suspended"):
+            name, address = tenant.record.name, tenant.owner_address
+            wanted = TenantInput(name, address.email, suspended=True, email_verified=address.is_verified)
+            if not dry_run:
+                await self._tenants.put(BY_OPERATOR, entry.org_id, wanted)
+            return RestoreOutcome.REDONE, "only the suspension"
+        if changed:
+            return RestoreOutcome.MANUAL, f"it has its former {', '.join(changed)}"
+        return RestoreOutcome.ALREADY_DONE, ""
 
 
 def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
@@ -206,61 +228,6 @@ def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
     # a user may accept before the operator examines the lost changes
     later = [action for action, at in newest.items() if at > entry.at and action is not Action.MEMBER_ACCEPTED]
     return "it was changed since" if entry.action in _CHANGES and later else ""
-
-
-def _tenant_verdict(entry: AuditEvent, tenant: TenantRow, *, is_last_suspension: bool) -> Verdict | None:
-    """Judge a change by its tenant; None if it must be redone, or its key, member or project examined."""
-    if entry.action in _CREATIONS or (entry.action in _ADDITIONS and entry.before is None):
-        return RestoreOutcome.MISSING, _CREATED_LATER
-    if tenant.deleted:
-        return RestoreOutcome.ALREADY_DONE, "the tenant has ended"
-    if entry.action.startswith("billing."):
-        return RestoreOutcome.ALREADY_DONE, "it changed nothing here"
-    if entry.action is Action.TENANT_TRANSFERRED:
-        return RestoreOutcome.MANUAL, "the tenant has its former owner"
-    if entry.action is Action.TENANT_UPDATED:
-        return _tenant_update_verdict(entry, tenant, is_last_suspension=is_last_suspension)
-    return None
-
-
-def _tenant_update_verdict(entry: AuditEvent, tenant: TenantRow, *, is_last_suspension: bool) -> Verdict | None:
-    changed = dict(entry.after or {})
-    if "suspended" in changed:
-        if not is_last_suspension or changed["suspended"] == tenant.suspended:
-            del changed["suspended"]
-        elif changed["suspended"]:
-            return None
-    if changed:
-        return RestoreOutcome.MANUAL, f"it has its former {', '.join(changed)}"
-    return RestoreOutcome.ALREADY_DONE, "" if is_last_suspension else "the suspension was changed since"
-
-
-def _member_verdict(entry: AuditEvent, member: Member) -> Verdict | None:
-    """Judge a member's change; None if it must be redone."""
-    is_removed = member.status is MemberStatus.REMOVED
-    if entry.action in _ADDITIONS and is_removed:
-        return RestoreOutcome.MANUAL, "the member was added again, but is removed"
-    if entry.action in _ADDITIONS or (entry.action is Action.MEMBER_ACCEPTED and member.status is MemberStatus.ACTIVE):
-        return RestoreOutcome.ALREADY_DONE, ""
-    if entry.action is Action.MEMBER_ACCEPTED:
-        return RestoreOutcome.MANUAL, f"the user had accepted, but is {member.status}"
-    if is_removed and not (entry.action in _REMOVALS and _binds(entry)):
-        return RestoreOutcome.ALREADY_DONE, "the member is removed"
-    return _role_verdict(entry, member) if entry.action is Action.MEMBER_UPDATED else None
-
-
-def _role_verdict(entry: AuditEvent, member: Member) -> Verdict | None:
-    role = Role((entry.after or {}).get("role", member.role))
-    if role is member.role:
-        return None if _binds(entry) else (RestoreOutcome.ALREADY_DONE, "")
-    if lower_role(role, member.role) is member.role:
-        return RestoreOutcome.MANUAL, f"the member has the former role {member.role} instead of {role}"
-    return None
-
-
-def _binds(entry: AuditEvent) -> bool:
-    """Whether the change made the membership binding for a user whose token claims the role owner."""
-    return bool((entry.after or {}).get("bindsOwner"))
 
 
 async def export_trail(database: Database, since: datetime | None) -> AsyncGenerator[list[AuditEvent], None]:
