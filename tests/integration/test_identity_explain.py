@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from tenantry.auth.explain_token import AccessExplanation, explain_token
+from tenantry.auth.authentication import AccessExplanation, explain_token
 from tenantry.cli.auth import as_document, lines
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
@@ -38,7 +38,7 @@ class Desk(NamedTuple):
     async def explained(
         self, token: str, organization: str | None = None, database: Database | None = None
     ) -> AccessExplanation:
-        return await explain_token(self.verifier, token, organization, database, lambda: self.now)
+        return await explain_token(self.verifier, token, organization, database)
 
     def text(self, explanation: AccessExplanation) -> str:
         """The output of the command, with a constant address of the provider."""

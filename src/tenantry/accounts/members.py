@@ -192,7 +192,7 @@ class MembershipService:
         """
         async with self._database.transaction(of_tenant(org_id)) as connection:
             await get_tenant(connection, org_id, lock=True)
-            member = await members.find_user(connection, org_id, User(claims.issuer, claims.subject))
+            member = await members.find_user(connection, org_id, claims.user)
             if member is None:
                 raise errors.NotFoundError("membership")
             await _accept(connection, Author(ActorKind.USER, claims.subject, address), member, self._clock())

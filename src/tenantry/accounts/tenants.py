@@ -124,7 +124,7 @@ class TenantService:
             async with self._database.transaction(of_tenant(principal.org_id)) as connection:
                 found = await find_tenant(connection, principal.org_id)
             return Page([found.record] if found and cursor is None else [], None)
-        user = User(claims.issuer, claims.subject)
+        user = claims.user
         async with self._database.transaction(OF_PEOPLE) as connection:
             return await tenants.read_of_user(connection, user, principal.org_id, window)
 
@@ -159,7 +159,7 @@ class TenantService:
         async with self._database.transaction(OF_PEOPLE) as connection:  # the claim is the user's, not a tenant's
 
             async def create() -> Tenant:
-                user = User(claims.issuer, claims.subject)
+                user = claims.user
                 await self._check_tenant_limit(connection, user)
                 wanted = TenantInput(name=name, owner_email=email, owner_id=claims.subject, email_verified=is_verified)
                 async with connection.within(of_tenant(tenant_id)):

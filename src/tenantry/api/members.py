@@ -17,7 +17,7 @@ from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor,
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.access import Role
-from tenantry.domain.members import Member, Membership, MemberStatus, User
+from tenantry.domain.members import Member, Membership, MemberStatus
 from tenantry.domain.owner_mails import same_address
 from tenantry.domain.tenants import Tenant
 
@@ -188,7 +188,7 @@ def membership_routes(memberships: MembershipService, access: Access) -> Sequenc
 
         An invitation shows only the tenant's id and name.
         """
-        return await memberships.list_page(User(claims.issuer, claims.subject), status, limit, cursor)
+        return await memberships.list_page(claims.user, status, limit, cursor)
 
     @post(
         _MEMBERSHIPS_PATH + "/{membership_id:str}/accept",
@@ -201,7 +201,7 @@ def membership_routes(memberships: MembershipService, access: Access) -> Sequenc
         claims: CallerClaims, author: ChangeAuthor, claim: IdempotencyClaim, membership_id: MembershipId
     ) -> Membership:
         """Accept an invitation. Accepting again succeeds. Another user's membership is not found."""
-        return await memberships.accept(User(claims.issuer, claims.subject), author, membership_id, claim)
+        return await memberships.accept(claims.user, author, membership_id, claim)
 
     @delete(
         OWN_PATH + "/{membership_id:str}",
@@ -214,6 +214,6 @@ def membership_routes(memberships: MembershipService, access: Access) -> Sequenc
 
         The tenant's owner, and its last one, must transfer it first.
         """
-        await memberships.end(User(claims.issuer, claims.subject), author, membership_id)
+        await memberships.end(claims.user, author, membership_id)
 
     return [list_own_memberships, accept_membership, delete_own_membership]

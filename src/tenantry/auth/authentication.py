@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Final
 
 import msgspec
+import psycopg
 
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys_store import KeyUse
@@ -20,7 +21,7 @@ from tenantry.auth.authentication_store import (
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
-from tenantry.db.database import Lane
+from tenantry.db.database import Database, Lane
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import access, api_keys, errors
@@ -29,7 +30,7 @@ from tenantry.domain.api_keys import KeyStatus, Pepper
 from tenantry.domain.members import User
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
-from tenantry.integrations.oidc.tokens import TokenVerifier
+from tenantry.integrations.oidc.tokens import CheckResult, CheckStep, TokenExplanation, TokenVerifier
 
 _SCHEME: Final = b"bearer "
 _KEY_PREFIX: Final = b"svc_"
@@ -160,13 +161,7 @@ class Authenticator:
     ) -> Authenticated:
         org_id = requested_organization(claims.org_id, organization)
         rows = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id, window))
-        if claims.org_id is None:  # then only a membership gives access
-            rows = [row for row in rows if row.role is not None and not row.removed]
-        if len(rows) != 1:
-            raise errors.NoOrganizationError(
-                "The user belongs to no organization, or the request does not say to which."
-            )
-        [row] = rows
+        row = _only_access(claims, rows)
         principal = _principal_of_user(claims, row)
         if row.invited and organization is not None:  # naming the tenant accepts its invitation
             await self._accept_invitation(claims, principal.org_id, address)
@@ -235,6 +230,14 @@ def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
         subscription_status=key.subscription_status,
         expires_at=key.expires_at,
     )
+
+
+def _only_access(claims: Claims, rows: Sequence[UserAccessRow]) -> UserAccessRow:
+    if claims.org_id is None:  # then only a membership gives access
+        rows = [row for row in rows if row.role is not None and not row.removed]
+    if len(rows) != 1:
+        raise errors.NoOrganizationError("The user belongs to no organization, or the request does not say to which.")
+    return rows[0]
 
 
 def _principal_of_user(claims: Claims, row: UserAccessRow) -> Principal:
@@ -314,3 +317,87 @@ async def _reauthorize_key(connection: Connection, principal: Principal, now: da
     return msgspec.structs.replace(
         principal, scopes=key.scopes, access_level=key.access_level, expires_at=key.expires_at
     )
+
+
+class ExplainedAccess(msgspec.Struct, frozen=True, rename="camel"):
+    """The access that a valid token gives; without ``tenant_known`` by its claims, which a membership may restrict."""
+
+    tenant_known: bool
+    org_id: str | None
+    role: Role
+    scopes: tuple[str, ...]
+    access_level: AccessLevel
+    plan: str | None = None
+    subscription_status: str | None = None
+
+
+class AccessExplanation(msgspec.Struct, frozen=True):
+    """All checks of a token. ``refusal`` is the error of a rejected token."""
+
+    token: TokenExplanation
+    steps: list[CheckStep]
+    refusal: errors.DomainError | None
+    access: ExplainedAccess | None
+
+
+async def explain_token(
+    verifier: TokenVerifier, token: str, organization: str | None, database: Database | None
+) -> AccessExplanation:
+    """Explain why a request with a token and this ``X-Organization-Id`` is accepted or rejected; write nothing.
+
+    Runs the verifier's checks, then with a database those of the tenant and the membership.
+    """
+    explained = await verifier.explain(token)
+    claims, access_found, refusal = explained.claims, None, explained.refusal
+    result, said, reason = CheckResult.NOT_REACHED, None, None
+    if claims is not None:
+        role = access.lower_role(claims.claimed_role, None)
+        scopes, level = access.role_grants(role, claims.scopes)
+        access_found = ExplainedAccess(
+            tenant_known=False, org_id=claims.org_id or organization, role=role, scopes=scopes, access_level=level
+        )
+        reason = "no database is set: DATABASE_URL"
+    if claims is not None and database is not None:
+        rows: Sequence[UserAccessRow] = []
+        header = None if organization is None else organization.encode("utf-8", "surrogateescape")
+        try:
+            query = UserQuery(claims.issuer, claims.subject, requested_organization(claims.org_id, header))
+            async with database.lane().use(autocommit=True) as connection:
+                [rows] = await find_user_access(connection, [query])
+            row = _only_access(claims, rows)
+            principal, result, reason = _principal_of_user(claims, row), CheckResult.OK, None
+            access_found = ExplainedAccess(
+                tenant_known=True,
+                org_id=row.org_id,
+                role=effective_role(claims, row),
+                scopes=principal.scopes,
+                access_level=principal.access_level,
+                plan=row.plan,
+                subscription_status=row.subscription_status,
+            )
+        except errors.DatabaseUnavailableError:
+            reason = "the database is out of reach"
+        except psycopg.Error as error:
+            reason = f"the database's schema is not that of this release ({type(error).__name__})"
+        except errors.DomainError as error:
+            result, reason, refusal, access_found = CheckResult.FAILED, error.detail, error, None
+        if result is not CheckResult.NOT_REACHED:
+            said = _describe(claims, organization, rows)
+    expected = "one tenant, neither ended nor suspended, that the user was not removed from"
+    step = CheckStep("tenant and membership", result, said, expected, reason)
+    return AccessExplanation(explained, [*explained.steps, step], refusal, access_found)
+
+
+def _describe(claims: Claims, organization: str | None, rows: Sequence[UserAccessRow]) -> str:
+    requested = ["no claim" if claims.org_id is None else f"claim {claims.org_id}"]
+    requested += [f"X-Organization-Id {organization}"] if organization is not None else []
+    found = []
+    for row in rows:
+        state = "ended" if row.deleted else "suspended" if row.suspended else f"plan {row.plan}"
+        membership = f"the user is {'invited as ' if row.invited else ''}{row.role}"
+        if row.removed:
+            membership = "the user was removed"
+        elif row.role is None:
+            membership = "no membership: the claims count"
+        found.append(f"{row.org_id} ({state}, {membership})")
+    return f"{', '.join(requested)}: {'; '.join(found or ['no tenant or membership found'])}"

@@ -3,7 +3,6 @@
 import hashlib
 import secrets
 from collections.abc import Collection
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -16,7 +15,6 @@ from tenantry.db.database import Database
 from tenantry.db.pagination import Page
 from tenantry.domain import sessions as rules
 from tenantry.domain.access import Role
-from tenantry.domain.members import User
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
@@ -37,13 +35,6 @@ class ActiveSession(msgspec.Struct, frozen=True):
     """Open invitations, counted up to a hundred."""
 
 
-class NewSession(msgspec.Struct, frozen=True):
-    """A new session. ``token`` goes into the cookie and is stored nowhere."""
-
-    session: Session
-    token: str
-
-
 class SessionService:
     """The sessions of a deployment, stored in its database: an ended session is rejected by every process."""
 
@@ -62,24 +53,35 @@ class SessionService:
 
     async def begin(
         self, claims: Claims, name: str | None, *, address: str | None, agent: str | None, before: str | None
-    ) -> NewSession:
-        """Start a session with a new token, after a sign-in. ``before`` is the browser's former token, which ends."""
+    ) -> str:
+        """Start a session after a sign-in; return the token for the cookie, which is stored nowhere.
+
+        ``before`` is the browser's former token, which ends.
+        """
         random = secrets.token_bytes(rules.RANDOM_BYTES)
         now = self._clock()
-        session = msgspec.structs.replace(
-            self._session(self._secret.digest_of(random), claims, name, now),
+        session = Session(
+            digest=self._secret.digest_of(random),
+            issuer=claims.issuer,
+            subject=claims.subject,
+            claims=msgspec.json.encode(claims).decode(),
+            name=name,
+            tenant_id=None,
             address=address,
             agent=agent and agent[:_MOST_AGENT],
+            proved_at=now,
+            started_at=now,
+            used_at=now,
         )
         old = None if before is None else self._secret.digest(before)
         async with self._database.transaction(OF_PEOPLE) as connection:
             if old is not None:
                 previous = await sessions.find(connection, old)
                 await sessions.delete(connection, old)
-                if previous is not None and (previous.issuer, previous.subject) == (claims.issuer, claims.subject):
+                if previous is not None and previous.user == session.user:
                     session = msgspec.structs.replace(session, tenant_id=previous.tenant_id)
             await sessions.insert(connection, session)
-        return NewSession(session, self._secret.token(random))
+        return self._secret.token(random)
 
     async def renew(self, token: str, claims: Claims, name: str | None) -> bool:
         """Store the provider's current claims of a session's user; return whether the session is still that user's.
@@ -89,10 +91,9 @@ class SessionService:
         digest = self._secret.digest(token)
         if digest is None:
             return False
-        now = self._clock()
-        renewed = self._session(digest, claims, name, now)
+        content = msgspec.json.encode(claims).decode()
         async with self._database.transaction(OF_PEOPLE) as connection:
-            return await sessions.renew(connection, renewed, since=now - rules.ABSOLUTE, unused_since=now - rules.IDLE)
+            return await sessions.renew(connection, digest, claims.user, content, name, self._clock())
 
     async def look_up(self, token: str, tenant_id: str | None, *, is_use: bool = True) -> ActiveSession | None:
         """Return the user of a cookie, viewing a tenant; None for an invalid or expired session.
@@ -113,8 +114,7 @@ class SessionService:
                 return None
             claims = msgspec.json.decode(session.claims, type=Claims)
             requested = tenant_id if tenant_id is not None and is_tenant_id(tenant_id) else None
-            user = User(session.issuer, session.subject)
-            first = (requested, session.tenant_id, claims.org_id)
+            user, first = session.user, (requested, session.tenant_id, claims.org_id)
             tenants, total = await sessions.tenants_of_user(
                 connection, user, _claimed(claims), first=first, most=MAX_LISTED_TENANTS
             )
@@ -134,9 +134,8 @@ class SessionService:
         ``after`` is the id of the last tenant of the former page, as is ``next_cursor``.
         """
         async with self._database.transaction(OF_PEOPLE) as connection:
-            user = User(session.issuer, session.subject)
             rows = await sessions.search_tenants(
-                connection, user, _claimed(claims), text=text, after=after, limit=limit
+                connection, session.user, _claimed(claims), text=text, after=after, limit=limit
             )
         return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
 
@@ -151,7 +150,7 @@ class SessionService:
         """Read all sessions of a session's user that have not expired, the last used first."""
         now = self._clock()
         async with self._database.transaction(OF_PEOPLE) as connection:
-            found = await sessions.of_user(connection, session.issuer, session.subject, now - rules.ABSOLUTE)
+            found = await sessions.of_user(connection, session.user, now - rules.ABSOLUTE)
         return [one for one in found if not one.is_expired(now)]
 
     async def names_of(self, session: Session, tenant_id: str, subjects: Collection[str]) -> dict[str, str]:
@@ -162,22 +161,7 @@ class SessionService:
     async def end_others(self, session: Session) -> int:
         """End all other sessions of a session's user; return how many."""
         async with self._database.transaction(OF_PEOPLE) as connection:
-            return await sessions.delete_of_user(connection, session.issuer, session.subject, but=session.digest)
-
-    def _session(self, digest: bytes, claims: Claims, name: str | None, now: datetime) -> Session:
-        return Session(
-            digest=digest,
-            issuer=claims.issuer,
-            subject=claims.subject,
-            claims=msgspec.json.encode(claims).decode(),
-            name=name,
-            tenant_id=None,
-            address=None,
-            agent=None,
-            proved_at=now,
-            started_at=now,
-            used_at=now,
-        )
+            return await sessions.delete_others(connection, session)
 
 
 def _claimed(claims: Claims) -> ClaimedTenant:

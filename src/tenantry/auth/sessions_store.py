@@ -10,7 +10,7 @@ from tenantry.auth.authentication_store import BINDS_OWNER
 from tenantry.db.connection import Connection
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
 from tenantry.domain.members import User
-from tenantry.domain.sessions import Session
+from tenantry.domain.sessions import ABSOLUTE, IDLE, Session
 
 USED_STATES_KEPT: Final = timedelta(hours=1)
 """Far longer than a sign-in lasts, so that no clock difference lets a state be used twice."""
@@ -60,12 +60,12 @@ async def find(connection: Connection, digest: bytes) -> Session | None:
     return Session(*row) if row else None
 
 
-async def of_user(connection: Connection, issuer: str, subject: str, started_after: datetime) -> list[Session]:
+async def of_user(connection: Connection, user: User, started_after: datetime) -> list[Session]:
     """Read a user's sessions, the last used first."""
     rows = await connection.fetch(
         f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND started_at > %s "  # noqa: S608
         "ORDER BY used_at DESC LIMIT 50",
-        (issuer, subject, started_after),
+        (*user, started_after),
     )
     return [Session(*row) for row in rows]
 
@@ -90,13 +90,14 @@ async def names(connection: Connection, tenant_id: str, issuer: str, subjects: C
     )
 
 
-async def renew(connection: Connection, session: Session, *, since: datetime, unused_since: datetime) -> bool:
+async def renew(
+    connection: Connection, digest: bytes, user: User, claims: str, name: str | None, now: datetime
+) -> bool:
     """Store the provider's current claims, unless the session has expired or is another user's."""
     cursor = await connection.execute(
-        "UPDATE dashboard_sessions SET claims = %(claims)s, name = %(name)s, proved_at = %(proved_at)s, "
-        "used_at = greatest(used_at, %(used_at)s) WHERE digest = %(digest)s AND issuer = %(issuer)s "
-        "AND subject = %(subject)s AND started_at > %(since)s AND used_at > %(unused_since)s",
-        {**msgspec.structs.asdict(session), "since": since, "unused_since": unused_since},
+        "UPDATE dashboard_sessions SET claims = %s, name = %s, proved_at = %s, used_at = greatest(used_at, %s) "
+        "WHERE digest = %s AND issuer = %s AND subject = %s AND started_at > %s AND used_at > %s",
+        (claims, name, now, now, digest, *user, now - ABSOLUTE, now - IDLE),
     )
     return cursor.rowcount == 1
 
@@ -115,10 +116,11 @@ async def delete(connection: Connection, digest: bytes) -> None:
     await connection.execute("DELETE FROM dashboard_sessions WHERE digest = %s", (digest,))
 
 
-async def delete_of_user(connection: Connection, issuer: str, subject: str, *, but: bytes) -> int:
-    """End a user's sessions except one; return how many."""
+async def delete_others(connection: Connection, session: Session) -> int:
+    """End all other sessions of a session's user; return how many."""
     cursor = await connection.execute(
-        "DELETE FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND digest <> %s", (issuer, subject, but)
+        "DELETE FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND digest <> %s",
+        (*session.user, session.digest),
     )
     return cursor.rowcount
 

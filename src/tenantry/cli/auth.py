@@ -14,11 +14,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.auth.explain_token import AccessExplanation, ExplainedAccess, explain_token
+from tenantry.auth.authentication import AccessExplanation, ExplainedAccess, explain_token
 from tenantry.cli.database import command_values, database, fail_on_settings
 from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, fail, printable, shown
 from tenantry.common import logs
-from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.http_client import new_http_client
@@ -99,7 +98,7 @@ async def _explain(config: OidcConfig, token: str, organization: str | None, con
         connected = Database(conninfo, 1) if conninfo is not None else None
         if connected is not None:
             stack.push_async_callback(connected.close)
-        return await explain_token(TokenVerifier(config, keys), token, organization, connected, system_clock)
+        return await explain_token(TokenVerifier(config, keys), token, organization, connected)
 
 
 def as_document(explanation: AccessExplanation, config: OidcConfig) -> str:

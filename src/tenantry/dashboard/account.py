@@ -166,7 +166,7 @@ async def _leave_page(ctx: PageContext, membership_id: str, errors: Mapping[str,
 
 
 def _identity(user: DashboardUser) -> User:
-    return User(user.session.issuer, user.session.subject)
+    return user.session.user
 
 
 # The link in the mail needs no session, since its recipient may not be a user. Mail scanners open links, so opening it

@@ -107,7 +107,7 @@ async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answ
     before = ctx.cookies.session(request)
     if pending.begun.silent:
         return await _renew(ctx, pending, person, before)
-    opened = await sessions.begin(
+    session = await sessions.begin(
         person.claims,
         person.name,
         address=request.client.host if request.client else None,
@@ -115,7 +115,7 @@ async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answ
         before=before,
     )
     response = ctx.redirect(pending.return_to)
-    response.set_cookie(ctx.cookies.with_session(opened.token))
+    response.set_cookie(ctx.cookies.with_session(session))
     return response
 
 

@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from tenantry.domain.members import User
+
 RANDOM_BYTES: Final = 32
 IDLE: Final = timedelta(hours=2)
 """A session expires after this time without use."""
@@ -41,6 +43,11 @@ class Session(msgspec.Struct, frozen=True):
     proved_at: datetime
     started_at: datetime
     used_at: datetime
+
+    @property
+    def user(self) -> User:
+        """The signed-in user."""
+        return User(self.issuer, self.subject)
 
     @property
     def ends_at(self) -> datetime:

@@ -9,6 +9,7 @@ import msgspec
 from joserfc.util import urlsafe_b64decode
 
 from tenantry.domain.access import Role
+from tenantry.domain.members import User
 
 _ROLES: Final = {role.value: role for role in Role}
 _MAX_SHOWN: Final = 120
@@ -48,6 +49,11 @@ class Claims(msgspec.Struct, frozen=True):
     issued_at: datetime
     expires_at: datetime
     email: str | None
+
+    @property
+    def user(self) -> User:
+        """The user, without the claims."""
+        return User(self.issuer, self.subject)
 
     @property
     def claimed_role(self) -> Role | None:
