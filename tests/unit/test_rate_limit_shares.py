@@ -203,15 +203,6 @@ def test_raised_limit_does_not_seem_exhausted() -> None:
     assert not share.seems_exhausted(NOW)
 
 
-def test_share_has_expired_before_a_grant_and_after_the_window() -> None:
-    share = share_of(2)
-    states = [share.has_expired]
-    wanted_by(share, NOW)
-    states.append(share.has_expired)
-    share.expire()
-    assert [*states, share.has_expired] == [True, False, True]
-
-
 def test_release_leaves_nothing() -> None:
     share = share_of(600)
     share.request(NOW, 2)

@@ -8,7 +8,9 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NoReturn, TypeVar
+from weakref import WeakValueDictionary
 
 import psycopg
 
@@ -33,17 +35,15 @@ Item = TypeVar("Item")
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """A request that waits for one of each of its shares; with ``number`` 0 the shares are returned."""
 
-    __slots__ = ("accepted", "number", "second", "shares")
-
-    def __init__(self, shares: Sequence[Share], number: int) -> None:
-        self.shares = shares
-        self.number = number
-        self.second = 0
-        """The second of the database query."""
-        self.accepted = False
+    shares: Sequence[Share]
+    number: int
+    second: int = 0
+    """The second of the database query."""
+    accepted: bool = False
 
 
 class RateLimiter:
@@ -56,7 +56,8 @@ class RateLimiter:
         self._catalog = catalog
         self._clock = clock
         self._refused = refused
-        self._shares: dict[str, Share] = {}
+        # a subject has one share while a request or one of the queues below refers to it
+        self._shares: WeakValueDictionary[str, Share] = WeakValueDictionary()
         self._recent: deque[tuple[int, Share]] = deque()
         self._past: deque[tuple[int, Share]] = deque()
         self._turn = 0
@@ -74,14 +75,7 @@ class RateLimiter:
         Raises `RateLimitedError` when a limit is known to be reached.
         """
         shares = self._shares_of(principal)
-        if not shares:
-            return ()
-        second = int(self._clock().timestamp())
-        if _take(shares, second):
-            return _status_of(shares, second)
-        if any(share.is_exhausted(second) for share in shares):
-            self._refuse(shares, second)
-        return None
+        return self._count_locally(shares) if shares else ()
 
     async def count(self, principal: Principal) -> RateLimitStatus:
         """Count a request, and reserve new shares for it. Raises `RateLimitedError`, `AuthUnavailableError`."""
@@ -89,13 +83,18 @@ class RateLimiter:
 
     async def count_user(self, subject: str, limit: int) -> RateLimitStatus:
         """Count a user's request outside any tenant under ``subject``, ``limit`` a minute. Raises as `count` does."""
-        shares = [self._share(Policy.KEY, subject, limit, "")]
-        second = self._second()
+        status = self._count_locally([self._share(Policy.KEY, subject, limit, "")])
+        if status is None:
+            status = await self._count(lambda: [self._share(Policy.KEY, subject, limit, "")])
+        return status
+
+    def _count_locally(self, shares: Sequence[Share]) -> RateLimitStatus | None:
+        second = int(self._clock().timestamp())
         if _take(shares, second):
             return _status_of(shares, second)
-        if shares[0].is_exhausted(second):
+        if any(share.is_exhausted(second) for share in shares):
             self._refuse(shares, second)
-        return await self._count(lambda: [self._share(Policy.KEY, subject, limit, "")])
+        return None
 
     async def _count(self, shares_of: Callable[[], list[Share]]) -> RateLimitStatus:
         for _ in range(_MOST_TRIES):
@@ -120,16 +119,11 @@ class RateLimiter:
         second = self._second()
         unused = [share for share in _aged(self._recent, second, 1, self._past) if share.unused]
         past = list(_aged(self._past, second, SLOTS))
-        for share in past:
-            share.expire()
-        _retain(past)
         try:
             for shares in _groups(list(dict.fromkeys([*unused, *past]))):
                 await self._batcher.submit(_Entry(shares, 0))
         except (DatabaseUnavailableError, psycopg.Error) as error:
             logger.info("unused shares of rate limits are not returned: %s", error)
-        finally:
-            self._release(past)
 
     async def close(self) -> None:
         """Return all shares, and wait for the queries under way."""
@@ -172,7 +166,6 @@ class RateLimiter:
     async def _wait(self, shares: Sequence[Share]) -> _Entry:
         """Wait for the database query of a request."""
         entry = _Entry(shares, 1)
-        _retain(shares)
         try:
             await self._batcher.submit(entry)
         except (DatabaseUnavailableError, psycopg.Error) as error:
@@ -182,20 +175,7 @@ class RateLimiter:
         except BaseException:
             _cancel(entry)
             raise
-        finally:
-            self._release(shares)
         return entry
-
-    def _release(self, shares: Sequence[Share]) -> None:
-        """End the use of shares, and forget those that are unused and outside the window."""
-        for share in shares:
-            share.uses -= 1
-        self._forget(shares)
-
-    def _forget(self, shares: Sequence[Share]) -> None:
-        for share in shares:
-            if share.has_expired and not share.uses:
-                self._shares.pop(share.subject, None)
 
     def _warn(self, error: Exception) -> None:
         second = self._second()
@@ -213,12 +193,7 @@ class RateLimiter:
             if not entry.number:
                 requests |= {share: share.release() for share in entry.shares if share not in demand}
         if requests:
-            shares = list(requests)
-            _retain(shares)
-            try:
-                await self._send_requests(requests, second)
-            finally:
-                self._release(shares)
+            await self._send_requests(requests, second)
         for entry in entries:
             entry.second = second
             entry.accepted = entry.number > 0 and _take(entry.shares, second)
@@ -249,7 +224,6 @@ class RateLimiter:
             self._refused(share.policy)
         known = [share for share in shares if share in shut or share.second == second]
         used_up = [share for share in shares if share in shut or share.seems_exhausted(second)]
-        self._forget(shares)
         raise RateLimitedError(
             " ".join(f"The {_NAMES[share.policy]}'s {share.limit} requests per minute are used up." for share in shut),
             _status_of(known, second),
@@ -270,12 +244,6 @@ def _take(shares: Sequence[Share], second: int) -> bool:
     for share in shares:
         share.left -= 1
     return True
-
-
-def _retain(shares: Sequence[Share]) -> None:
-    """Keep shares in memory until they are released, because a subject must have only one."""
-    for share in shares:
-        share.uses += 1
 
 
 def _refund(entry: _Entry) -> None:

@@ -78,8 +78,8 @@ class Share:
     others.
     """
 
-    __slots__ = ("_exhausted_in", "_step", "_taken", "_unusable", "free", "frees_at", "left", "limit", "policy",
-                 "second", "subject", "uses", "within")  # fmt: skip
+    __slots__ = ("__weakref__", "_exhausted_in", "_step", "_taken", "_unusable", "free", "frees_at", "left", "limit",
+                 "policy", "second", "subject", "within")  # fmt: skip
 
     def __init__(self, policy: Policy, subject: str, limit: int, within: str = "") -> None:
         """``within`` is the subject that counts the same requests together with others."""
@@ -93,8 +93,6 @@ class Share:
         self.free = 0
         """The part of the limit that was available at the last answer."""
         self.frees_at = _NEVER
-        self.uses = 0
-        """The number of waiting requests and database queries that use this share."""
         self._unusable = 0
         self._taken = 0
         self._step = 1
@@ -104,15 +102,6 @@ class Share:
     def unused(self) -> int:
         """The granted requests that were not accepted."""
         return self.left + self._unusable
-
-    @property
-    def has_expired(self) -> bool:
-        """Whether nothing of it counts any more, as for a new share."""
-        return self.second == _NEVER
-
-    def expire(self) -> None:
-        """Mark all of it as outside the window."""
-        self.second = _NEVER
 
     def set_limit(self, limit: int) -> None:
         """Set the limit of another plan. A share of a higher limit is no longer valid."""
