@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_bytes
 from typing import Final, NamedTuple
 
 import psycopg
 import pytest
 
-from tenantry.auth.api_keys import new_secret
 from tenantry.domain.access import Mode
-from tenantry.domain.api_keys import Pepper, shown_parts
+from tenantry.domain.api_keys import Pepper, compose_secret, shown_parts
 from tests.support import figures
 from tests.support.caching_service import READY
 from tests.support.commands import SECRETS, running
@@ -85,7 +85,7 @@ _numbers = itertools.count(1)
 
 def add_tenants(conninfo: str, number: int) -> list[tuple[str, str]]:
     """New tenants, each with an OWNER key: their ids and the secrets."""
-    made = [(f"tenant-{next(_numbers)}", new_secret(Mode.LIVE)) for _ in range(number)]
+    made = [(f"tenant-{next(_numbers)}", compose_secret(Mode.LIVE, token_bytes(32))) for _ in range(number)]
     with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES (%s, 'n', 'missing', 'a@b.example')",
@@ -104,7 +104,7 @@ def add_tenants(conninfo: str, number: int) -> list[tuple[str, str]]:
 
 def add_keys(conninfo: str, tenant_id: str, number: int, scopes: str = "{a:b}") -> list[tuple[str, str]]:
     """New keys of a tenant: their ids and secrets."""
-    made = [(f"key-{next(_numbers)}", new_secret(Mode.LIVE)) for _ in range(number)]
+    made = [(f"key-{next(_numbers)}", compose_secret(Mode.LIVE, token_bytes(32))) for _ in range(number)]
     with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, "

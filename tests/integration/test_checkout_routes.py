@@ -8,7 +8,7 @@ import pytest
 
 from tenantry.accounts import tenants_store as tenants
 from tenantry.auth import api_keys_store as api_keys
-from tenantry.auth.api_keys import new_record, new_secret
+from tenantry.auth.api_keys import new_key
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
@@ -51,17 +51,17 @@ def client(app: httpx2.AsyncClient, server: ProviderServer) -> httpx2.AsyncClien
 
 async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     """The credentials of a key of the tenant acme, who is customer cus_1."""
-    now, secret = system_clock(), new_secret(Mode.LIVE)
-    record = new_record(secret, "acme", "CI", (scope,), AccessLevel.SCOPED, Mode.LIVE, None, "operator", now)
+    now = system_clock()
+    key = new_key("acme", "CI", (scope,), AccessLevel.SCOPED, Mode.LIVE, None, "operator", now)
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction(of_tenant("acme")) as connection:
         await add_acme(connection, now)
         await tenants.link_customer(connection, "acme", "cus_1", "operator", now)
         pepper = Pepper(PEPPER.encode())
-        await api_keys.insert(connection, record, pepper.digest(secret.encode()), pepper.id)
+        await api_keys.insert(connection, key.record, pepper.digest(key.secret.encode()), pepper.id)
     await database.close()
-    return {"Authorization": f"Bearer {secret}"}
+    return {"Authorization": f"Bearer {key.secret}"}
 
 
 async def test_a_checkout_begins(client: httpx2.AsyncClient, emptied: str) -> None:

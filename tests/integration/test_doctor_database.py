@@ -8,7 +8,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tenantry.auth import api_keys_store as api_keys
-from tenantry.auth.api_keys import new_record, new_secret
+from tenantry.auth.api_keys import new_key
 from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database, judge_queue, judge_revision, judge_server
 from tenantry.cli.doctor.doctor_store import MOST_LISTED
@@ -159,14 +159,11 @@ async def test_a_password_is_not_shown_however_the_address_is_mistyped(url: str)
 async def add_key(
     connection: Connection, age: timedelta, *, expires_at: datetime | None = None, revoked: bool = False
 ) -> str:
-    secret = new_secret(Mode.LIVE)
-    record = new_record(
-        secret, "acme", "CI", ("*:*",), AccessLevel.SCOPED, Mode.LIVE, expires_at, "operator", NOW - age
-    )
-    await api_keys.insert(connection, record, secret.encode(), "pepper")
+    key = new_key("acme", "CI", ("*:*",), AccessLevel.SCOPED, Mode.LIVE, expires_at, "operator", NOW - age)
+    await api_keys.insert(connection, key.record, key.secret.encode(), "pepper")
     if revoked:
         await api_keys.revoke_all(connection, "acme", NOW)
-    return record.id
+    return key.record.id
 
 
 async def test_a_key_of_a_year_is_named(emptied: str, connection: Connection) -> None:

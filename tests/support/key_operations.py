@@ -177,7 +177,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
         principal = self._principal(maker)
         made = self.world.run(
             self.world.keys.create(
-                principal, BY_OPERATOR, org_id=self.org, name="key", scopes=() if level else scopes,
+                principal, BY_OPERATOR, name="key", scopes=() if level else scopes,
                 access_level=level, mode=mode, expires_at=self._end(after), claim=None,
             )
         )  # fmt: skip

@@ -67,9 +67,9 @@ ONE_FAULT = {
     "plan twice": (f"{FREE}{FREE}", "plan 'free' occurs twice"),
     "price of two plans": (
         f'{FREE}stripe_price_id = "x"\n[[plans]]\nid = "pro"\nstripe_price_id = ["y", "x"]',
-        "price 'x' belongs to both 'free' and 'pro'",
+        "price 'x' occurs twice",
     ),
-    "price twice in a plan": (f'{FREE}stripe_price_id = ["x", "x"]', "price 'x' belongs to 'free' twice"),
+    "price twice in a plan": (f'{FREE}stripe_price_id = ["x", "x"]', "price 'x' occurs twice"),
 }  # fmt: skip
 
 

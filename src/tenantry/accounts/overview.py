@@ -1,7 +1,6 @@
 """Tenant overview: record, use of the plan, unpaid invoice, keys and billing events."""
 
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -105,9 +104,12 @@ class OverviewService:
         if self._catalog.limits(found.record.plan).requests_per_minute is not None:
             since = int(now.timestamp()) - SLOTS
             requests = await count_requests(connection, subject_of_tenant(org_id), since)
+        members_used = 0
+        if self._issuer is not None:
+            members_used = await members.count_current(connection, org_id, self._issuer, MOST_COUNTED + 1)
         use = PlanUse(
             await count_for_page(connection, principal),
-            await self._members(connection, org_id),
+            count_up_to(members_used, MOST_COUNTED),
             Count(await api_keys.count(connection, org_id, now, KeyState.ACTIVE)),
             await api_keys.count(connection, org_id, now, KeyState.REPLACED),
             None if requests is None else Count(requests),
@@ -115,20 +117,6 @@ class OverviewService:
         failed = None
         if found.record.subscription_status == PAST_DUE:
             failed = await tenants.last_failed_invoice(connection, org_id)
-        return BillingOverview(found.record, use, failed and _with_safe_url(failed))
-
-    async def _members(self, connection: Connection, org_id: str) -> Count:
-        if self._issuer is None:
-            return Count(0)
-        return count_up_to(
-            await members.count_current(connection, org_id, self._issuer, MOST_COUNTED + 1), MOST_COUNTED
-        )
-
-
-def _with_safe_url(invoice: FailedInvoice) -> FailedInvoice:
-    """Remove an address that is not http(s)."""
-    try:
-        is_safe = invoice.url is not None and urlsplit(invoice.url).scheme in ("http", "https")
-    except ValueError:
-        is_safe = False
-    return invoice if is_safe else msgspec.structs.replace(invoice, url=None)
+        if failed is not None and not (failed.url or "").startswith(("https://", "http://")):
+            failed = msgspec.structs.replace(failed, url=None)
+        return BillingOverview(found.record, use, failed)

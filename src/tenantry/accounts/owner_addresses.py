@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from enum import Enum, auto
 from typing import Final
 
@@ -95,11 +96,8 @@ class OwnerConfirmations:
         if not _TOKEN.fullmatch(token):
             return None
         async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
-            found = await mails_store.find_confirmation(connection, link_digest(token), self._clock())
-            if found is None:
-                return None
-            async with connection.within(of_tenant(found[0])):
-                return _to_confirm(await find_tenant(connection, found[0]), found[1])
+            tenant = await self._find(connection, token)
+            return None if tenant is None else _to_confirm(tenant)
 
     async def confirm(self, author: Author, token: str) -> AddressToConfirm | None:
         """Mark the address as verified, and end every link of the tenant; None for an invalid link.
@@ -108,25 +106,24 @@ class OwnerConfirmations:
         """
         if not _TOKEN.fullmatch(token):
             return None
-        digest = link_digest(token)
         async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
-            now = self._clock()
-            found = await mails_store.find_confirmation(connection, digest, now)
-            if found is None:
-                return None
-            tenant_id, email = found
-            async with connection.within(of_tenant(tenant_id)):
-                tenant = await find_tenant(connection, tenant_id, lock=True)
+            tenant = await self._find(connection, token, lock=True)
             # another request may have used the link before this one locked the tenant's row
-            if await mails_store.find_confirmation(connection, digest, now) is None:
+            if tenant is None or await self._find(connection, token) is None:
                 return None
-            confirmed = _to_confirm(tenant, email)
-            if tenant is None or confirmed is None:
-                return None
-            async with connection.within(of_tenant(tenant_id)):
-                await _verify(connection, author, tenant, self._clock)
-            await mails_store.end_links(connection, tenant_id)
-            return confirmed
+            await _verify(connection, author, tenant, self._clock())
+            return _to_confirm(tenant)
+
+    async def _find(self, connection: Connection, token: str, *, lock: bool = False) -> TenantRow | None:
+        """Find the tenant whose owner's address a link confirms; None if that is another one or verified."""
+        found = await mails_store.find_confirmation(connection, link_digest(token), self._clock())
+        if found is None:
+            return None
+        async with connection.within(of_tenant(found[0])):
+            tenant = await find_tenant(connection, found[0], lock=lock)
+        if tenant is None or tenant.deleted or tenant.owner_address.is_verified:
+            return None
+        return tenant if same_address(tenant.owner_email, found[1]) else None
 
 
 async def verify_as_operator(database: Database, author: Author, tenant_id: str, clock: Clock) -> str:
@@ -134,22 +131,19 @@ async def verify_as_operator(database: Database, author: Author, tenant_id: str,
     async with database.transaction(of_tenant(tenant_id)) as connection:
         tenant = await get_tenant(connection, tenant_id, lock=True)
         if not tenant.owner_address.is_verified:
-            await _verify(connection, author, tenant, clock)
-            async with connection.within(ACROSS_TENANTS):
-                await mails_store.end_links(connection, tenant_id)
+            await _verify(connection, author, tenant, clock())
         return tenant.owner_email
 
 
-async def _verify(connection: Connection, author: Author, tenant: TenantRow, clock: Clock) -> None:
-    now = clock()
-    await tenants.set_verified_email(connection, tenant.record.id, tenant.owner_email, now)
-    await record_update(connection, author, tenant, now)
+async def _verify(connection: Connection, author: Author, tenant: TenantRow, now: datetime) -> None:
+    """Mark the address as verified, and end the links to confirm it."""
+    tenant_id, address = tenant.record.id, OwnerAddress(tenant.owner_email, tenant.owner_email)
+    async with connection.within(of_tenant(tenant_id)):
+        await tenants.update(connection, tenant, address, now, owner_email_follows=tenant.owner_email_follows)
+        await record_update(connection, author, tenant, now)
+    async with connection.within(ACROSS_TENANTS):
+        await mails_store.end_links(connection, tenant_id)
 
 
-def _to_confirm(tenant: TenantRow | None, email: str) -> AddressToConfirm | None:
-    """Return the address to confirm; None if the owner's address is another one or verified."""
-    if tenant is None or tenant.deleted or tenant.owner_address.is_verified:
-        return None
-    if not same_address(tenant.owner_email, email):
-        return None
+def _to_confirm(tenant: TenantRow) -> AddressToConfirm:
     return AddressToConfirm(tenant.record.id, tenant.record.name, tenant.owner_email)

@@ -149,13 +149,6 @@ async def move_owner_emails(
     return [(tenant_id, OwnerAddress(was, former)) for tenant_id, was, former in sorted(rows)]
 
 
-async def set_verified_email(connection: Connection, tenant_id: str, email: str, now: datetime) -> None:
-    """Mark an address of the owner as verified."""
-    await connection.execute(
-        "UPDATE tenants SET verified_email = %s, updated_at = %s WHERE id = %s", (email, now, tenant_id)
-    )
-
-
 async def link_customer(
     connection: Connection, tenant_id: str, customer_id: str, linked_by: str, now: datetime
 ) -> bool:

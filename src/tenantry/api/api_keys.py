@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName
-from tenantry.auth.api_keys import ApiKeyService, EndedKey, LeakReportService, NewKey, check_org
+from tenantry.auth.api_keys import ApiKeyService, EndedKey, LeakReportService, NewKey
 from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
@@ -135,10 +135,10 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         Only this answer contains its `secret`: store it at once. `accessLevel: OWNER`, or the single scope `OWNER`,
         creates a key that may do everything; only an OWNER can create one. A key cannot create a key that outlives it.
         """
+        principal.require_org(data.org_id)
         made = await keys.create(
             principal,
             author,
-            org_id=data.org_id,
             name=data.name,
             scopes=tuple(data.scopes),
             access_level=data.access_level,
@@ -175,7 +175,7 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
     ) -> Page[ApiKey]:
         """List the tenant's keys, newest first, without their secrets. A test-mode caller sees test-mode keys only."""
         if org_id is not None:
-            check_org(principal, org_id)
+            principal.require_org(org_id)
         if search is not None and "\x00" in search:
             raise ValidationError(("search", "must not hold a NUL"))
         wanted = KeyFilter(status=status, search=search)

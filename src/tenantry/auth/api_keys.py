@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, Literal
 
@@ -27,7 +27,7 @@ from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Pri
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.names import check_name
-from tenantry.domain.owner_mails import key_leaked
+from tenantry.domain.owner_mails import KeyLeakedData
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
 from tenantry.notifications.owner_mails import MailOutbox, notify
 
@@ -71,7 +71,6 @@ class ApiKeyService:
         principal: Principal,
         author: Author,
         *,
-        org_id: str,
         name: str,
         scopes: tuple[str, ...],
         access_level: AccessLevel | None,
@@ -84,31 +83,29 @@ class ApiKeyService:
 
         ``replaces`` is the id of a leaked key without a successor, whose successor this one becomes.
 
-        Raises `OrgMismatchError`, `ScopeEscalationError`, `ModeMismatchError`, `KeyLimitReachedError`,
-        `ValidationError` and the errors of idempotency; with ``replaces`` `NotFoundError` and `KeyNotActiveError`.
+        Raises `ScopeEscalationError`, `ModeMismatchError`, `KeyLimitReachedError`, `ValidationError` and the errors of
+        idempotency; with ``replaces`` `NotFoundError` and `KeyNotActiveError`.
         """
-        check_org(principal, org_id)
         check_name(name)
         scopes, level = normalize(scopes, access_level)
         expires_at = _in_utc(expires_at)
         mode = mode or principal.mode
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            secret = new_secret(mode)
 
-            async def create() -> ApiKey:
-                _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
-                _check_in_future(expires_at, now)
-                rules.check_may_create(caller, scopes, level, mode, expires_at)
-                await self._check_limit(connection, caller, now)
-                record = new_record(secret, org_id, name, scopes, level, mode, expires_at, caller.id, now)
-                if replaces is not None:
-                    return await self._replace_leaked(connection, caller, author, replaces, record, secret, now)
-                return await self._insert(connection, author, record, secret, now)
+        async def create(connection: Connection) -> NewKey:
+            _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+            _check_in_future(expires_at, now)
+            rules.check_may_create(caller, scopes, level, mode, expires_at)
+            await self._check_limit(connection, caller, now)
+            leaked = None
+            if replaces is not None:
+                leaked = await self._find(connection, caller, replaces, lock=True)
+                caller.require_holding((), leaked.access_level)
+                if leaked.leak_reported_at is None or leaked.superseded_by is not None:
+                    raise errors.KeyNotActiveError("The key was not reported as leaked, or has been replaced before.")
+            key = new_key(caller.org_id, name, scopes, level, mode, expires_at, caller.id, now)
+            return await self._insert(connection, author, key, now, leaked)
 
-            record, replayed = await once(connection, claim, ApiKey, self._clock(), create)
-        if replayed:
-            raise errors.IdempotencyReplayError(record.id)
-        return NewKey(record, secret)
+        return await self._create_once(principal, claim, create)
 
     async def list_page(
         self, principal: Principal, wanted: KeyFilter, limit: int, cursor: str | None, *, bounded: bool = False
@@ -179,38 +176,24 @@ class ApiKeyService:
         Raises `NotFoundError`, `KeyNotActiveError`, `KeyLimitReachedError`, `ScopeEscalationError` and the errors of
         idempotency.
         """
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            secret = ""
 
-            async def create() -> ApiKey:
-                nonlocal secret
-                _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
-                old = await self._find(connection, caller, key_id, lock=True)
-                caller.require_holding((), old.access_level)
-                _check_active(old)
-                if old.superseded_by is not None:
-                    raise errors.KeyNotActiveError(
-                        "The key has been rotated before; rotate the key that took its place."
-                    )
-                rules.check_may_create(caller, old.scopes, old.access_level, old.mode, old.expires_at)
-                if overlap:
-                    await self._check_limit(connection, caller, now, KeyState.REPLACED)
-                secret = new_secret(old.mode)
-                record = new_record(
-                    secret, old.org_id, old.name, old.scopes, old.access_level, old.mode, old.expires_at, caller.id, now
-                )
-                record = await self._insert(connection, author, rules.successor(record, old), secret, now)
-                await _save(
-                    connection, author, Action.KEY_ROTATED, old, rules.superseded(old, record.id, overlap, now), now
-                )
-                return record
+        async def create(connection: Connection) -> NewKey:
+            _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+            old = await self._find(connection, caller, key_id, lock=True)
+            caller.require_holding((), old.access_level)
+            _check_active(old)
+            if old.superseded_by is not None:
+                raise errors.KeyNotActiveError("The key has been rotated before; rotate the key that took its place.")
+            rules.check_may_create(caller, old.scopes, old.access_level, old.mode, old.expires_at)
+            if overlap:
+                await self._check_limit(connection, caller, now, KeyState.REPLACED)
+            key = new_key(old.org_id, old.name, old.scopes, old.access_level, old.mode, old.expires_at, caller.id, now)
+            return await self._insert(connection, author, key, now, old, overlap)
 
-            record, replayed = await once(connection, claim, ApiKey, self._clock(), create)
-        if replayed:
-            raise errors.IdempotencyReplayError(record.id)
+        made = await self._create_once(principal, claim, create)
         if not overlap:
             self._revoked(RevocationReason.ROTATED, 1)
-        return NewKey(record, secret)
+        return made
 
     async def revoke(self, principal: Principal, author: Author, key_id: str, *, force: bool = False) -> None:
         """Revoke a key; do nothing if it is revoked already. ``force`` allows the last OWNER key without an owner.
@@ -236,23 +219,33 @@ class ApiKeyService:
             raise errors.NotFoundError("API key")
         return key
 
-    async def _insert(self, connection: Connection, author: Author, key: ApiKey, secret: str, now: datetime) -> ApiKey:
-        await api_keys.insert(connection, key, self._pepper.digest(secret.encode()), self._pepper.id)
-        await audit.record(connection, author, Action.KEY_CREATED, (key.org_id, key.id), now, after=key)
-        return key
+    async def _create_once(
+        self, principal: Principal, claim: Claim | None, create: Callable[[Connection], Awaitable[NewKey]]
+    ) -> NewKey:
+        made: list[NewKey] = []
+        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
 
-    async def _replace_leaked(
-        self, connection: Connection, caller: Principal, author: Author, leaked_id: str, record: ApiKey, secret: str,
-        now: datetime,
-    ) -> ApiKey:  # fmt: skip
-        leaked = await self._find(connection, caller, leaked_id, lock=True)
-        caller.require_holding((), leaked.access_level)
-        if leaked.leak_reported_at is None or leaked.superseded_by is not None:
-            raise errors.KeyNotActiveError("The key was not reported as leaked, or has been replaced before.")
-        record = await self._insert(connection, author, rules.successor(record, leaked), secret, now)
-        replaced = msgspec.structs.replace(leaked, superseded_by=record.id)
-        await _save(connection, author, Action.KEY_ROTATED, leaked, replaced, now)
-        return record
+            async def keep() -> ApiKey:
+                made.append(await create(connection))
+                return made[0].record
+
+            record, _ = await once(connection, claim, ApiKey, self._clock(), keep)
+        if not made:
+            raise errors.IdempotencyReplayError(record.id)
+        return made[0]
+
+    async def _insert(
+        self, connection: Connection, author: Author, key: NewKey, now: datetime, replaced: ApiKey | None,
+        overlap: timedelta = timedelta(),
+    ) -> NewKey:  # fmt: skip
+        """Store a new key and, if it replaces another, that one's end after ``overlap``."""
+        record = key.record if replaced is None else rules.successor(key.record, replaced)
+        await api_keys.insert(connection, record, self._pepper.digest(key.secret.encode()), self._pepper.id)
+        await audit.record(connection, author, Action.KEY_CREATED, (record.org_id, record.id), now, after=record)
+        if replaced is not None:
+            ending = rules.superseded(replaced, record.id, overlap, now)
+            await _save(connection, author, Action.KEY_ROTATED, replaced, ending, now)
+        return NewKey(record, key.secret)
 
     async def _check_limit(
         self, connection: Connection, principal: Principal, now: datetime, state: KeyState = KeyState.ACTIVE
@@ -328,7 +321,7 @@ class LeakReportService:
                 await api_keys.update(connection, revoked)
                 await audit.record(connection, author, Action.KEY_LEAKED, place, now, before=key, after=revoked)
             if key.status is KeyStatus.ACTIVE:
-                notice = key_leaked(key, now, author.address)
+                notice = KeyLeakedData(key.id, key.name, key.start, key.last4, now, author.address)
                 await notify(connection, self._outbox, key.org_id, tenant.owner_address, notice, now)
         self._revoked(RevocationReason.LEAKED, 1)
         return EndedKey(key.id, "revoked", now)
@@ -356,18 +349,14 @@ def operator_principal(org_id: str, plan: str = FREE) -> Principal:
     )
 
 
-def new_secret(mode: Mode) -> str:
-    """Generate a secret."""
-    return rules.compose_secret(mode, secrets.token_bytes(rules.RANDOM_BYTES))
-
-
-def new_record(
-    secret: str, org_id: str, name: str, scopes: tuple[str, ...], level: AccessLevel, mode: Mode,
-    expires_at: datetime | None, created_by: str, now: datetime,
-) -> ApiKey:  # fmt: skip
-    """Return the record of a new key."""
+def new_key(
+    org_id: str, name: str, scopes: tuple[str, ...], level: AccessLevel, mode: Mode, expires_at: datetime | None,
+    created_by: str, now: datetime,
+) -> NewKey:  # fmt: skip
+    """Generate a key."""
+    secret = rules.compose_secret(mode, secrets.token_bytes(rules.RANDOM_BYTES))
     start, last4 = rules.shown_parts(secret)
-    return ApiKey(
+    record = ApiKey(
         id=new_id("key"),
         org_id=org_id,
         name=name,
@@ -385,6 +374,7 @@ def new_record(
         rotated_from=None,
         superseded_by=None,
     )
+    return NewKey(record, secret)
 
 
 def normalize(scopes: tuple[str, ...], level: AccessLevel | None) -> tuple[tuple[str, ...], AccessLevel]:
@@ -400,12 +390,6 @@ def normalize(scopes: tuple[str, ...], level: AccessLevel | None) -> tuple[tuple
     if not scopes:
         raise errors.ValidationError(("scopes", "give at least one scope"))
     return tuple(dict.fromkeys(scopes)), AccessLevel.SCOPED
-
-
-def check_org(principal: Principal, org_id: str) -> None:
-    """Raise `OrgMismatchError` unless this is the principal's tenant."""
-    if org_id != principal.org_id:
-        raise errors.OrgMismatchError("The credential belongs to another organization.")
 
 
 def _check_in_future(expires_at: datetime | None, now: datetime) -> None:

@@ -147,13 +147,10 @@ SELECT query.number, own.*,
     )  # fmt: skip
 
 
-# An application that only authenticates may lack the privilege to read projects.
-KEYS: Final = _keys(_NO_PAGE)
-KEYS_WITH_PAGES: Final = _keys(_page("k.org_id", "k.mode"))
-NAMED_TENANTS: Final = _named_tenants(_NO_PAGE)
-NAMED_TENANTS_WITH_PAGES: Final = _named_tenants(_page("t.id", "'live'"))
-ONLY_TENANTS: Final = _only_tenants(_NO_PAGE)
-ONLY_TENANTS_WITH_PAGES: Final = _only_tenants(_page("own.org_id", "'live'"))
+# Without and with pages: an application that only authenticates may lack the privilege to read projects.
+KEYS: Final = _keys(_NO_PAGE), _keys(_page("k.org_id", "k.mode"))
+NAMED_TENANTS: Final = _named_tenants(_NO_PAGE), _named_tenants(_page("t.id", "'live'"))
+ONLY_TENANTS: Final = _only_tenants(_NO_PAGE), _only_tenants(_page("own.org_id", "'live'"))
 
 
 async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: datetime) -> list[KeyRow | None]:
@@ -162,7 +159,7 @@ async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: da
     batch = [
         (number, digest, *_bounds(query.window)) for number, query in enumerate(queries) for digest in query.digests
     ]
-    statement = KEYS_WITH_PAGES if any(query.window for query in queries) else KEYS
+    statement = KEYS[any(query.window for query in queries)]
     [rows] = await connection.run_batch(statement(*zip(*batch, strict=True), now))
     for number, *key in rows:
         found[number] = KeyRow(*key)
@@ -172,16 +169,15 @@ async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: da
 async def find_user_access(connection: Connection, users: Sequence[UserQuery]) -> list[list[UserAccessRow]]:
     """Find each user's requested tenant, or else the tenant of their only active membership, or two of several."""
     found: list[list[UserAccessRow]] = [[] for _ in users]
-    for_named, for_only = NAMED_TENANTS, ONLY_TENANTS
-    if any(user.window for user in users):
-        for_named, for_only = NAMED_TENANTS_WITH_PAGES, ONLY_TENANTS_WITH_PAGES
+    with_pages = any(user.window for user in users)
     named, only = list[Sequence[object]](), list[Sequence[object]]()
     for number, user in enumerate(users):
         if user.org_id is None:
             only.append((number, user.issuer, user.subject, *_bounds(user.window)))
         else:
             named.append((number, user.issuer, user.subject, user.org_id, *_bounds(user.window)))
-    calls = [statement(*zip(*rows, strict=True)) for statement, rows in ((for_named, named), (for_only, only)) if rows]
+    batches = ((NAMED_TENANTS[with_pages], named), (ONLY_TENANTS[with_pages], only))
+    calls = [statement(*zip(*rows, strict=True)) for statement, rows in batches if rows]
     for rows in await connection.run_batch(*calls):
         for number, *row in rows:
             found[number].append(UserAccessRow(*row))

@@ -88,7 +88,6 @@ def create_key(
         key = await keys.create(
             operator_principal(org_id, tenant.plan),
             BY_OPERATOR,
-            org_id=org_id,
             name=name,
             scopes=tuple(scopes),
             access_level=AccessLevel.OWNER if owner else None,

@@ -144,7 +144,6 @@ async def create_key(ctx: Context, form: SubmittedForm) -> Response[str]:
             lambda: ctx.services.api_keys.create(
                 ctx.principal,
                 ctx.author,
-                org_id=ctx.principal.org_id,
                 name=valid.name,
                 scopes=valid.scopes,
                 access_level=None,

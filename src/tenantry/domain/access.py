@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.domain.errors import InsufficientScopeError, ModeMismatchError, ScopeEscalationError
+from tenantry.domain.errors import InsufficientScopeError, ModeMismatchError, OrgMismatchError, ScopeEscalationError
 
 MAX_SCOPES: Final = 64
 _NAME = r"(?:[a-z][a-z0-9_-]{0,31}|\*)"
@@ -79,6 +79,11 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
         """Raise `InsufficientScopeError` unless a grant covers ``scope``."""
         if not covers(self.scopes, scope):
             raise InsufficientScopeError(scope)
+
+    def require_org(self, org_id: str) -> None:
+        """Raise `OrgMismatchError` unless the principal acts for this tenant."""
+        if org_id != self.org_id:
+            raise OrgMismatchError("The credential belongs to another organization.")
 
     def require_mode(self, accepted: Collection[Mode]) -> None:
         """Raise `ModeMismatchError` unless the principal acts in one of these modes."""

@@ -174,7 +174,9 @@ def successor(new: ApiKey, old: ApiKey) -> ApiKey:
 
 
 def superseded(old: ApiKey, successor_id: str, overlap: timedelta, now: datetime) -> ApiKey:
-    """Return the rotated key: it ends after the overlap, at the latest at its own expiry."""
+    """Return the replaced key: it ends after the overlap, at the latest at its own expiry; a revoked one has ended."""
+    if old.revoked_at is not None:
+        return msgspec.structs.replace(old, superseded_by=successor_id)
     if not overlap:
         return msgspec.structs.replace(revoked(old, now), superseded_by=successor_id)
     end = now + overlap if old.expires_at is None else min(now + overlap, old.expires_at)

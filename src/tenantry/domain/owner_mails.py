@@ -8,8 +8,6 @@ from uuid import UUID
 
 import msgspec
 
-from tenantry.domain.api_keys import ApiKey
-
 PAYMENT_FAILED: Final = "billing.payment_failed"
 KEY_LEAKED: Final = "api_key.leaked"
 OWNER_ADDRESS_CHANGED: Final = "owner_address.changed"
@@ -85,11 +83,6 @@ def payment_failed(notification_id: UUID, tenant_id: str, owner_id: str, invoice
     return Notification(
         notification_id, PAYMENT_FAILED, owner_id, tenant_id, ("email",), PaymentFailedData(invoice_url)
     )
-
-
-def key_leaked(key: ApiKey, reported_at: datetime, reported_from: str | None) -> KeyLeakedData:
-    """Return the security notice of a leaked key that was revoked."""
-    return KeyLeakedData(key.id, key.name, key.start, key.last4, reported_at, reported_from)
 
 
 class PendingMail(msgspec.Struct, frozen=True):

@@ -148,12 +148,6 @@ def _to_plan(entry: _PlanEntry) -> Plan:
 
 def _repetitions(plans: list[Plan]) -> list[str]:
     ids = Counter(plan.id for plan in plans)
+    prices = Counter(price for plan in plans for price in plan.stripe_price_ids)
     faults = [f"plan {plan_id!r} occurs twice" for plan_id, number in ids.items() if number > 1]
-    owner: dict[str, str] = {}
-    for plan in plans:
-        for price in plan.stripe_price_ids:
-            if price in owner:
-                both = f"both {owner[price]!r} and {plan.id!r}" if owner[price] != plan.id else f"{plan.id!r} twice"
-                faults.append(f"price {price!r} belongs to {both}")
-            owner.setdefault(price, plan.id)
-    return faults
+    return faults + [f"price {price!r} occurs twice" for price, number in prices.items() if number > 1]

@@ -106,7 +106,6 @@ async def seed(
             key = await keys.create(
                 principal,
                 BY_OPERATOR,
-                org_id=TENANT,
                 name=f"Demo {mode} key",
                 scopes=(),
                 access_level=AccessLevel.OWNER,
