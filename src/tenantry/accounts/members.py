@@ -78,9 +78,8 @@ class MemberService:
                 rules.check_initial_role(user_id, role, owner_id=tenant.record.owner_id)
                 before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
                 if before is not None and before.status is not MemberStatus.REMOVED:
-                    state = "is a member" if before.status is MemberStatus.ACTIVE else "is invited"
                     raise errors.MemberExistsError(
-                        f"The user {state} already, as {before.role}: change the role with PATCH "
+                        f"The user is a member or invited already, as {before.role}: change the role with PATCH "
                         f"/api/v1/members/{before.id}."
                     )
                 await self._check_member_limit(connection, tenant, issuer)
@@ -88,7 +87,7 @@ class MemberService:
                 if before is None:
                     member = Member(new_id("mbr"), principal.org_id, user_id, role, status, now, now, None)
                     return await _insert(connection, author, written, issuer, member)
-                after = rules.restored(before, role, status)
+                after = msgspec.structs.replace(before, role=role, status=status, removed_at=None)
                 return await _save(connection, author, written, action, before, after, now)
 
             member, _ = await once(connection, claim, Member, self._clock(), add)

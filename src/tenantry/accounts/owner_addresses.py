@@ -37,13 +37,27 @@ def owner_address_writes(database: Database, outbox: MailOutbox, clock: Clock) -
 
     async def store(connection: Connection, claims: Mapping[str, Claims]) -> None:
         now = clock()
-        for org_id, before in await tenants.move_owner_emails(connection, claims, now):
-            moved = await get_tenant(connection, org_id)
-            former = msgspec.structs.replace(moved, owner_email=before.email, verified_email=before.verified_email)
-            await record_update(connection, Author(ActorKind.SYSTEM), former, now)
-            await announce(connection, outbox, org_id, before, moved.owner_address, now)
+        for org_id, claim in sorted(claims.items()):  # rows are locked in the order of their ids, as everywhere
+            tenant = await find_tenant(connection, org_id)
+            if _moves(tenant, claim):
+                tenant = await find_tenant(connection, org_id, lock=True)
+            if tenant is None or claim.email is None or not _moves(tenant, claim):
+                continue
+            if await tenants.move_owner_email(connection, org_id, claim.email, claim.issued_at, now):
+                await record_update(connection, Author(ActorKind.SYSTEM), tenant, now)
+                address = OwnerAddress(claim.email, claim.email)
+                await announce(connection, outbox, org_id, tenant.owner_address, address, now)
 
     return WriteBehind(database, "owner addresses", store, lambda old, new: old.issued_at <= new.issued_at)
+
+
+def _moves(tenant: TenantRow | None, claims: Claims) -> bool:
+    """Whether the owner's claims confirm the address, or change one that follows the identity provider's."""
+    if tenant is None or tenant.deleted or tenant.record.owner_id != claims.subject or claims.email is None:
+        return False
+    if same_address(tenant.owner_email, claims.email) and not tenant.owner_address.is_verified:
+        return True
+    return tenant.owner_email_follows and tenant.owner_email != claims.email
 
 
 class AddressToConfirm(msgspec.Struct, frozen=True):

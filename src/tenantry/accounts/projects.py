@@ -59,26 +59,22 @@ class ProjectService:
     ) -> Project:
         """Create a project. Raises `ValidationError`, and `PlanLimitReachedError` at the plan's limit in this mode."""
         check_name(name)
-        now = self._clock()
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        now, org_id = self._clock(), principal.org_id
+        async with self._database.transaction(of_tenant(org_id)) as connection:
 
             async def create() -> Project:
-                await get_tenant(connection, principal.org_id, lock=True)
+                await get_tenant(connection, org_id, lock=True)
                 most = self._catalog.limits(principal.plan).projects
-                if most is not None and await self._has(connection, principal, most):
-                    raise PlanLimitReachedError(
-                        f"The plan {self._catalog.name(principal.plan)} allows {most} projects."
-                    )
-                project = Project(new_id("proj"), principal.org_id, name, description, principal.mode, now, now)
+                if most is not None and await projects.count(connection, org_id, principal.mode, most) >= most:
+                    plan = self._catalog.name(principal.plan)
+                    raise PlanLimitReachedError(f"The plan {plan} allows {most} projects.")
+                project = Project(new_id("proj"), org_id, name, description, principal.mode, now, now)
                 await projects.insert(connection, project)
                 await _record(connection, author, Action.PROJECT_CREATED, None, project, now)
                 return project
 
             project, _ = await once(connection, claim, Project, now, create)
             return project
-
-    async def _has(self, connection: Connection, principal: Principal, number: int) -> bool:
-        return await projects.count(connection, principal.org_id, principal.mode, number) >= number
 
     async def get(self, principal: Principal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""

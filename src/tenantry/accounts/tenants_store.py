@@ -1,6 +1,5 @@
 """Tenants: their pages, changes, owner addresses, customers and failed invoices."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -13,38 +12,12 @@ from tenantry.db.tenants_store import TENANT_COLUMNS, TenantRow, to_tenant
 from tenantry.domain.members import User
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.tenants import Tenant
-from tenantry.integrations.oidc.tokens import Claims
 
 _LISTING: Final = Listing(TENANT_COLUMNS, "tenants", "created_at")
 HAS_TENANTS_WITHOUT_CUSTOMER: Final = """
 SELECT EXISTS (SELECT FROM tenants)
    AND NOT EXISTS (SELECT FROM customers WHERE id = %(customer)s AND tenant_id = %(tenant)s)
 """
-_SAME: Final = (
-    "(left({one}, -length(split_part({one}, '@', -1))), lower(split_part({one}, '@', -1))) "
-    "= (left({other}, -length(split_part({other}, '@', -1))), lower(split_part({other}, '@', -1)))"
-)
-"""The rule of `same_address`: the case of the domain does not matter."""
-# rows are locked in the order of their ids, as everywhere
-MOVE_OWNER_EMAILS: Final = f"""
-WITH moved AS (
-    SELECT t.id, t.owner_email AS was, t.verified_email AS former, s.email, s.token_issued
-      FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[]) AS s (org_id, user_id, email, token_issued)
-      JOIN tenants t ON t.id = s.org_id
-     WHERE t.owner_id = s.user_id AND t.deleted_at IS NULL
-       AND (({_SAME.format(one="t.owner_email", other="s.email")}
-             AND NOT {_SAME.format(one="t.verified_email", other="s.email")})
-            OR (t.owner_email_follows AND t.owner_email <> s.email
-                AND (t.owner_email_token_issued IS NULL OR t.owner_email_token_issued <= s.token_issued)))
-     ORDER BY t.id
-       FOR NO KEY UPDATE OF t)
-UPDATE tenants t
-   SET owner_email = moved.email, verified_email = moved.email, owner_email_token_issued = moved.token_issued,
-       updated_at = %s
-  FROM moved
- WHERE t.id = moved.id
-RETURNING t.id, moved.was, moved.former
-"""  # noqa: S608  # our own columns
 FAILED_INVOICE: Final = f"""
 SELECT id, created, invoice_url, coalesce(amount_remaining, amount_due), currency
   FROM (SELECT *
@@ -131,22 +104,16 @@ async def let_owner_email_follow(connection: Connection, tenant_id: str, token_i
     )
 
 
-async def move_owner_emails(
-    connection: Connection, claims: Mapping[str, Claims], now: datetime
-) -> list[tuple[str, OwnerAddress]]:
-    """Update the addresses of tenants from the claims of their owners; return the changed tenants' former addresses.
-
-    An address that is not verified becomes verified if a claim confirms it.
-    """
-    owners = claims.values()
-    rows = await connection.fetch(
-        MOVE_OWNER_EMAILS,
-        (
-            list(claims), [one.subject for one in owners], [one.email for one in owners],
-            [one.issued_at for one in owners], now,
-        ),
-    )  # fmt: skip
-    return [(tenant_id, OwnerAddress(was, former)) for tenant_id, was, former in sorted(rows)]
+async def move_owner_email(
+    connection: Connection, tenant_id: str, email: str, token_issued: datetime, now: datetime
+) -> bool:
+    """Set the owner's address to a verified one; return False if a token that was issued later has set it."""
+    cursor = await connection.execute(
+        "UPDATE tenants SET owner_email = %s, verified_email = %s, owner_email_token_issued = %s, updated_at = %s "
+        "WHERE id = %s AND NOT (owner_email_follows AND coalesce(owner_email_token_issued > %s, false))",
+        (email, email, token_issued, now, tenant_id, token_issued),
+    )
+    return cursor.rowcount == 1
 
 
 async def link_customer(

@@ -20,7 +20,7 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import SearchPage, window_after
-from tenantry.db.tenants_store import find_tenant
+from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
 from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
@@ -88,13 +88,12 @@ class ApiKeyService:
         """
         check_name(name)
         scopes, level = normalize(scopes, access_level)
-        expires_at = _in_utc(expires_at)
         mode = mode or principal.mode
 
         async def create(connection: Connection) -> NewKey:
             _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
-            _check_in_future(expires_at, now)
-            rules.check_may_create(caller, scopes, level, mode, expires_at)
+            end = _to_end(expires_at, now)
+            rules.check_may_create(caller, scopes, level, mode, end)
             await self._check_limit(connection, caller, now)
             leaked = None
             if replaces is not None:
@@ -102,7 +101,7 @@ class ApiKeyService:
                 caller.require_holding((), leaked.access_level)
                 if leaked.leak_reported_at is None or leaked.superseded_by is not None:
                     raise errors.KeyNotActiveError("The key was not reported as leaked, or has been replaced before.")
-            key = new_key(caller.org_id, name, scopes, level, mode, expires_at, caller.id, now)
+            key = new_key(caller.org_id, name, scopes, level, mode, end, caller.id, now)
             return await self._insert(connection, author, key, now, leaked)
 
         return await self._create_once(principal, claim, create)
@@ -154,9 +153,7 @@ class ApiKeyService:
                 changed = msgspec.structs.replace(changed, scopes=given, access_level=level)
                 caller.require_holding(given, level)
             if expires_at is not UNSET and expires_at != key.expires_at:
-                expires_at = _in_utc(expires_at)
-                _check_in_future(expires_at, now)
-                changed = msgspec.structs.replace(changed, expires_at=expires_at)
+                changed = msgspec.structs.replace(changed, expires_at=_to_end(expires_at, now))
             rules.check_may_change(caller, key, changed)
             _check_active(key)
             if key.superseded_by is not None and rules.expires_later(key.expires_at, changed.expires_at):
@@ -239,7 +236,11 @@ class ApiKeyService:
         overlap: timedelta = timedelta(),
     ) -> NewKey:  # fmt: skip
         """Store a new key and, if it replaces another, that one's end after ``overlap``."""
-        record = key.record if replaced is None else rules.successor(key.record, replaced)
+        record = key.record
+        if replaced is not None:
+            record = msgspec.structs.replace(
+                record, rotated_from=replaced.id, rotated_from_last_used_at=replaced.last_used_at
+            )
         await api_keys.insert(connection, record, self._pepper.digest(key.secret.encode()), self._pepper.id)
         await audit.record(connection, author, Action.KEY_CREATED, (record.org_id, record.id), now, after=record)
         if replaced is not None:
@@ -311,15 +312,13 @@ class LeakReportService:
             if row is None:
                 raise errors.NotFoundError("API key")
             async with connection.within(of_tenant(row.org_id)):
-                tenant = await find_tenant(connection, row.org_id, lock=True)
+                tenant = await get_tenant(connection, row.org_id, lock=True, even_ended=True)
                 key = await api_keys.find(connection, row.org_id, row.id, now, test_only=False, lock=True)
-                if tenant is None or key is None:
+                if key is None:
                     raise errors.NotFoundError("API key")
                 if key.revoked_at is not None:
                     return EndedKey(key.id, "revoked", key.revoked_at)
-                revoked, place = rules.revoked(key, now), (key.org_id, key.id)
-                await api_keys.update(connection, revoked)
-                await audit.record(connection, author, Action.KEY_LEAKED, place, now, before=key, after=revoked)
+                await _save(connection, author, Action.KEY_LEAKED, key, rules.revoked(key, now), now)
             if key.status is KeyStatus.ACTIVE:
                 notice = KeyLeakedData(key.id, key.name, key.start, key.last4, now, author.address)
                 await notify(connection, self._outbox, key.org_id, tenant.owner_address, notice, now)
@@ -392,16 +391,14 @@ def normalize(scopes: tuple[str, ...], level: AccessLevel | None) -> tuple[tuple
     return tuple(dict.fromkeys(scopes)), AccessLevel.SCOPED
 
 
-def _check_in_future(expires_at: datetime | None, now: datetime) -> None:
-    if expires_at is not None and expires_at <= now:
-        raise errors.ValidationError(("expiresAt", "must be in the future"))
-
-
-def _in_utc(moment: datetime | None) -> datetime | None:
+def _to_end(expires_at: datetime | None, now: datetime) -> datetime | None:
     try:
-        return moment and moment.astimezone(UTC)
+        end = expires_at and expires_at.astimezone(UTC)
     except OverflowError as error:  # the last hours of the year 9999, west of Greenwich
         raise errors.ValidationError(("expiresAt", "is too far away")) from error
+    if end is not None and end <= now:
+        raise errors.ValidationError(("expiresAt", "must be in the future"))
+    return end
 
 
 def _check_active(key: ApiKey) -> None:

@@ -9,15 +9,7 @@ import psycopg
 
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys_store import KeyUse
-from tenantry.auth.authentication_store import (
-    KeyQuery,
-    KeyRow,
-    UserAccessRow,
-    UserQuery,
-    find_keys,
-    find_restriction,
-    find_user_access,
-)  # fmt: skip
+from tenantry.auth.authentication_store import KeyQuery, KeyRow, UserAccessRow, UserQuery, find_keys, find_user_access
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
@@ -27,7 +19,6 @@ from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import access, api_keys, errors
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role
 from tenantry.domain.api_keys import KeyStatus, Pepper
-from tenantry.domain.members import User
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.tokens import CheckResult, CheckStep, TokenExplanation, TokenVerifier
@@ -45,8 +36,6 @@ AcceptInvitation = Callable[[Claims, str, str | None], Awaitable[None]]
 
 Raises `MemberNotActiveError`, `NotFoundError` and `DatabaseUnavailableError`.
 """
-
-
 Authenticated = tuple[Principal, Sequence[str]]
 """The sender of a request, and the requested projects as JSON: one more than the limit if there are more."""
 
@@ -275,32 +264,29 @@ async def lock_and_reauthorize(
 ) -> tuple[TenantRow, Principal, datetime]:
     """Lock the principal's tenant for a change; return it with the principal as of now and the time.
 
-    Raises `NotFoundError` for an ended tenant, and as `reauthorize` does.
+    While a request waited for the lock, its key may have been revoked, or its user removed or given a lower role.
+    ``issuer`` is the identity provider's; None without one.
+    Raises `ApiKeyRevokedError`, `ApiKeyExpiredError`, `NoOrganizationError`, and `NotFoundError` for an ended tenant.
     """
     tenant = await get_tenant(connection, principal.org_id, lock=True, even_ended=True)
     now = clock()
-    caller = await reauthorize(connection, principal, issuer, now)
+    caller = principal
+    if principal.kind is PrincipalKind.API_KEY:
+        caller = await _reauthorize_key(connection, principal, now)
+    elif issuer is not None:
+        caller = await _reauthorize_user(connection, principal, issuer)
     if tenant.deleted:
         raise errors.NotFoundError("tenant")
     return tenant, caller, now
 
 
-async def reauthorize(connection: Connection, principal: Principal, issuer: str | None, now: datetime) -> Principal:
-    """Return the principal as of now, for a change. The transaction must hold the lock on the tenant's row.
-
-    While a request waited for that lock, its key may have been revoked, or its user removed or given a lower role.
-    ``issuer`` is the identity provider's; None without one.
-    Raises `ApiKeyRevokedError`, `ApiKeyExpiredError` and `NoOrganizationError`.
-    """
-    if principal.kind is PrincipalKind.API_KEY:
-        return await _reauthorize_key(connection, principal, now)
-    if issuer is None:
+async def _reauthorize_user(connection: Connection, principal: Principal, issuer: str) -> Principal:
+    [[row]] = await find_user_access(connection, [UserQuery(issuer, principal.id, principal.org_id)])
+    if row.role is None or (principal.claimed_role is Role.OWNER and not row.binds_owner):
         return principal
-    restriction = await find_restriction(connection, principal.org_id, User(issuer, principal.id))
-    if restriction is None or (principal.claimed_role is Role.OWNER and not restriction.binds_owner):
-        return principal
-    restriction.check(principal)
-    granted, level = access.role_grants(restriction.role, ())
+    if row.removed or (row.invited and principal.claimed_role is None):
+        raise errors.NoOrganizationError("The user does not belong to this organization any more.")
+    granted, level = access.role_grants(_ROLES[row.role], ())
     return msgspec.structs.replace(
         principal,
         scopes=access.intersect(principal.scopes, granted),

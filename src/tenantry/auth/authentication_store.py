@@ -12,8 +12,6 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import Window
 from tenantry.db.statements import BIGINTS, BLOBS, MOMENT, MOMENTS, TEXTS, Statement
-from tenantry.domain.access import Role
-from tenantry.domain.members import MembershipRestriction, MemberStatus, User
 
 BINDS_OWNER: Final = "NOT coalesce({row}.written_as = 'SCOPED' AND {row}.written_at = {row}.updated_at, false)"
 """A condition: the membership restricts a claimed owner too. Rows of earlier releases do."""
@@ -54,7 +52,7 @@ class UserAccessRow(msgspec.Struct, frozen=True):
     removed: bool
     invited: bool
     binds_owner: bool
-    """As `MembershipRestriction.binds_owner`."""
+    """As `tenantry.domain.members.AuditedMember.binds_owner`."""
     owner_email: str | None
     """For the tenant's owner, the address to compare with the token's: the owner address where it follows the identity
     provider's; the last verified address where the owner address is not verified.
@@ -187,13 +185,3 @@ async def find_user_access(connection: Connection, users: Sequence[UserQuery]) -
 def _bounds(window: Window | None) -> tuple[int, datetime | None, str | None]:
     limit, after_at, after_id = window or _NO_WINDOW
     return limit + 1, after_at, after_id
-
-
-async def find_restriction(connection: Connection, org_id: str, user: User) -> MembershipRestriction | None:
-    """The restriction by a user's membership in a tenant, removed ones included; None without a membership."""
-    row = await connection.fetch_row(
-        f"SELECT role, {MEMBER_STATUS}, {BINDS_OWNER.format(row='memberships')} FROM memberships "  # noqa: S608
-        "WHERE issuer = %s AND subject = %s AND tenant_id = %s",
-        (*user, org_id),
-    )
-    return MembershipRestriction(Role(row[0]), MemberStatus(row[1]), row[2]) if row else None

@@ -8,13 +8,12 @@ from typing import Final
 import msgspec
 
 from tenantry.auth import sessions_store as sessions
-from tenantry.auth.sessions_store import ClaimedTenant, TenantOfUser
+from tenantry.auth.sessions_store import TenantOfUser
 from tenantry.common.clock import Clock
 from tenantry.db.connection import OF_PEOPLE, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import Page
 from tenantry.domain import sessions as rules
-from tenantry.domain.access import Role
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
@@ -114,11 +113,9 @@ class SessionService:
                 return None
             claims = msgspec.json.decode(session.claims, type=Claims)
             requested = tenant_id if tenant_id is not None and is_tenant_id(tenant_id) else None
-            user, first = session.user, (requested, session.tenant_id, claims.org_id)
-            tenants, total = await sessions.tenants_of_user(
-                connection, user, _claimed(claims), first=first, most=MAX_LISTED_TENANTS
-            )
-            invitations = await sessions.count_invitations(connection, user)
+            first = (requested, session.tenant_id, claims.org_id)
+            tenants, total = await sessions.tenants_of_user(connection, claims, first=first, most=MAX_LISTED_TENANTS)
+            invitations = await sessions.count_invitations(connection, session.user)
             known = tenant_id if any(one.id == tenant_id and not one.suspended for one in tenants) else None
             if is_use and (now >= session.used_at + rules.WRITE_EVERY or (known and known != session.tenant_id)):
                 await sessions.touch(connection, digest, now, known)
@@ -126,17 +123,13 @@ class SessionService:
                     await sessions.store_name(connection, known, session, now)
         return ActiveSession(session, claims, tenants, total, invitations)
 
-    async def search_tenants(
-        self, session: Session, claims: Claims, text: str, limit: int, after: str | None
-    ) -> Page[TenantOfUser]:
-        """Search the tenants of a session's user by a part of the name or the whole id, sorted by name.
+    async def search_tenants(self, claims: Claims, text: str, limit: int, after: str | None) -> Page[TenantOfUser]:
+        """Search the tenants of a user by a part of the name or the whole id, sorted by name.
 
         ``after`` is the id of the last tenant of the former page, as is ``next_cursor``.
         """
         async with self._database.transaction(OF_PEOPLE) as connection:
-            rows = await sessions.search_tenants(
-                connection, session.user, _claimed(claims), text=text, after=after, limit=limit
-            )
+            rows = await sessions.search_tenants(connection, claims, text=text, after=after, limit=limit)
         return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
 
     async def end(self, token: str) -> None:
@@ -162,7 +155,3 @@ class SessionService:
         """End all other sessions of a session's user; return how many."""
         async with self._database.transaction(OF_PEOPLE) as connection:
             return await sessions.delete_others(connection, session)
-
-
-def _claimed(claims: Claims) -> ClaimedTenant:
-    return ClaimedTenant(claims.org_id, claims.role == Role.OWNER)

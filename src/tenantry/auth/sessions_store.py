@@ -2,27 +2,22 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from tenantry.auth.authentication_store import BINDS_OWNER
 from tenantry.db.connection import Connection
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
+from tenantry.domain.access import Role
 from tenantry.domain.members import User
 from tenantry.domain.sessions import ABSOLUTE, IDLE, Session
+from tenantry.integrations.oidc.claims import Claims
 
 USED_STATES_KEPT: Final = timedelta(hours=1)
 """Far longer than a sign-in lasts, so that no clock difference lets a state be used twice."""
 _MAX_INVITATIONS: Final = 100
 _COLUMNS: Final = "digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at"
-
-
-class ClaimedTenant(NamedTuple):
-    """The tenant that a user's token claims, and whether as its owner."""
-
-    claimed: str | None
-    owner: bool
 
 
 class TenantOfUser(msgspec.Struct, frozen=True):
@@ -166,25 +161,29 @@ SELECT id, name, suspended
 
 
 async def tenants_of_user(
-    connection: Connection, user: User, claimed: ClaimedTenant, *, first: Sequence[str | None], most: int
+    connection: Connection, claims: Claims, *, first: Sequence[str | None], most: int
 ) -> tuple[list[TenantOfUser], int]:
     """Read some of the tenants that a user may view, by name, and the number of all.
 
     Those of ``first``, at most three, are included if they are the user's.
     """
-    rows = await connection.fetch(_FEW, {**user._asdict(), **claimed._asdict(), "first": list(first), "most": most})
+    rows = await connection.fetch(_FEW, {**_identity(claims), "first": list(first), "most": most})
     return [TenantOfUser(*row[:3]) for row in rows], rows[0][3] if rows else 0
 
 
 async def search_tenants(
-    connection: Connection, user: User, claimed: ClaimedTenant, *, text: str, after: str | None, limit: int
+    connection: Connection, claims: Claims, *, text: str, after: str | None, limit: int
 ) -> list[TenantOfUser]:
     """Search a user's tenants by a part of the name or the whole id, after the one with the id ``after``, by name.
 
     Returns one more than ``limit`` if there are more.
     """
-    values = {**user._asdict(), **claimed._asdict(), "text": text, "after": after, "most": limit + 1}
+    values = {**_identity(claims), "text": text, "after": after, "most": limit + 1}
     return [TenantOfUser(*row) for row in await connection.fetch(_SEARCHED, values)]
+
+
+def _identity(claims: Claims) -> dict[str, object]:
+    return {**claims.user._asdict(), "claimed": claims.org_id, "owner": claims.role == Role.OWNER}
 
 
 async def count_invitations(connection: Connection, user: User) -> int:

@@ -101,7 +101,7 @@ async def show_organizations(
 ) -> Response[str]:
     user = ctx.user
     text, last = (value.strip().replace("\x00", "") for value in (name, after))
-    page = await ctx.services.sessions.search_tenants(user.session, user.claims, text, _PAGE_SIZE, last or None)
+    page = await ctx.services.sessions.search_tenants(user.claims, text, _PAGE_SIZE, last or None)
     return ctx.render("organizations.html", page=page, text=text, is_first=not last)
 
 

@@ -146,7 +146,7 @@ def lower_role(claimed: Role | None, stored: Role | None) -> Role:
 def effective_role(claimed: Role | None, stored: Role | None, *, binds_owner: bool) -> Role:
     """Return the lower of two roles, except that only a binding membership lowers a claimed owner.
 
-    ``claimed`` is of a token that names the tenant, or else cannot be owner; see `MembershipRestriction.binds_owner`.
+    ``claimed`` is of a token that names the tenant, or else cannot be owner; see `AuditedMember.binds_owner`.
     """
     return Role.OWNER if claimed is Role.OWNER and not binds_owner else lower_role(claimed, stored)
 

@@ -168,11 +168,6 @@ def revoked(key: ApiKey, now: datetime) -> ApiKey:
     return msgspec.structs.replace(key, revoked_at=now, status=KeyStatus.REVOKED)
 
 
-def successor(new: ApiKey, old: ApiKey) -> ApiKey:
-    """Return the new key, marked as the successor of the old one."""
-    return msgspec.structs.replace(new, rotated_from=old.id, rotated_from_last_used_at=old.last_used_at)
-
-
 def superseded(old: ApiKey, successor_id: str, overlap: timedelta, now: datetime) -> ApiKey:
     """Return the replaced key: it ends after the overlap, at the latest at its own expiry; a revoked one has ended."""
     if old.revoked_at is not None:

@@ -14,7 +14,6 @@ from tenantry.domain.errors import (
     LastOwnerError,
     MemberNotActiveError,
     ModeMismatchError,
-    NoOrganizationError,
     ScopeEscalationError,
     ValidationError,
 )
@@ -65,7 +64,7 @@ class AuditedMember(Member, frozen=True, rename="camel"):
     """A member in the audit trail."""
 
     binds_owner: bool
-    """As in `MembershipRestriction`."""
+    """Whether it also restricts a user whose token claims the role owner: an OWNER or the operator wrote it."""
 
 
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
@@ -78,21 +77,6 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
     org_name: Annotated[str, doc("The tenant's name, chosen by its members.", "Acme")]
     role: Annotated[Role, doc("What the user may do in the tenant.", "admin")]
     status: Annotated[MemberStatus, doc("`invited` until the user accepts, `active`, or `removed`.", "invited")]
-
-
-class MembershipRestriction(msgspec.Struct, frozen=True):
-    """The most that a membership allows its user."""
-
-    role: Role
-    status: MemberStatus
-    binds_owner: bool
-    """Whether it also restricts a user whose token claims the role owner: an OWNER or the operator wrote it."""
-
-    def check(self, principal: Principal) -> None:
-        """Raise `NoOrganizationError` unless the user still belongs to the tenant."""
-        is_pending = self.status is MemberStatus.INVITED and principal.claimed_role is None
-        if self.status is MemberStatus.REMOVED or is_pending:
-            raise NoOrganizationError("The user does not belong to this organization any more.")
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -126,11 +110,6 @@ def audited(member: Member, *, binds_owner: bool) -> AuditedMember:
 def removed(member: Member, now: datetime) -> Member:
     """Return the member, removed now."""
     return msgspec.structs.replace(member, status=MemberStatus.REMOVED, removed_at=now)
-
-
-def restored(member: Member, role: Role, status: MemberStatus) -> Member:
-    """Return the removed member with a role, invited or active again."""
-    return msgspec.structs.replace(member, role=role, status=status, removed_at=None)
 
 
 def accepted(member: Member) -> Member:

@@ -128,7 +128,9 @@ def parse_catalog(text: str) -> Catalog:
     plans = []
     for number, entry in enumerate(entries, start=1):
         try:
-            plans.append(_to_plan(msgspec.convert(entry, _PlanEntry)))
+            read = msgspec.convert(entry, _PlanEntry)
+            prices = (read.stripe_price_id,) if isinstance(read.stripe_price_id, str) else read.stripe_price_id
+            plans.append(Plan(read.id, read.name or read.id, prices, Limits(**msgspec.structs.asdict(read.limits))))
         except msgspec.ValidationError as error:
             where = f"plan {entry['id']!r}" if "id" in entry else f"plan number {number}"
             faults.append(f"{where}: {error}")
@@ -138,12 +140,6 @@ def parse_catalog(text: str) -> Catalog:
     if faults:
         raise CatalogError(faults)
     return Catalog(tuple(plans))
-
-
-def _to_plan(entry: _PlanEntry) -> Plan:
-    listed = entry.stripe_price_id
-    prices = (listed,) if isinstance(listed, str) else listed
-    return Plan(entry.id, entry.name or entry.id, prices, Limits(**msgspec.structs.asdict(entry.limits)))
 
 
 def _repetitions(plans: list[Plan]) -> list[str]:
