@@ -90,8 +90,7 @@ class MemberService:
                 after = msgspec.structs.replace(before, role=role, status=status, removed_at=None)
                 return await _save(connection, author, written, action, before, after, now)
 
-            member, _ = await once(connection, claim, Member, self._clock(), add)
-            return member
+            return (await once(connection, claim, Member, self._clock(), add))[0]
 
     async def change_role(
         self, principal: Principal, author: Author, member_id: str, role: Role, *, binds: bool = True
@@ -181,8 +180,7 @@ class MembershipService:
                 async with self._locked(connection, user, membership_id) as (tenant, member):
                     return _shown(tenant, await _accept(connection, author, member, self._clock()))
 
-            membership, _ = await once(connection, claim, Membership, self._clock(), accept)
-            return membership
+            return (await once(connection, claim, Membership, self._clock(), accept))[0]
 
     async def accept_named(self, claims: Claims, org_id: str, address: str | None) -> None:
         """Accept the invitation to a tenant that a user's request names.

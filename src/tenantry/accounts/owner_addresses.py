@@ -38,26 +38,24 @@ def owner_address_writes(database: Database, outbox: MailOutbox, clock: Clock) -
     async def store(connection: Connection, claims: Mapping[str, Claims]) -> None:
         now = clock()
         for org_id, claim in sorted(claims.items()):  # rows are locked in the order of their ids, as everywhere
-            tenant = await find_tenant(connection, org_id)
-            if _moves(tenant, claim):
-                tenant = await find_tenant(connection, org_id, lock=True)
-            if tenant is None or claim.email is None or not _moves(tenant, claim):
+            if _new_email(await find_tenant(connection, org_id), claim) is None:
                 continue
-            if await tenants.move_owner_email(connection, org_id, claim.email, claim.issued_at, now):
+            tenant = await find_tenant(connection, org_id, lock=True)
+            email = _new_email(tenant, claim)
+            if tenant and email and await tenants.move_owner_email(connection, org_id, email, claim.issued_at, now):
                 await record_update(connection, Author(ActorKind.SYSTEM), tenant, now)
-                address = OwnerAddress(claim.email, claim.email)
-                await announce(connection, outbox, org_id, tenant.owner_address, address, now)
+                await announce(connection, outbox, org_id, tenant.owner_address, OwnerAddress(email, email), now)
 
     return WriteBehind(database, "owner addresses", store, lambda old, new: old.issued_at <= new.issued_at)
 
 
-def _moves(tenant: TenantRow | None, claims: Claims) -> bool:
-    """Whether the owner's claims confirm the address, or change one that follows the identity provider's."""
+def _new_email(tenant: TenantRow | None, claims: Claims) -> str | None:
+    """Return the claimed address if it confirms the owner's, or that one follows the identity provider's."""
     if tenant is None or tenant.deleted or tenant.record.owner_id != claims.subject or claims.email is None:
-        return False
-    if same_address(tenant.owner_email, claims.email) and not tenant.owner_address.is_verified:
-        return True
-    return tenant.owner_email_follows and tenant.owner_email != claims.email
+        return None
+    confirms = same_address(tenant.owner_email, claims.email) and not tenant.owner_address.is_verified
+    follows = tenant.owner_email_follows and tenant.owner_email != claims.email
+    return claims.email if confirms or follows else None
 
 
 class AddressToConfirm(msgspec.Struct, frozen=True):

@@ -73,8 +73,7 @@ class ProjectService:
                 await _record(connection, author, Action.PROJECT_CREATED, None, project, now)
                 return project
 
-            project, _ = await once(connection, claim, Project, now, create)
-            return project
+            return (await once(connection, claim, Project, now, create))[0]
 
     async def get(self, principal: Principal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""

@@ -122,11 +122,10 @@ class TenantService:
         window = window_after(limit, cursor)
         if claims is None:
             async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-                found = await find_tenant(connection, principal.org_id)
-            return Page([found.record] if found and cursor is None else [], None)
-        user = claims.user
+                found = await get_tenant(connection, principal.org_id, even_ended=True)
+            return Page([found.record] if cursor is None else [], None)
         async with self._database.transaction(OF_PEOPLE) as connection:
-            return await tenants.read_of_user(connection, user, principal.org_id, window)
+            return await tenants.read_of_user(connection, claims.user, principal.org_id, window)
 
     async def get(self, principal: Principal, tenant_id: str) -> Tenant:
         """Read the caller's tenant. Raises `NotFoundError` for any other."""
@@ -171,8 +170,7 @@ class TenantService:
                     await announce(connection, self._outbox, tenant_id, None, created.owner_address, now)
                     return created.record
 
-            tenant, _ = await once(connection, claim, Tenant, now, create)
-            return tenant
+            return (await once(connection, claim, Tenant, now, create))[0]
 
     async def update(
         self,
@@ -229,8 +227,7 @@ class TenantService:
                 await announce(connection, self._outbox, tenant_id, was, address, now)
                 return record
 
-            transferred, _ = await once(connection, claim, Tenant, self._clock(), transfer)
-            return transferred
+            return (await once(connection, claim, Tenant, self._clock(), transfer))[0]
 
     async def put(
         self, author: Author, tenant_id: str, wanted: TenantInput, *, only_new: bool = False
