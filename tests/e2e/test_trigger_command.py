@@ -150,7 +150,7 @@ def test_exit_codes_of_errors(service: Service) -> None:
     assert "Perhaps --sign-as listener?" in wrong.out
     refused = service.trigger(UPDATED, "--tenant", "codes", TENANTRY_API_KEY="svc_live_nothing")
     assert (refused.code, refused.out) == (4, "")
-    assert refused.err.endswith("does not accept the API key.\n")
+    assert refused.err.startswith("The service does not accept the credential: ")
     away = service.trigger(UPDATED, "--tenant", "codes", TENANTRY_BASE_URL=f"http://127.0.0.1:{free_port()}")
     assert (away.code, away.out) == (6, "")
     missing = service.trigger("story:trial", "--tenant", "no-such-tenant")

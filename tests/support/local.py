@@ -13,7 +13,8 @@ from tenantry.common.secret import Secret
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
-from tenantry_devkit.local.relay import Relay, RelayAttempt, RelayOutcome, RetryPolicy
+from tenantry_devkit.local.endpoint import RetryPolicy
+from tenantry_devkit.local.relay import Relay, RelayAttempt, RelayOutcome
 from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
 from tests.support.app import lifespan, make_settings

@@ -36,7 +36,7 @@ def invoke(folder: Path, *arguments: str, **values: str) -> Result:
         ((UPDATED, "--status", "fine"), "'fine' is not one of"),
         ((UPDATED, "--plan", "gold"), "no plan with a price is 'gold'; there are free, pro, business"),
         ((UPDATED, "--tenant", "a b"), "is no tenant id"),
-        ((UPDATED, "--dry-run", "--override", "statsu=x"), "did you mean 'status'?"),
+        ((UPDATED, "--dry-run", "--override", "statsu=x"), "there is no 'statsu'"),
         (("story:trial", "--override", "a=b"), "--override is for events of a TYPE"),
         (("story:trial", "--times", "2"), "--times is not for stories"),
         (("story:trial", "--dry-run"), "--dry-run is for events of a TYPE"),

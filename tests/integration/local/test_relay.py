@@ -16,7 +16,7 @@ from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
 from tenantry_devkit.local.relay import OVERLAP, ProviderEventFeed, Relay, RelayOutcome
-from tenantry_devkit.local.service import Credentials, ServiceReader
+from tenantry_devkit.local.session import ServiceReader
 from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
 from tests.support.app import OPERATOR_TOKEN
@@ -63,8 +63,9 @@ async def test_new_events_reach_the_service_and_change_the_tenant(conninfo: str)
         new_http_client() as client,
         running(relay),
     ):
-        reader = ServiceReader(client, base, Credentials(operator=Secret(OPERATOR_TOKEN)))
-        await reader.create_tenant("acme", "Acme", "owner@acme.example")
+        reader = ServiceReader(client, base, operator=Secret(OPERATOR_TOKEN))
+        assert reader.operator is not None
+        await reader.operator.tenants.put("acme", name="Acme", owner_email="owner@acme.example")
         simulator.subscribe("cus_1", "price_pro", metadata={"orgId": "acme"})
         await recorder.until_delivered(2)
         assert [attempt.event.id for attempt in recorder.attempts] == ids(simulator, *HANDLED_TYPES)

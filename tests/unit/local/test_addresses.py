@@ -2,9 +2,8 @@
 
 import pytest
 
-from tenantry.api import billing, tenants, webhooks
+from tenantry.api import webhooks
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, host_and_port, origin_of, webhook_address
-from tenantry_devkit.local.service import EVENTS_PATH, TENANTS_PATH
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,5 @@ def test_parts_of_an_address() -> None:
     assert [host_and_port(f"{scheme}://x/")[1] for scheme in ("http", "https")] == [80, 443]
 
 
-def test_paths_are_those_of_the_service() -> None:
+def test_path_is_that_of_the_service() -> None:
     assert WEBHOOK_PATH == webhooks.PATH
-    assert TENANTS_PATH == tenants.PATH
-    assert EVENTS_PATH == billing.EVENTS_PATH

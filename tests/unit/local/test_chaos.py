@@ -12,9 +12,9 @@ from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.chaos import ChaosKind, RequestKind, expected, judge, plan
 from tenantry_devkit.local.samples import API_VERSIONS, EventSubject
-from tenantry_devkit.local.service import TenantLedgerEntry
 from tenantry_devkit.local.stories import SHORTEST_HISTORY, long_history
 from tenantry_devkit.simulator import render_event
+from tenantry_sdk import BillingEvent
 from tests.support.facts import ANY
 
 ACME: Final = EventSubject("acme", "cus_acme", "price_pro")
@@ -100,8 +100,12 @@ def tenant(**fields: Any) -> Tenant:
     return Tenant(**{**known, **fields})
 
 
-def entry(event_id: str, created: int = START) -> TenantLedgerEntry:
-    return TenantLedgerEntry(event_id, "t", datetime.fromtimestamp(created, UTC), "applied", "")
+def entry(event_id: str, created: int = START) -> BillingEvent:
+    at = datetime.fromtimestamp(created, UTC)
+    return BillingEvent(
+        id=event_id, type="t", created=at, received_at=at, livemode=None, outcome="applied", reason="", before=None,
+        after=None, anomalies=[],
+    )  # fmt: skip
 
 
 async def test_verdict_names_what_is_wrong() -> None:

@@ -58,8 +58,7 @@ def test_terminal_lines_fit_and_are_colored(width: int) -> None:
     plain = text(attempt(), REFUSED, width=width, force_terminal=True, color_system=None)
     widths = [cell_len(line) for line in plain.splitlines()]
     assert max(widths) <= max(width, 54)  # a long type is not wrapped
-    first = next(line for line in plain.splitlines() if "evt_" in line)
-    assert ("customer.subscription.updated" in first) is (width >= 110)
+    assert plain.splitlines()[0].endswith("customer.subscription.updated")
 
 
 def test_no_color_is_respected() -> None:

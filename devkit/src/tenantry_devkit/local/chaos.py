@@ -16,21 +16,19 @@ import msgspec
 from rich.text import Text
 
 from tenantry.billing.ledger_queries import BillingFields
-from tenantry.cli.output import FAILED, Value, counted, own_command, printable, progress, shown
-from tenantry.common.clock import from_epoch
-from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent, Fact
+from tenantry.cli.output import FAILED, CommandError, Value, counted, own_command, printable, progress, shown
+from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
 from tenantry.domain.billing.order import is_decided
-from tenantry.domain.billing.state import NO_SUBSCRIPTION, PAST_DUE, RECORD_FIELDS, BillingPolicy, BillingState
+from tenantry.domain.billing.state import NO_SUBSCRIPTION, PAST_DUE, BillingPolicy, BillingState
 from tenantry.domain.billing.timeline import begin
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
-from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse
-from tenantry_devkit.local.relay import RetryPolicy
+from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, RetryPolicy
 from tenantry_devkit.local.samples import API_VERSIONS, sample_event
-from tenantry_devkit.local.service import ServiceUnreachableError, TenantLedgerEntry, TenantView
-from tenantry_devkit.local.session import STORY, TriggerSession, current_second, first_second, tenant_for
+from tenantry_devkit.local.session import STORY, TenantView, TriggerSession, current_second, first_second
 from tenantry_devkit.local.stories import SHORTEST_HISTORY, chosen_story, long_history, play, stage_for
 from tenantry_devkit.simulator import render_event
+from tenantry_sdk import BillingEvent as LedgerEntry
 
 SENDERS: Final = 8
 """Concurrent requests, for `ChaosKind.REORDER`."""
@@ -40,7 +38,6 @@ _FORGED_SECRET: Final = "whsec_of_a_forger_0123456789"  # noqa: S105
 _MAX_ORDERS: Final = 1000
 _MAX_EXAMPLES: Final = 3
 _EVENTS: Final = 100
-_LABELS: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True))
 
 Json = dict[str, Any]
 
@@ -156,7 +153,7 @@ async def send(
     policy: RetryPolicy,
     advance: Callable[[int], None] = lambda _: None,
 ) -> ResponseCounts:
-    """Send a plan's requests, retrying server errors like the provider. Raises `ServiceUnreachableError`.
+    """Send a plan's requests, with retries like the provider. Raises `CommandError` if the endpoint does not answer.
 
     It calls ``advance`` with the number of requests answered since the last call.
     """
@@ -165,31 +162,17 @@ async def send(
 
     async def work() -> None:
         for request in waiting:
-            responses.count(request, await _post(request, endpoint, policy))
+            signature = _signature(request, endpoint)
+            responses.count(request, await endpoint.deliver(request.body, signature, policy=policy))
             advance(1)
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(senders):
                 group.create_task(work())
-    except* ServiceUnreachableError as errors:
+    except* CommandError as errors:
         raise errors.exceptions[0] from None
     return responses
-
-
-async def _post(request: PlannedRequest, endpoint: Endpoint, policy: RetryPolicy) -> EndpointResponse:
-    failures = 0
-    while True:
-        failures += 1
-        try:
-            response = await endpoint.post(request.body, _signature(request, endpoint))
-            if not httpx2.codes.is_server_error(response.status or 0) or failures > policy.retries:
-                return response
-        except httpx2.HTTPError as error:
-            if failures > policy.retries:
-                message = f"{endpoint.url} does not answer ({type(error).__name__})."
-                raise ServiceUnreachableError(message) from None
-        await asyncio.sleep(policy.delay(failures))
 
 
 def _signature(request: PlannedRequest, endpoint: Endpoint) -> str | None:
@@ -278,8 +261,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     ``forged`` and ``others`` are the other entries since the history began. None means the ledger cannot be read.
     """
 
-    expected: dict[str, Fact]
-    actual: dict[str, Fact]
+    expected: BillingFields
+    actual: BillingFields
     ambiguous: int
     outcomes: dict[str, int] | None = None
     missing: int | None = None
@@ -292,41 +275,33 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     def rows(self) -> list[tuple[str, Value, Value]]:
         """Return the name, the expected and the actual value of each field."""
-        return [(_LABELS[name], _shown_as(name, fact), _shown_as(name, self.actual[name]))
-                for name, fact in self.expected.items()]  # fmt: skip
+        expected, actual = (msgspec.structs.astuple(fields) for fields in (self.expected, self.actual))
+        return list(zip(BillingFields.__struct_encode_fields__, expected, actual, strict=True))
 
 
 def judge(
-    events: Sequence[Json], wanted: ExpectedStates, tenant: Tenant, ledger: Sequence[TenantLedgerEntry] | None
+    events: Sequence[Json], wanted: ExpectedStates, tenant: Tenant, ledger: Sequence[LedgerEntry] | None
 ) -> Verdict:
     """Compare the expected states of a history with the tenant's record and ledger."""
-    actual = _record(_state_of(tenant))
-    records = [_record(state) for state in wanted.states]
-    fields: dict[str, Any] = {
-        "expected": actual if actual in records else records[0],
-        "actual": actual,
-        "ambiguous": wanted.ambiguous,
-    }
-    if ledger is not None:
-        own = {event["id"] for event in events}
-        beginning = min(event["created"] for event in events)
-        others = [entry for entry in ledger if entry.id not in own and entry.created.timestamp() >= beginning]
-        forged = sum(entry.id.endswith("_forged") for entry in others)
-        fields |= {
-            "outcomes": dict(Counter(entry.outcome for entry in ledger if entry.id in own).most_common()),
-            "missing": len(own - {entry.id for entry in ledger}),
-            "forged": forged,
-            "others": len(others) - forged,
-        }
-    return Verdict(**fields)
-
-
-def _record(state: BillingState) -> dict[str, Fact]:
-    return {name: getattr(state, name) for name in RECORD_FIELDS}
-
-
-def _shown_as(name: str, fact: Value) -> Value:
-    return from_epoch(fact) if name == "current_period_end" and isinstance(fact, int) else fact
+    actual, *records = (
+        msgspec.convert(source, BillingFields, from_attributes=True, strict=False)
+        for source in (tenant, *wanted.states)
+    )
+    expected_fields = actual if actual in records else records[0]
+    verdict = Verdict(expected=expected_fields, actual=actual, ambiguous=wanted.ambiguous)
+    if ledger is None:
+        return verdict
+    own = {event["id"] for event in events}
+    beginning = min(event["created"] for event in events)
+    others = [entry for entry in ledger if entry.id not in own and entry.created.timestamp() >= beginning]
+    forged = sum(entry.id.endswith("_forged") for entry in others)
+    return msgspec.structs.replace(
+        verdict,
+        outcomes=dict(Counter(entry.outcome for entry in ledger if entry.id in own).most_common()),
+        missing=len(own - {entry.id for entry in ledger}),
+        forged=forged,
+        others=len(others) - forged,
+    )
 
 
 async def run_chaos(session: TriggerSession) -> int:
@@ -335,7 +310,7 @@ async def run_chaos(session: TriggerSession) -> int:
     if options.what is None and options.times is not None and options.times < SHORTEST_HISTORY:
         raise click.BadParameter(f"a long history has at least {SHORTEST_HISTORY} events", param_hint="--times")
     kinds = [kind for kind in ChaosKind if kind in options.chaos]
-    async with tenant_for(session, "chaos") as (tenant_id, before):
+    async with session.tenant_for("chaos") as (tenant_id, before):
         events = await _history(session, tenant_id, before, seed)
         requests = plan(events, kinds, seed)
         if not options.as_json:

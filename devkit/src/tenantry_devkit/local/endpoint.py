@@ -1,9 +1,11 @@
-"""The webhook endpoint that receives events: its address, the signing secret, and sending."""
+"""The webhook endpoint that receives events: its address, the signing secret, sending and retrying."""
 
 import asyncio
 import contextlib
+import random
 import re
 import secrets
+import ssl
 import stat
 import time
 from collections.abc import Mapping
@@ -14,19 +16,22 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 import httpx2
 
-from tenantry.cli.output import fail
-from tenantry.common.clock import system_clock
+from tenantry.cli.output import OUT_OF_REACH, CommandError, fail
+from tenantry.common.clock import exponential, system_clock
 from tenantry.common.secret import Secret
 from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.files import OWNER_ONLY, create_private
 
 WEBHOOK_PATH: Final = "/api/v1/webhooks/payment-provider"
+WEBHOOK_SECRET: Final = "PROVIDER_WEBHOOK_SECRET"  # noqa: S105  # a variable's name
+BAD_SIGNATURE: Final = "Invalid signature"
 TIMEOUT: Final = 30.0
 """Seconds for each step of a request: about as long as the provider waits."""
 _BODY_SECONDS: Final = 10.0
 _BODY_BYTES: Final = 2000
 _SECRET: Final = re.compile(r"whsec_[A-Za-z0-9]{16,}")
 _RETRY_AFTER: Final = re.compile(r"[0-9]{1,3}")
+_RETRIED: Final = frozenset({408, 425, 429, *range(500, 600)})
 
 
 def webhook_address(text: str) -> str:
@@ -75,6 +80,20 @@ def service_address(values: Mapping[str, str], forward_to: str | None) -> str:
         raise click.BadParameter(str(error), param_hint=option) from error
 
 
+class RetryPolicy(NamedTuple):
+    """How often to read the provider's list, and the delays after failures, in seconds; ``retries`` is per event."""
+
+    interval: float = 1.0
+    first: float = 0.5
+    ceiling: float = 15.0
+    retries: int = 6
+
+    def delay(self, failures: int) -> float:
+        """Return an exponential delay with jitter after so many failures in a row."""
+        longest = exponential(failures, first=self.first, factor=2, ceiling=self.ceiling)
+        return random.uniform(longest / 2, longest)  # noqa: S311  # jitter, no secret
+
+
 class EndpointResponse(NamedTuple):
     """``text`` is the beginning of the body, or the error if there was no response (``status`` is None)."""
 
@@ -82,36 +101,48 @@ class EndpointResponse(NamedTuple):
     text: str
     milliseconds: int | None = None
     retry_after: float = 0.0
+    is_connected: bool = True
+    """Whether the endpoint accepts connections."""
 
     @property
     def is_good(self) -> bool:
         return self.status is not None and httpx2.codes.is_success(self.status)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a retry would have the same result."""
+        return self.status is not None and self.status not in _RETRIED
 
 
 class Endpoint:
     """Sends events to one address, signed with ``secret``. The caller closes ``client``."""
 
     def __init__(self, client: httpx2.AsyncClient, url: str, secret: Secret) -> None:
+        self.client = client
         self.url = url
-        self._client = client
-        self._secret = secret
+        self.secret = secret
 
     def signature(self, body: bytes, *, seconds_ago: int = 0, secret: str | None = None) -> str:
         """Return the signature header of ``body``, by default made now with the endpoint's secret."""
-        return sign(body, secret or self._secret.reveal(), int(system_clock().timestamp()) - seconds_ago)
+        return sign(body, secret or self.secret.reveal(), int(system_clock().timestamp()) - seconds_ago)
 
     async def post(self, body: bytes, signature: str | None = None) -> EndpointResponse:
         """Send an event, signed now unless another ``signature`` is given; an empty one omits the header.
 
-        The signature is in both headers, so any Stripe library can check it. Raises `httpx2.HTTPError`.
+        The signature is in both headers, so any Stripe library can check it.
         """
         signature = self.signature(body) if signature is None else signature
         headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "tenantry"}
         if signature:
             headers |= {"Provider-Signature": signature, "Stripe-Signature": signature}
         begun = time.monotonic()
-        async with self._client.stream("POST", self.url, content=body, headers=headers) as response:
-            text = await _read_beginning(response)
+        try:
+            async with self.client.stream("POST", self.url, content=body, headers=headers) as response:
+                text = await _read_beginning(response)
+        except httpx2.HTTPError as error:
+            is_unconnected = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) and not _is_tls_error(error)
+            problem = ": ".join(filter(None, (type(error).__name__, str(error).strip())))
+            return EndpointResponse(None, problem, is_connected=not is_unconnected)
         retry_after = response.headers.get("retry-after", "")
         return EndpointResponse(
             response.status_code,
@@ -119,6 +150,28 @@ class Endpoint:
             round((time.monotonic() - begun) * 1000),
             float(retry_after) if _RETRY_AFTER.fullmatch(retry_after) else 0.0,
         )
+
+    async def deliver(self, body: bytes, signature: str | None = None, *, policy: RetryPolicy) -> EndpointResponse:
+        """Send an event, with retries like the provider. Raises `CommandError` if there is no response at all."""
+        failures = 0
+        while True:
+            response = await self.post(body, signature)
+            failures += 1
+            if response.is_final or failures > policy.retries:
+                break
+            await asyncio.sleep(policy.delay(failures))
+        if response.status is None:
+            raise CommandError(f"{self.url} does not answer ({response.text}).", OUT_OF_REACH)
+        return response
+
+
+def _is_tls_error(error: BaseException | None) -> bool:
+    """Whether the certificate or the TLS protocol is the cause: then waiting does not help."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 async def _read_beginning(response: httpx2.Response) -> str:

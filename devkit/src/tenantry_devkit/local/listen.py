@@ -4,13 +4,11 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import shlex
 import signal
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
 from typing import IO, Any, Final
 
 import click
@@ -19,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.cli.database import command_values, exit_code, fail_on_settings
-from tenantry.cli.output import counted, fail, json_text, printable, shown
+from tenantry.cli.output import counted, fail, json_text, parse_duration, parse_time, printable, shown
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.common.secret import Secret
@@ -28,7 +26,15 @@ from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableErro
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.api import ProviderApi, mode_of_key
 from tenantry.settings import SettingsError, load_for_admin, read_environment
-from tenantry_devkit.local.endpoint import TIMEOUT, Endpoint, service_address, signing_secret
+from tenantry_devkit.local.endpoint import (
+    BAD_SIGNATURE,
+    TIMEOUT,
+    WEBHOOK_SECRET,
+    Endpoint,
+    RetryPolicy,
+    service_address,
+    signing_secret,
+)
 from tenantry_devkit.local.relay import (
     ALL_TYPES,
     ProviderEventFeed,
@@ -36,19 +42,12 @@ from tenantry_devkit.local.relay import (
     RelayAttempt,
     RelayCounts,
     RelayOutcome,
-    RetryPolicy,
     wait_for_listener,
 )
-from tenantry_devkit.local.session import BAD_SIGNATURE, WEBHOOK_SECRET, write
+from tenantry_devkit.local.session import write
 
 _STYLES: Final = {RelayOutcome.DELIVERED: "green", RelayOutcome.RETRYING: "yellow"}
-_WIDE: Final = 110
-"""Columns from which an event's id fits beside its type."""
-_TYPE_WIDTH: Final = 31
 _LONGEST_ANSWER: Final = 300
-_AGO: Final = re.compile(r"([1-9]\d{0,5})([smhd])")
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_LISTED_DAYS: Final = timedelta(days=30)
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _MODES: Final = {True: " (live mode)", False: " (test mode)", None: ""}
 _MAX_SIGNALS: Final = 3
@@ -135,17 +134,15 @@ def _parse_since(text: str | None) -> int | None:
     if text is None:
         return None
     now = system_clock()
-    ago = _AGO.fullmatch(text)
     try:
-        moment = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])}) if ago else datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise click.BadParameter("is neither 30m, 2h or 7d nor a time", param_hint="--since") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        moment = now - parse_duration(text)
+    except click.BadParameter:
+        try:
+            moment = parse_time(text)
+        except click.BadParameter:
+            raise click.BadParameter("is neither 30m, 2h or 7d nor a time", param_hint="--since") from None
     if moment > now:
         raise click.BadParameter("is in the future", param_hint="--since")
-    if moment < (oldest := now - _LISTED_DAYS):
-        message = f"The provider lists events for {_LISTED_DAYS.days} days, none from before {shown(oldest)}."
-        click.echo(message, err=True)
     return max(0, int(moment.timestamp()))
 
 
@@ -325,12 +322,8 @@ def write_attempt(console: Console, attempt: RelayAttempt) -> None:
     if not console.is_terminal:
         console.print(Text("  ").join([head + event_type, about, *more]), soft_wrap=True)
         return
-    if console.width >= _WIDE:
-        console.print(head + f"{event_type:{_TYPE_WIDTH}}  " + about, soft_wrap=True)
-    else:
-        console.print(head + event_type, soft_wrap=True)
-        more.insert(0, about)
-    for text in more:
+    console.print(head + event_type, soft_wrap=True)
+    for text in (about, *more):
         write(console, text, indent)
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import random
-import ssl
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
@@ -12,21 +10,19 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, Protocol
 
-import httpx2
 import msgspec
 
-from tenantry.common.clock import exponential, system_clock
+from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.stripe.api import MOST_EVENT_TYPES, ORG_ID, ProviderApi
-from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, host_and_port
+from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, RetryPolicy, host_and_port
 
 ALL_TYPES: Final = "*"
 OVERLAP: Final = 60
 """Seconds to read again each time: an event may appear in the list a little later than newer ones."""
 _QUEUE_LENGTH: Final = 1000
 _POLL_SECONDS: Final = 0.05
-_RETRIED: Final = frozenset({408, 425, 429, *range(500, 600)})
 
 
 class ListedEvent(NamedTuple):
@@ -171,20 +167,6 @@ class RelayCounts(msgspec.Struct):
         return self.received - self.delivered - self.refused - self.given_up
 
 
-class RetryPolicy(NamedTuple):
-    """How often to read the list, and the delays after failures, in seconds; ``retries`` is per event."""
-
-    interval: float = 1.0
-    first: float = 0.5
-    ceiling: float = 15.0
-    retries: int = 6
-
-    def delay(self, failures: int) -> float:
-        """Return an exponential delay with jitter after so many failures in a row."""
-        longest = exponential(failures, first=self.first, factor=2, ceiling=self.ceiling)
-        return random.uniform(longest / 2, longest)  # noqa: S311  # jitter, no secret
-
-
 class RelayObserver(Protocol):
     def attempted(self, attempt: RelayAttempt) -> None: ...
     def notice(self, text: str) -> None: ...
@@ -214,7 +196,7 @@ class Relay:
         self._policy = policy
         self._concurrency = concurrency
         self._queue: asyncio.Queue[ListedEvent] = asyncio.Queue(_QUEUE_LENGTH)
-        self._is_unreachable = False
+        self._is_connected = True
 
     async def run(self) -> None:
         """Relay until canceled; raises `ProviderRefusedError` when the provider rejects the key."""
@@ -253,42 +235,33 @@ class Relay:
             setattr(self.counts, outcome, getattr(self.counts, outcome) + 1)
 
     async def _deliver(self, event: ListedEvent) -> RelayOutcome:
-        number = 0
+        """Send an event until its outcome is final; attempts without a connection do not count."""
+        number = waits = 0
         while True:
-            response = await self._send(event)
-            number += 1
-            outcome = RelayOutcome.RETRYING if number <= self._policy.retries else RelayOutcome.GIVEN_UP
+            response = await self._endpoint.post(event.body)
+            self._note_connection(is_connected=response.is_connected)
+            if not response.is_connected:
+                waits += 1
+                await asyncio.sleep(self._policy.delay(waits))
+                continue
+            number, waits = number + 1, 0
             if response.is_good:
                 outcome = RelayOutcome.DELIVERED
-            elif response.status is not None and response.status not in _RETRIED:
+            elif response.is_final:
                 outcome = RelayOutcome.REFUSED
+            else:
+                outcome = RelayOutcome.RETRYING if number <= self._policy.retries else RelayOutcome.GIVEN_UP
             self._observer.attempted(RelayAttempt(system_clock(), event, outcome, number, response))
             if outcome is not RelayOutcome.RETRYING:
                 return outcome
             await asyncio.sleep(max(self._policy.delay(number), min(response.retry_after, self._policy.ceiling)))
 
-    async def _send(self, event: ListedEvent) -> EndpointResponse:
-        """Send an event once the endpoint accepts connections."""
-        failures = 0
-        host, port = host_and_port(self._endpoint.url)
-        while True:
-            try:
-                response = await self._endpoint.post(event.body)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-                if _is_tls_error(error):
-                    return _no_response(error)
-                failures += 1
-                if not self._is_unreachable:
-                    self._is_unreachable = True
-                    self._observer.notice(f"{host}:{port} does not accept connections. Events wait.")
-                await asyncio.sleep(self._policy.delay(failures))
-                continue
-            except httpx2.HTTPError as error:
-                response = _no_response(error)
-            if self._is_unreachable:
-                self._is_unreachable = False
-                self._observer.notice(f"{host}:{port} accepts connections again.")
-            return response
+    def _note_connection(self, *, is_connected: bool) -> None:
+        if is_connected != self._is_connected:
+            self._is_connected = is_connected
+            host, port = host_and_port(self._endpoint.url)
+            what = "accepts connections again." if is_connected else "does not accept connections. Events wait."
+            self._observer.notice(f"{host}:{port} {what}")
 
 
 async def wait_for_listener(address: str) -> None:
@@ -299,18 +272,3 @@ async def wait_for_listener(address: str) -> None:
             writer.close()
             return
         await asyncio.sleep(_POLL_SECONDS)
-
-
-def _is_tls_error(error: BaseException | None) -> bool:
-    """Whether the certificate or the TLS protocol is the cause: then waiting does not help."""
-    while error is not None:
-        if isinstance(error, ssl.SSLError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _no_response(error: httpx2.HTTPError) -> EndpointResponse:
-    """Describe an error without any part of the request."""
-    text = str(error).strip()
-    return EndpointResponse(None, f"{type(error).__name__}: {text}" if text else type(error).__name__)

@@ -1,6 +1,5 @@
 """Sample events, and overrides of their fields."""
 
-import difflib
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
@@ -43,50 +42,38 @@ def override(event: Json, texts: Sequence[str]) -> None:
         names = path.split(".")
         if not equals or not all(names):
             raise OverrideError(f"{text!r}: must be path=value, such as cancel_at_period_end=true")
-        root: Any = event
-        if names[0] == "event" and len(names) > 1:
-            names = names[1:]
-        elif isinstance(event["data"], dict) and "object" in event["data"]:
-            root = event["data"]["object"]
-        else:
-            raise OverrideError(f"{text!r}: the event has no object any more")
-        decoded: object = value
         try:
             decoded = msgspec.json.decode(value)
         except UnicodeEncodeError:
             raise OverrideError(f"{text!r}: is not UTF-8") from None
         except (msgspec.DecodeError, RecursionError):
-            pass  # a string without quotes
-        _set(root, names, decoded, text)
+            decoded = value  # a string without quotes
+        names = names[1:] if names[0] == "event" and len(names) > 1 else ["data", "object", *names]
+        _set(event, names, decoded, text)
 
 
 def _set(target: object, names: Sequence[str], value: object, text: str) -> None:
     *parents, last = names
-    done, is_open = "", False
+    is_open = False
     for name in parents:
         is_open = is_open or name in _OPEN_OBJECTS
-        if is_open and isinstance(target, dict):
-            target.setdefault(name, {})
-        container, key = _slot(target, name, done, text)
-        target, done = container[key], f"{done}.{name}" if done else name
-    container, key = _slot(target, last, done, text, accepts_new=is_open)
+        container, key = _slot(target, name, text, accepts_new=is_open)
+        target = container.setdefault(key, {}) if isinstance(container, dict) else container[key]
+    container, key = _slot(target, last, text, accepts_new=is_open)
     container[key] = value
 
 
-def _slot(target: object, name: str, done: str, text: str, *, accepts_new: bool = False) -> tuple[Any, str | int]:
+def _slot(target: object, name: str, text: str, *, accepts_new: bool) -> tuple[Any, str | int]:
     """Return the container that the path has reached, and the key or position of ``name`` in it."""
-    if isinstance(target, list):
-        if name.isascii() and name.isdigit() and int(name) < len(target):
-            return target, int(name)
-        raise OverrideError(f"{text!r}: {done} is a list of {len(target)}, and has no {name!r}")
-    if not isinstance(target, dict):
-        kinds = {type(None): "null", bool: "true or false", str: "a string"}
-        raise OverrideError(f"{text!r}: {done} is {kinds.get(type(target), 'a number')}: nothing is below it")
-    if name in target or accepts_new:
-        return target, name
-    close = difflib.get_close_matches(name, list(target), n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(target))}"
-    raise OverrideError(f"{text!r}: there is no {name!r}{f' in {done}' if done else ''}; {hint}")
+    known: dict[str, str | int] = {}
+    if isinstance(target, dict):
+        known = {key: key for key in target} | ({name: name} if accepts_new else {})
+    elif isinstance(target, list):
+        known = {str(position): position for position in range(len(target))}
+    if name not in known:
+        there_are = f"there are {', '.join(sorted(known))}" if known else "nothing is below it"
+        raise OverrideError(f"{text!r}: there is no {name!r}; {there_are}")
+    return target, known[name]
 
 
 class EventSubject(Struct, frozen=True):
@@ -123,6 +110,16 @@ class EventSubject(Struct, frozen=True):
         return simulator
 
 
+def subscribe(
+    simulator: Simulator, subject: EventSubject, price: str | None = None, *, trial_days: int = 0
+) -> Subscription:
+    """Complete a checkout of the subject's customer, by default of its own price, and return the subscription."""
+    session = simulator.checkout(
+        price or subject.price, metadata=subject.metadata, customer=subject.customer, trial_days=trial_days
+    )
+    return simulator.subscriptions[simulator.complete(session).subscription or ""]
+
+
 def customer_of(tenant_id: str) -> str:
     """Return the customer id of a tenant that has none yet: always the same one, so that events match."""
     return Ids(_seed(tenant_id)).new("cus")
@@ -143,8 +140,7 @@ async def sample_event(
     is_invoice = event_type in ev.INVOICE_TYPES
     simulator = subject.simulator(created - int(_LONGEST_MONTH.total_seconds()) if is_invoice else created)
     if event_type == ev.CHECKOUT_COMPLETED:
-        session = simulator.checkout(subject.price, metadata=subject.metadata, customer=subject.customer)
-        simulator.complete(session)
+        subscribe(simulator, subject)
     else:
         trial_days = 14 if event_type == ev.SUBSCRIPTION_UPDATED and status == "trialing" else 0
         subscription = simulator.subscribe(

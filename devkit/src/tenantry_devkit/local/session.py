@@ -1,8 +1,11 @@
-"""One run of `tenantry trigger`: its options, its clients, the tenant it acts on, and its output."""
+"""One run of `tenantry trigger`: its options, the service and the inbox that it reads, and its output."""
 
+import asyncio
+import contextlib
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Final
 
 import click
@@ -11,20 +14,24 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.output import NOT_FOUND, fail, json_text, printable, shown
+from tenantry.cli.output import NOT_FOUND, CommandError, json_text, printable, shown
 from tenantry.common.clock import system_clock
+from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.names import display_text
 from tenantry.domain.plans import Plan
 from tenantry.domain.tenants import Tenant
-from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse
+from tenantry_devkit.local.endpoint import BAD_SIGNATURE, Endpoint, EndpointResponse
 from tenantry_devkit.local.samples import EventSubject, customer_of
-from tenantry_devkit.local.service import InboxPoller, ServiceReader, TenantView
+from tenantry_sdk import AsyncTenantry, BillingEvent
+from tenantry_sdk.errors import NotFoundError, PermissionDeniedError
 
-WEBHOOK_SECRET: Final = "PROVIDER_WEBHOOK_SECRET"  # noqa: S105  # a variable's name
-BAD_SIGNATURE: Final = "Invalid signature"
 STORY: Final = "story:"
 _UNCHANGED_BY_EVENTS: Final = frozenset({"id", "name", "owner_id", "created_at", "updated_at"})
+_MAIL_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.1
+_PER_PAGE: Final = 100
 
 
 class TriggerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +53,135 @@ class TriggerOptions(msgspec.Struct, frozen=True, kw_only=True):
     as_json: bool
 
 
+class InboxMessage(msgspec.Struct, frozen=True):
+    id: str
+    to: str
+    subject: str
+    date: datetime
+    text: str
+
+
+class InboxPoller:
+    """Finds new mail in the demo's inbox at ``base``; an inbox that cannot be reached counts as empty."""
+
+    def __init__(self, client: httpx2.AsyncClient, base: str) -> None:
+        self._client = client
+        self._url = f"{base}/inbox/messages.json"
+        self._known: set[str] = set()
+
+    async def begin(self) -> None:
+        """Mark all present messages as known."""
+        self._known |= {message.id for message in await self._messages()}
+
+    async def new_messages(self, tenant_name: str, *, count: int) -> list[InboxMessage]:
+        """Wait up to ten seconds for ``count`` new messages that name the tenant; return them oldest first."""
+        found: list[InboxMessage] = []
+        quoted = f'"{display_text(tenant_name)}"'
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MAIL_SECONDS):
+                while len(found) < count:
+                    new = [message for message in await self._messages() if message.id not in self._known]
+                    self._known |= {message.id for message in new}
+                    found += sorted((each for each in new if quoted in each.text), key=lambda message: message.id)
+                    if len(found) < count:
+                        await asyncio.sleep(_POLL_SECONDS)
+        return found
+
+    async def _messages(self) -> list[InboxMessage]:
+        with contextlib.suppress(httpx2.HTTPError, *NOT_JSON):
+            response = await self._client.get(self._url)
+            return msgspec.json.decode(response.content, type=list[InboxMessage])
+        return []
+
+
+class TenantView(msgspec.Struct, frozen=True):
+    """A tenant's record, if the credentials can read it, and the time of its newest event. ``problem`` says why not."""
+
+    tenant: Tenant | None = None
+    newest: datetime | None = None
+    problem: str = ""
+    is_missing: bool = False
+
+
+class _Export(msgspec.Struct, rename="camel"):
+    tenant: Tenant
+    billing_events: list[BillingEvent]
+
+
+class ServiceReader:
+    """Reads tenants with the tenant's own API key, or else with the operator's token.
+
+    The methods raise the errors of the SDK.
+    """
+
+    def __init__(
+        self, client: httpx2.AsyncClient, base: str, *, api_key: Secret | None = None, operator: Secret | None = None
+    ) -> None:
+        def sdk_client(credential: Secret | None) -> AsyncTenantry | None:
+            if credential is None:
+                return None
+            key = credential.reveal()
+            return AsyncTenantry(key, base_url=base, http_client=client, attempts=1, allow_http=True)
+
+        self.operator = sdk_client(operator)
+        """The service as the operator, if there is a token."""
+        self._own = sdk_client(api_key)
+        self._own_id: str | None = None
+
+    async def own_tenant(self) -> str | None:
+        """Return the id of the API key's tenant; None without a key."""
+        if self._own is not None and self._own_id is None:
+            self._own_id = (await self._own.auth.whoami()).org_id
+        return self._own_id
+
+    async def tenant_view(self, tenant_id: str) -> TenantView:
+        if own := await self._client_of(tenant_id):
+            try:
+                response = await own.request("GET", f"/api/v1/tenants/{tenant_id}")
+            except PermissionDeniedError:
+                return TenantView(problem="the API key lacks the scope tenants:read")
+            newest: list[BillingEvent] = []
+            with contextlib.suppress(PermissionDeniedError):
+                newest = (await own.billing.events.list(limit=1).first_page()).data
+            return TenantView(response.parse(Tenant), newest[0].created if newest else None)
+        if self.operator is None:
+            return TenantView(problem="TENANTRY_API_KEY is not a key of this tenant, and OPERATOR_TOKEN is not set")
+        export = await self._export(tenant_id)
+        if export is None:
+            return TenantView(problem=f"there is no tenant {tenant_id}", is_missing=True)
+        return TenantView(export.tenant, max((event.created for event in export.billing_events), default=None))
+
+    async def entry(self, tenant_id: str, event_id: str) -> BillingEvent | None:
+        """Return the ledger entry of an event; None if there is none, or the credentials cannot read it."""
+        if own := await self._client_of(tenant_id):
+            with contextlib.suppress(NotFoundError, PermissionDeniedError):
+                return await own.billing.events.get(event_id)
+            return None
+        return next((entry for entry in await self.ledger(tenant_id) or [] if entry.id == event_id), None)
+
+    async def ledger(self, tenant_id: str) -> Sequence[BillingEvent] | None:
+        """Return a tenant's whole ledger, unordered; None if the credentials cannot read it."""
+        if own := await self._client_of(tenant_id):
+            with contextlib.suppress(PermissionDeniedError):
+                return [entry async for entry in own.billing.events.list(limit=_PER_PAGE)]
+            return None
+        export = await self._export(tenant_id)
+        return export.billing_events if export else None
+
+    async def _client_of(self, tenant_id: str) -> AsyncTenantry | None:
+        return self._own if await self.own_tenant() == tenant_id else None
+
+    async def _export(self, tenant_id: str) -> _Export | None:
+        if self.operator is None:
+            return None
+        try:
+            response = await self.operator.request("GET", f"/api/v1/tenants/{tenant_id}/export")
+        except NotFoundError:
+            return None
+        export: _Export = response.parse(_Export)
+        return export
+
+
 class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
     """``inbox`` is the demo's, if it runs. ``prices`` are the catalog's, with an amount each."""
 
@@ -55,27 +191,43 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
     prices: dict[str, int]
     endpoint: Endpoint
     reader: ServiceReader
-    client: httpx2.AsyncClient
-    secret: Secret
     inbox: InboxPoller | None
-    tenant: str | None
     console: Console
 
     @property
     def price(self) -> str:
         return self.plan.stripe_price_ids[0]
 
-    async def tenant_id(self) -> str:
-        """Return the tenant to act on; a usage error if none is named."""
-        tenant = self.tenant or await self.reader.own_tenant()
-        if tenant is None:
-            raise click.UsageError("Say which tenant: --tenant ORG, or a tenant's own key in TENANTRY_API_KEY.")
-        return tenant
-
     def subject(self, tenant_id: str, view: TenantView) -> EventSubject:
         """Return what events are about: the tenant and its own customer, if it has one."""
         known = view.tenant.stripe_customer_id if view.tenant else None
         return EventSubject(tenant_id, known or customer_of(tenant_id), self.price, self.prices[self.price])
+
+    @asynccontextmanager
+    async def tenant_for(self, kind: str) -> AsyncIterator[tuple[str, TenantView]]:
+        """Give the named tenant, or else, for the operator, a new one that ends after the block."""
+        tenant_id, operator = self.options.tenant, self.reader.operator
+        if tenant_id is None and operator is not None:
+            tenant_id = f"{kind}-{secrets.token_hex(4)}"
+            email, customer = f"owner@{tenant_id}.example", customer_of(tenant_id)
+            await operator.tenants.put(
+                tenant_id, name=tenant_id.capitalize(), owner_email=email, stripe_customer_id=customer
+            )
+            try:
+                yield tenant_id, await self.reader.tenant_view(tenant_id)
+            finally:
+                await operator.tenants.delete(tenant_id)
+            return
+        if tenant_id is None:
+            raise click.UsageError(
+                f"Say which tenant: --tenant ORG. A {kind} changes it. (With OPERATOR_TOKEN it creates its own tenant.)"
+            )
+        view = await self.reader.tenant_view(tenant_id)
+        if view.is_missing:
+            raise CommandError(f"There is no tenant {tenant_id}.", NOT_FOUND)
+        if view.tenant is None:
+            click.echo(f"The tenant cannot be shown: {view.problem}.", err=True)
+        yield tenant_id, view
 
     def write(self, text: Text | str, indent: int = 0, *, style: str = "") -> None:
         write(self.console, Text(text, style) if isinstance(text, str) else text, indent)
@@ -93,31 +245,6 @@ def first_second(view: TenantView, wanted: int) -> int:
 
 def current_second() -> int:
     return int(system_clock().timestamp())
-
-
-@asynccontextmanager
-async def tenant_for(session: TriggerSession, kind: str) -> AsyncIterator[tuple[str, TenantView]]:
-    """Give the named tenant, or else, for the operator, a new one that ends after the block."""
-    reader, tenant_id = session.reader, session.tenant
-    if tenant_id is None and reader.is_operator:
-        tenant_id = f"{kind}-{secrets.token_hex(4)}"
-        owner_email = f"owner@{tenant_id}.example"
-        await reader.create_tenant(tenant_id, tenant_id.capitalize(), owner_email, customer_of(tenant_id))
-        try:
-            yield tenant_id, await reader.tenant_view(tenant_id)
-        finally:
-            await reader.end_tenant(tenant_id)
-        return
-    if tenant_id is None:
-        raise click.UsageError(
-            f"Say which tenant: --tenant ORG. A {kind} changes it. (With OPERATOR_TOKEN it creates its own tenant.)"
-        )
-    view = await reader.tenant_view(tenant_id)
-    if view.is_missing:
-        fail(f"There is no tenant {tenant_id}.", NOT_FOUND)
-    if view.tenant is None:
-        click.echo(f"The tenant cannot be shown: {view.problem}.", err=True)
-    yield tenant_id, view
 
 
 class FieldChange(msgspec.Struct, frozen=True):

@@ -10,20 +10,20 @@ import click
 import httpx2
 from rich.text import Text
 
-from tenantry.cli.output import FAILED, OUT_OF_REACH, counted, fail, own_command, printable
+from tenantry.cli.output import OUT_OF_REACH, CommandError, counted, own_command, printable
 from tenantry.domain.billing.events import HANDLED_TYPES, PAYMENT_FAILED
 from tenantry.domain.tenants import Tenant
-from tenantry_devkit.local.samples import API_VERSIONS, EventSubject
-from tenantry_devkit.local.service import InboxMessage, TenantView
+from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, subscribe
 from tenantry_devkit.local.session import (
     STORY,
     FieldChange,
+    InboxMessage,
+    TenantView,
     TriggerSession,
     change_lines,
     changes,
     current_second,
     first_second,
-    tenant_for,
     write,
 )
 from tenantry_devkit.simulator import Delivery, Event, Simulator, State, Subscription, render_event
@@ -82,13 +82,8 @@ class _Customer:
 
     def _subscribe(self) -> None:
         self._simulator.card_works(self._subject.customer)
-        session = self._simulator.checkout(
-            self._chance.choice(self._prices),
-            metadata=self._subject.metadata,
-            customer=self._subject.customer,
-            trial_days=self._chance.choice((0, 0, 14)),
-        )
-        self._simulator.complete(session)
+        price = self._chance.choice(self._prices)
+        subscribe(self._simulator, self._subject, price, trial_days=self._chance.choice((0, 0, 14)))
 
     def _change_plan(self, subscription: Subscription) -> None:
         others = [price for price in self._prices if price != subscription.price]
@@ -137,11 +132,7 @@ class StoryStage(NamedTuple):
     higher_price: str
 
     def subscribe(self, trial_days: int = 0) -> Subscription:
-        subject = self.subject
-        session = self.simulator.checkout(
-            subject.price, metadata=subject.metadata, customer=subject.customer, trial_days=trial_days
-        )
-        return self.simulator.subscriptions[self.simulator.complete(session).subscription or ""]
+        return subscribe(self.simulator, self.subject, trial_days=trial_days)
 
     async def end_period(self, subscription: Subscription) -> None:
         """Advance the clock to the end of the subscription's current period."""
@@ -273,10 +264,10 @@ def stage_for(
 
 
 async def run_story(session: TriggerSession) -> int:
-    story, options = chosen_story(session), session.options
-    async with tenant_for(session, "story") as (tenant_id, view):
-        stage = stage_for(session, story, tenant_id, view, session.client)
-        stage.simulator.add_endpoint(session.endpoint.url, session.secret.reveal(), enabled_events=HANDLED_TYPES)
+    story, options, endpoint = chosen_story(session), session.options, session.endpoint
+    async with session.tenant_for("story") as (tenant_id, view):
+        stage = stage_for(session, story, tenant_id, view, endpoint.client)
+        stage.simulator.add_endpoint(endpoint.url, endpoint.secret.reveal(), enabled_events=HANDLED_TYPES)
         if session.inbox:
             await session.inbox.begin()
         if not options.as_json:
@@ -311,9 +302,9 @@ def _fail_scene(session: TriggerSession, delivery: Delivery) -> NoReturn:
     last = delivery.attempts[-1] if delivery.attempts else None
     url = session.endpoint.url
     if last is None or last.status is None:
-        fail(f"{url} does not answer: the story stops here.", OUT_OF_REACH)
+        raise CommandError(f"{url} does not answer: the story stops here.", OUT_OF_REACH)
     hint = " Perhaps it checks with another secret: --sign-as listener?" if last.status == 400 else ""  # noqa: PLR2004
-    fail(f"{url} answered {last.status} to {delivery.type}: the story stops here.{hint}", FAILED)
+    raise CommandError(f"{url} answered {last.status} to {delivery.type}: the story stops here.{hint}")
 
 
 def _scene_document(scene: Scene, mails: Sequence[InboxMessage]) -> Json:

@@ -7,14 +7,23 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 import click
-import httpx2
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from tenantry.cli.database import command_values, fail_on_settings
 from tenantry.cli.demo_folder import LIVE_KEY
-from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, counted, fail, own_command, printable
+from tenantry.cli.output import (
+    FAILED,
+    NOT_AUTHENTICATED,
+    OUT_OF_REACH,
+    CommandError,
+    counted,
+    fail,
+    own_command,
+    print_json,
+    printable,
+)
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import HANDLED_TYPES, SUBSCRIPTION_UPDATED
 from tenantry.domain.billing.state import BillingPolicy
@@ -27,8 +36,10 @@ from tenantry_devkit.local.chaos import ChaosKind, run_chaos
 from tenantry_devkit.local.endpoint import (
     TIMEOUT,
     WEBHOOK_PATH,
+    WEBHOOK_SECRET,
     Endpoint,
     EndpointResponse,
+    RetryPolicy,
     is_on_this_machine,
     origin_of,
     service_address,
@@ -36,18 +47,11 @@ from tenantry_devkit.local.endpoint import (
     signing_secret,
 )
 from tenantry_devkit.local.samples import EventSubject, OverrideError, override, sample_event
-from tenantry_devkit.local.service import (
-    CredentialRejectedError,
-    Credentials,
-    InboxPoller,
-    ServiceReader,
-    ServiceUnreachableError,
-    TenantLedgerEntry,
-    TenantView,
-)
 from tenantry_devkit.local.session import (
     STORY,
-    WEBHOOK_SECRET,
+    InboxPoller,
+    ServiceReader,
+    TenantView,
     TriggerOptions,
     TriggerSession,
     change_lines,
@@ -57,6 +61,8 @@ from tenantry_devkit.local.session import (
     rejection_lines,
 )
 from tenantry_devkit.local.stories import STORIES, run_story
+from tenantry_sdk import BillingEvent
+from tenantry_sdk.errors import AuthenticationError, TenantryError
 
 _MAX_CHAOS: Final = 10_000
 _MAX_SHOWN: Final = 10
@@ -125,10 +131,12 @@ def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # n
         fail_on_settings(error)
     try:
         code = asyncio.run(_until_signal(_run(options, values, settings.billing, is_demo=is_demo)))
-    except ServiceUnreachableError as error:
-        fail(str(error), OUT_OF_REACH)
-    except CredentialRejectedError as error:
-        fail(str(error), NOT_AUTHENTICATED)
+    except CommandError as error:
+        fail(str(error), error.code)
+    except AuthenticationError as error:
+        fail(f"The service does not accept the credential: {error.detail}", NOT_AUTHENTICATED)
+    except TenantryError as error:
+        fail(f"The service does not answer: {error}", OUT_OF_REACH)
     sys.exit(code)
 
 
@@ -171,7 +179,7 @@ def _check(options: TriggerOptions) -> None:
 def _show_list(*, as_json: bool) -> None:
     stories = {STORY + name: story.summary for name, story in STORIES.items()}
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode({"types": _TYPES, "stories": stories}), indent=2).decode())
+        print_json({"types": _TYPES, "stories": stories})
         return
     width = max(map(len, (*_TYPES, *stories)))
     for name, summary in (*_TYPES.items(), *stories.items()):
@@ -204,6 +212,7 @@ async def _run(options: TriggerOptions, values: Mapping[str, str], policy: Billi
     base = _trusted_base(values, address, options.forward_to)
     plan, prices = _choose_plan(policy, options.plan)
     secret = Secret("") if options.dry_run else _secret(values, options.sign_as)
+    credentials = _credentials(values) if base else {}
     async with new_http_client(TIMEOUT) as client:
         session = TriggerSession(
             options=options,
@@ -211,11 +220,8 @@ async def _run(options: TriggerOptions, values: Mapping[str, str], policy: Billi
             plan=plan,
             prices=prices,
             endpoint=Endpoint(client, address, secret),
-            reader=ServiceReader(client, base or origin_of(address), _credentials(values) if base else Credentials()),
-            client=client,
-            secret=secret,
+            reader=ServiceReader(client, base or origin_of(address), **credentials),
             inbox=InboxPoller(client, values["OIDC_ISSUER"]) if is_demo and values.get("OIDC_ISSUER") else None,
-            tenant=options.tenant or (TENANT if options.dry_run else None),
             console=Console(highlight=False),
         )
         if options.chaos:
@@ -259,16 +265,19 @@ def _secret(values: Mapping[str, str], sign_as: str) -> Secret:
     return Secret(first)
 
 
-def _credentials(values: Mapping[str, str]) -> Credentials:
+def _credentials(values: Mapping[str, str]) -> dict[str, Secret]:
+    """Return the credentials for `ServiceReader`."""
     key = values.get("TENANTRY_API_KEY", "").strip() or values.get(LIVE_KEY, "").strip()
     operator = values.get("OPERATOR_TOKEN", "").strip()
-    return Credentials(Secret(key) if key else None, Secret(operator) if operator else None)
+    return {name: Secret(text) for name, text in (("api_key", key), ("operator", operator)) if text}
 
 
 async def _run_events(session: TriggerSession, event_type: str) -> int:
     """Send events of one type, show the tenant before and after, and return the exit code."""
     options, number = session.options, session.options.times or 1
-    tenant_id = await session.tenant_id()
+    tenant_id = options.tenant or (TENANT if options.dry_run else await session.reader.own_tenant())
+    if tenant_id is None:
+        raise click.UsageError("Say which tenant: --tenant ORG, or a tenant's own key in TENANTRY_API_KEY.")
     before = TenantView() if options.dry_run else await session.reader.tenant_view(tenant_id)
     subject = session.subject(tenant_id, before)
     start, sent = first_second(before, current_second() - number + 1), list[tuple[Json, EndpointResponse]]()
@@ -282,11 +291,8 @@ async def _run_events(session: TriggerSession, event_type: str) -> int:
         if options.dry_run:
             session.write_json(event)
             continue
-        try:
-            sent.append((event, await session.endpoint.post(msgspec.json.encode(event))))
-        except httpx2.HTTPError as error:
-            message = f"{session.endpoint.url} does not answer ({type(error).__name__})."
-            raise ServiceUnreachableError(message) from None
+        response = await session.endpoint.deliver(msgspec.json.encode(event), policy=RetryPolicy(retries=0))
+        sent.append((event, response))
     if options.dry_run:
         return 0
     after = await session.reader.tenant_view(tenant_id)
@@ -309,7 +315,7 @@ def _write_document(
     session: TriggerSession,
     tenant_id: str,
     sent: list[tuple[Json, EndpointResponse]],
-    entries: Mapping[str, TenantLedgerEntry | None],
+    entries: Mapping[str, BillingEvent | None],
     before: TenantView,
     after: TenantView,
 ) -> None:
@@ -334,7 +340,7 @@ def _write_document(
 def _show_events(
     session: TriggerSession,
     sent: list[tuple[Json, EndpointResponse]],
-    entries: Mapping[str, TenantLedgerEntry | None],
+    entries: Mapping[str, BillingEvent | None],
     subject: EventSubject,
     after: TenantView,
 ) -> None:
