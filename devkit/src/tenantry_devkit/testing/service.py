@@ -1,5 +1,6 @@
-"""The service of a test session, in a separate process."""
+"""The service of a test session, in a separate process, with its database, its mails and its payment provider."""
 
+import asyncio
 import contextlib
 import json
 import secrets
@@ -8,24 +9,34 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
+from contextvars import Context
+from datetime import timedelta
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, NamedTuple, Self, TypedDict, TypeVar, Unpack
+from uuid import UUID
 
 import httpx2
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 
+from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
+from tenantry.integrations.http_client import new_http_client
+from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry.settings import EMBEDDED, Settings, SettingsError, inherited, load
 from tenantry_devkit.demo.companion import Companion
-from tenantry_devkit.identity_provider import DemoUser, SigningKey
-from tenantry_devkit.inbox import Inbox
+from tenantry_devkit.identity_provider import DEFAULT_SCOPE, DemoUser, mint_access_token
+from tenantry_devkit.inbox import Inbox, Mail
+from tenantry_devkit.simulator import Simulator
 from tenantry_devkit.testing import supervisor
-from tenantry_devkit.testing.errors import StartError, Variables
-from tenantry_devkit.testing.mails import MailFinder, SessionDatabase
-from tenantry_devkit.testing.provider import ProviderServer
+from tenantry_devkit.testing.errors import Credential, MailError, RefusedError, StartError, Variables, bearer
 from tenantry_devkit.testing.supervisor import LOG, tail
-from tenantry_devkit.testing.tenants import TokenIssuer
+
+R = TypeVar("R")
 
 AUDIENCE: Final = "tenantry-api"
 CLIENT_ID: Final = "tenantry-tests"
@@ -47,7 +58,23 @@ _SHARED: Final = (
     "PROVIDER_SECRET_KEY", "PROVIDER_API_BASE",
 )  # fmt: skip
 """The settings that an application under test may need."""
+_NEUTRAL: Final = {
+    "client_encoding": "UTF8", "connect_timeout": "10", "hostaddr": "", "options": "", "password": "",
+    "require_auth": "", "requirepeer": "", "sslcertmode": "allow", "ssl_max_protocol_version": "",
+}  # fmt: skip
+"""Neutral values of parameters without a default in libpq; an empty string is invalid for the others."""
+_MAILS: Final = """
+    SELECT id, status, last_error
+      FROM (SELECT id, status, last_error, created_at FROM notifications WHERE tenant_id = ANY(%(tenants)s)
+             UNION ALL
+            SELECT id, status, last_error, created_at FROM owner_mails
+             WHERE tenant_id = ANY(%(tenants)s) AND status NOT IN ('collecting', 'dropped')) AS mails
+     ORDER BY created_at, id
+"""
+_EXPIRE_KEY: Final = "UPDATE api_keys SET expires_at = now() - interval '1 second' WHERE org_id = %s AND id = %s"
 _STOP_SECONDS: Final = 120.0
+_TOKEN_LIFETIME: Final = timedelta(hours=1)
+_DELIVERY_SECONDS: Final = 20.0
 _TIMEOUT: Final = 30.0
 
 
@@ -177,34 +204,193 @@ class ServiceProcess:
         return StartError(f"The process that runs the service has ended:\n{tail(self._log)}")
 
 
+class ProviderServer:
+    """Serves the simulator attached last; the simulators run in the event loop of its thread."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._loop: Future[asyncio.AbstractEventLoop] = Future()
+        self._client: httpx2.AsyncClient | None = None
+        self._attached: list[Simulator] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        simulator = next(reversed(self._attached), None) or Simulator(url=self.url)
+        await simulator(scope, receive, send)
+
+    async def run(self) -> None:
+        """Provide the simulators' HTTP client until canceled."""
+        async with new_http_client(_DELIVERY_SECONDS) as client:
+            self._client = client
+            self._loop.set_result(asyncio.get_running_loop())
+            await asyncio.Event().wait()
+
+    def attach(self, make: Callable[[httpx2.AsyncClient], Simulator]) -> Simulator:
+        """Create a simulator, and serve it until another is attached or this one is detached."""
+
+        async def attach() -> Simulator:
+            assert self._client is not None  # noqa: S101
+            simulator = make(self._client)
+            self._attached.append(simulator)
+            return simulator
+
+        return self.call(attach())
+
+    def detach(self, simulator: Simulator) -> None:
+        """Stop serving a simulator; the one attached before is served again."""
+        if simulator in self._attached:
+            self._attached.remove(simulator)
+
+    def call(self, action: Coroutine[Any, Any, R]) -> R:
+        # without the caller's context, which may belong to another kind of event loop
+        return Context().run(asyncio.run_coroutine_threadsafe, action, self._loop.result()).result()
+
+
+class QueuedMail(NamedTuple):
+    """``status`` is queued, sent or failed."""
+
+    id: UUID
+    status: str
+    error: str | None
+
+
+class SessionDatabase:
+    """Queries the database at this address; environment variables such as ``PGPORT`` have no effect.
+
+    Raises `StartError` if this process cannot reach the database.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._conninfo = make_conninfo("", **{**_default_parameters(), **conninfo_to_dict(address)})
+        try:
+            self._connect().close()
+        except psycopg.Error as error:
+            raise StartError(f"The tests cannot reach their own database: {error}") from None
+
+    def mails(self, tenants: Sequence[str]) -> list[QueuedMail]:
+        """Return the mails to these tenants' owners, oldest first."""
+        with self._connect() as connection:
+            return [QueuedMail(*row) for row in connection.execute(_MAILS, {"tenants": list(tenants)}).fetchall()]
+
+    def expire_key(self, tenant_id: str, key_id: str) -> None:
+        with self._connect() as connection:
+            connection.execute(_EXPIRE_KEY, (tenant_id, key_id))
+
+    def _connect(self) -> psycopg.Connection:
+        return psycopg.connect(self._conninfo, autocommit=True)
+
+
+def _default_parameters() -> dict[str, str]:
+    """Return a value for each parameter that libpq would read from the environment, except the service file."""
+    values = {
+        option.keyword.decode(): option.compiled.decode() if option.compiled else None
+        for option in Conninfo.get_defaults()
+        if option.envvar is not None and option.keyword != b"service"
+    }
+    neutral = {name: _NEUTRAL.get(name, default) for name, default in values.items()}
+    return {name: text for name, text in neutral.items() if text is not None}
+
+
+class MailFinder:
+    """Finds the mails of tenants, for a whole session; the database has which ones there must be."""
+
+    def __init__(self, inbox: Inbox, database: SessionDatabase) -> None:
+        self._inbox = inbox
+        self._database = database
+        self._notifications: dict[str, str] = {}
+        """The notification of each mail, so that each is read once."""
+
+    def of(self, tenants: Sequence[str], *, within: float) -> Sequence[Mail]:
+        """Return every mail to these tenants' owners so far, oldest first; raises `MailError` after ``within`` seconds.
+
+        The transaction that handles an event also queues its mails, so the list is complete.
+        """
+        wanted = [str(mail.id) for mail in self._database.mails(tenants)]
+        if not self._inbox.wait_until(lambda: set(wanted) <= self._arrived().keys(), within):
+            raise MailError(self._describe_missing(tenants, within))
+        arrived = self._arrived()
+        found = (self._inbox.mail(mail_id) for notification in wanted for mail_id in arrived[notification])
+        return [mail for mail in found if mail is not None]
+
+    def _arrived(self) -> dict[str, list[str]]:
+        """Return the ids of all mails by notification; a mail that was sent twice has two."""
+        arrived: dict[str, list[str]] = {}
+        for mail_id in reversed(self._inbox.ids()):
+            if mail_id not in self._notifications and (mail := self._inbox.mail(mail_id)) is not None:
+                headers = {name.lower(): text for name, text in mail.headers}
+                self._notifications[mail_id] = headers.get("message-id", "").strip("<>").partition("@")[0]
+            arrived.setdefault(self._notifications.get(mail_id, ""), []).append(mail_id)
+        return arrived
+
+    def _describe_missing(self, tenants: Sequence[str], within: float) -> str:
+        mails, arrived = self._database.mails(tenants), self._arrived()
+        missing = [mail for mail in mails if str(mail.id) not in arrived]
+        states = "; ".join(f"{mail.id} is {mail.status}{f' ({mail.error})' if mail.error else ''}" for mail in missing)
+        return f"{len(missing)} of {len(mails)} mails have not arrived within {within:g} s: {states}"
+
+
+class TokenOptions(TypedDict, total=False):
+    """Options of tokens.
+
+    ``scope`` narrows the role (``"projects:read"``). ``expires_in`` is a time or seconds; below -30 s, the service's
+    tolerance, the token has expired. ``email`` is a verified address. ``claims`` override others.
+    """
+
+    scope: str | None
+    expires_in: timedelta | float
+    email: str | None
+    claims: Mapping[str, Any]
+
+
 class RunningService:
     """A service that runs as ``tenantry serve``, for a test session; tests use it through `Tenantry`."""
 
     def __init__(
-        self, *, base_url: str, values: Variables, process: ServiceProcess, mails: MailFinder,
-        database: SessionDatabase, provider_server: ProviderServer, signing_key: SigningKey, users: list[DemoUser],
+        self,
         given: Variables,
-    ) -> None:  # fmt: skip
-        self.base_url = base_url
-        """``http://127.0.0.1:<port>``, without a slash at the end."""
+        values: Variables,
+        process: ServiceProcess,
+        companion: Companion,
+        provider_server: ProviderServer,
+        inbox: Inbox,
+        users: list[DemoUser],
+    ) -> None:
+        """Start the service with ``values``, beside the companion servers."""
         self.given = given
         """The suite's settings."""
-        self.values = values
-        self.settings: Settings = check_settings(values)
+        address = process.database()
+        self.database = SessionDatabase(address)
+        self.values = Variables({
+            **values,
+            "DATABASE_URL": address,
+            "OIDC_ISSUER": companion.issuer,
+            "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
+            "PROVIDER_API_BASE": provider_server.url,
+        })  # fmt: skip
+        self.settings: Settings = check_settings(self.values)
+        self.base_url = process.serve(self.values)
+        """``http://127.0.0.1:<port>``, without a slash at the end."""
         self.environment = Variables(
-            {"TENANTRY_BASE_URL": base_url, **{name: values[name] for name in _SHARED if values.get(name)}}
+            {
+                "TENANTRY_BASE_URL": self.base_url,
+                **{name: self.values[name] for name in _SHARED if self.values.get(name)},
+            }
         )
         """Environment variables for an application under test."""
-        self.mails = mails
-        self.database = database
+        self.mails = MailFinder(inbox, self.database)
         self.provider_server = provider_server
-        assert self.settings.oidc is not None  # noqa: S101
-        self.issuer = TokenIssuer(self.settings.oidc, signing_key, users)
         self._process = process
+        self._signing_key = companion.signing_key
+        self._users = users
         self._tls = ssl.create_default_context()  # once: slower than a test
+        self._http = self.client({})
 
     def __repr__(self) -> str:
         return f"<RunningService {self.base_url}>"
+
+    @property
+    def webhook_secret(self) -> Credential:
+        """The secret that signs events."""
+        return Credential(self.values["PROVIDER_WEBHOOK_SECRET"].split(",")[0].strip())
 
     @property
     def log_length(self) -> int:
@@ -220,6 +406,49 @@ class RunningService:
             base_url=self.base_url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=self._tls
         )
 
+    def call(self, method: str, path: str, credential: Credential, json: object = None) -> Any:  # noqa: ANN401
+        """Return the body of a successful response of the API; raises `RefusedError`."""
+        response = self._http.request(method, f"/api/v1{path}", headers=bearer(credential), json=json)
+        if not response.is_success:
+            raise RefusedError(response)
+        return response.json() if response.content else None
+
+    def token(self, user: str, org_id: str | None, *, role: str | None, **options: Unpack[TokenOptions]) -> Credential:
+        """Return an access token, and make its user known to the identity provider."""
+        config, email, scope = self.settings.oidc, options.get("email"), options.get("scope")
+        assert config is not None  # noqa: S101
+        self._users[:] = [other for other in self._users if other.sub != user]
+        self._users.append(DemoUser(user, user, email, org_id, role))
+        organization = {config.org_claim: org_id, config.role_claim: role}
+        lifetime = as_timedelta(options.get("expires_in", _TOKEN_LIFETIME))
+        # an expired token was issued an hour before its end
+        age = timedelta(0) if lifetime > timedelta(0) else _TOKEN_LIFETIME - lifetime
+        token = mint_access_token(
+            self._signing_key,
+            issuer=config.issuer,
+            audience=config.audience,
+            client_id=config.client_id or "",
+            user=DemoUser(user, user, email),
+            lifetime=lifetime + age,
+            scope=DEFAULT_SCOPE if scope is None else scope,
+            clock=lambda: system_clock() - age,
+            more_claims={name: text for name, text in organization.items() if text is not None}
+            | dict(options.get("claims", {})),
+        )
+        return Credential(token)
+
+    def price_of(self, plan: str) -> str | None:
+        """Return the plan's price at the provider, if it has one."""
+        plans = {each.id: each for each in self.settings.billing.catalog.plans}
+        return next(iter(plans[plan].stripe_price_ids), None) if plan in plans else None
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def as_timedelta(seconds: timedelta | float) -> timedelta:
+    return seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
+
 
 @contextmanager
 def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
@@ -232,35 +461,16 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
     with ExitStack() as stack:
         process = stack.enter_context(ServiceProcess(folder))
         inbox, provider_server, users = Inbox(folder / "inbox", limit=None), ProviderServer(), list[DemoUser]()
-        companion = stack.enter_context(
-            Companion(
-                folder,
-                users=users,
-                audience=values["OIDC_AUDIENCE"],
-                client_id=values["OIDC_CLIENT_ID"],
-                client_secret=Secret(values["OIDC_CLIENT_SECRET"]),
-                provider=provider_server,
-                inbox=inbox,
-            )
-        )
-        stack.callback(process.close)  # before the servers that the service calls
-        address = process.database()
-        database = SessionDatabase(address)
-        addresses = {
-            "DATABASE_URL": address,
-            "OIDC_ISSUER": companion.issuer,
-            "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
-            "PROVIDER_API_BASE": provider_server.url,
-        }
-        values = Variables({**values, **addresses})
-        yield RunningService(
-            base_url=process.serve(values),
-            values=values,
-            process=process,
-            mails=MailFinder(inbox, database),
-            database=database,
-            provider_server=provider_server,
-            signing_key=companion.signing_key,
+        companion = Companion(
+            folder,
             users=users,
-            given=chosen,
+            audience=values["OIDC_AUDIENCE"],
+            client_id=values["OIDC_CLIENT_ID"],
+            client_secret=Secret(values["OIDC_CLIENT_SECRET"]),
+            provider=provider_server,
+            inbox=inbox,
         )
+        stack.enter_context(companion)
+        stack.callback(process.close)  # before the servers that the service calls
+        service = RunningService(chosen, values, process, companion, provider_server, inbox, users)
+        yield stack.enter_context(closing(service))
