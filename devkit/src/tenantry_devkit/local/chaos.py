@@ -4,10 +4,9 @@ import asyncio
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, StrEnum, auto
-from itertools import groupby, islice, permutations, product
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import click
@@ -35,7 +34,6 @@ SENDERS: Final = 8
 _STALE_SECONDS: Final = 2 * 86_400
 """An age of signatures that no service can be set to accept."""
 _FORGED_SECRET: Final = "whsec_of_a_forger_0123456789"  # noqa: S105
-_MAX_ORDERS: Final = 1000
 _MAX_EXAMPLES: Final = 3
 _EVENTS: Final = 100
 
@@ -192,7 +190,7 @@ def _signature(request: PlannedRequest, endpoint: Endpoint) -> str | None:
 
 
 class ExpectedStates(NamedTuple):
-    """The states that a history may lead to, first the one of the order in which it happened.
+    """The states that a history may lead to: several where the tenant's record does not show the whole state before.
 
     ``ambiguous`` is the number of seconds whose order nothing in the events proves.
     """
@@ -204,35 +202,16 @@ class ExpectedStates(NamedTuple):
 def expected(events: Sequence[Json], before: Tenant | None, policy: BillingPolicy) -> ExpectedStates:
     """Fold a history, given in the order in which it happened, onto a tenant's record."""
     facts = [_fact(event, number, policy) for number, event in enumerate(events)]
-    states: list[BillingState] = []
-    ambiguous, known = 0, _state_of(before)
+    known = _state_of(before)
     # past due hides the subscription's own status
     hidden = (None, "active", "trialing") if known.subscription_status == PAST_DUE else (known.provider_status,)
-    for status in hidden:
-        start = msgspec.structs.replace(known, provider_status=status)
-        timeline = begin(start, facts, policy)
-        seconds = [tuple(group) for _, group in groupby(timeline.events, key=attrgetter("created"))]
-        unproved = [
-            second
-            for second in seconds
-            if len(second) > 1 and not is_decided(second, timeline.before_second(second[0].created), policy)
-        ]
-        ambiguous = max(ambiguous, len(unproved))
-        states.append(timeline.state)
-        states += (begin(start, order, policy).state for order in _orders(facts, unproved))
-    return ExpectedStates(tuple(dict.fromkeys(states)), ambiguous)
-
-
-def _orders(facts: Sequence[BillingEvent], seconds: Sequence[Sequence[BillingEvent]]) -> Iterator[list[BillingEvent]]:
-    """Yield the events in the other possible orders of arrival within ambiguous seconds, up to `_MAX_ORDERS`."""
-    ways = product(*(permutations([event.arrival for event in second]) for second in seconds))
-    for way in islice(ways, 1, _MAX_ORDERS):
-        arrivals = {
-            event.id: arrival
-            for second, order in zip(seconds, way, strict=True)
-            for event, arrival in zip(second, order, strict=True)
-        }
-        yield [msgspec.structs.replace(fact, arrival=arrivals.get(fact.id, fact.arrival)) for fact in facts]
+    timelines = [begin(msgspec.structs.replace(known, provider_status=each), facts, policy) for each in hidden]
+    first = timelines[0]
+    ambiguous = sum(
+        not is_decided(first.second(created), first.before_second(created), policy)
+        for created in {fact.created for fact in facts}
+    )
+    return ExpectedStates(tuple(dict.fromkeys(timeline.state for timeline in timelines)), ambiguous)
 
 
 def _fact(event: Json, number: int, policy: BillingPolicy) -> BillingEvent:
@@ -362,16 +341,14 @@ async def _history(session: TriggerSession, tenant_id: str, view: TenantView, se
 def _document(responses: ResponseCounts, verdict: Verdict | None) -> Json:
     """Return the JSON document's results; those of an unreadable tenant or ledger are null."""
     rows = verdict.rows() if verdict else []
+    ledger = {name: verdict and getattr(verdict, name) for name in ("missing", "forged", "others", "converged")}
     return {
         "answers": [dict(zip(("part", "status", "number"), row, strict=True)) for row in responses.in_order()],
         "wrong": responses.wrong,
         "fields": [{"field": label, "expected": wanted, "actual": actual} for label, wanted, actual in rows],
         "undecided": verdict and verdict.ambiguous,
         "ledger": verdict and verdict.outcomes,
-        "missing": verdict and verdict.missing,
-        "forged": verdict and verdict.forged,
-        "others": verdict and verdict.others,
-        "converged": verdict and verdict.converged,
+        **ledger,
     }
 
 
@@ -387,46 +364,38 @@ def _show(session: TriggerSession, events: int, responses: ResponseCounts, verdi
         return
     if verdict.outcomes is not None:
         session.write("the ledger:")
-        for outcome, number in verdict.outcomes.items():
-            session.write(f"{outcome:27}{number:8,}", 2)
-        if verdict.missing:
-            session.write(f"{'missing':27}{verdict.missing:8,}  of {events:,}", 2, style="bold red")
-        if verdict.forged:
-            session.write(f"{'forged':27}{verdict.forged:8,}", 2, style="bold red")
+        wrong = {"missing": verdict.missing or 0, "forged": verdict.forged or 0}
+        for what, number in (*verdict.outcomes.items(), *filter(itemgetter(1), wrong.items())):
+            session.write(f"{what:27}{number:8,}", 2, style="bold red" if what in wrong else "")
     session.console.print()
     _show_state(session, verdict)
     session.console.print()
-    if verdict.converged and not responses.wrong:
-        result = f"{counted(events, 'event')}, each counted once, in the order in which they happened."
-        if verdict.outcomes is None:
-            result = "the state is as expected. Reading the ledger needs the scope billing:read."
-        session.write(f"Converged: {result}", style="bold green")
+    complaint = _complaint(responses, verdict)
+    if verdict.outcomes is None:
+        result = "Converged: the state is as expected. Reading the ledger needs the scope billing:read."
     else:
-        session.write(_complaint(responses, verdict), style="bold red")
+        result = f"Converged: {counted(events, 'event')}, each counted once, in the order in which they happened."
+    session.write(complaint or result, style="bold red" if complaint else "bold green")
 
 
 def _show_state(session: TriggerSession, verdict: Verdict) -> None:
     rows = [(label, shown(wanted), shown(actual)) for label, wanted, actual in verdict.rows()]
-    width = max(len(label) for label, _, _ in rows)
-    middle = max(len("in their order"), *(len(wanted) for _, wanted, _ in rows))
-    session.write(f"{'':{width}}  {'in their order':{middle}}  the service", 2, style="dim")
+    heading = ("", "in their order", "the service")
+    width, middle = (max(len(row[column]) for row in (heading, *rows)) for column in (0, 1))
+    session.write(f"{'':{width}}  {heading[1]:{middle}}  {heading[2]}", 2, style="dim")
     for label, wanted, actual in rows:
         style = "green" if wanted == actual else "bold red"
         session.write(Text.assemble(f"{label:{width}}  {wanted:{middle}}  ", (actual, style)), 2)
 
 
 def _complaint(responses: ResponseCounts, verdict: Verdict) -> str:
-    parts = []
-    if verdict.expected != verdict.actual:
-        parts.append("Not converged: the state differs from the fold of the events.")
-        if verdict.others:
-            parts.append(f"{counted(verdict.others, 'other entry').replace('entrys', 'entries')} arrived meanwhile.")
-        if verdict.ambiguous:
-            parts.append(f"In {counted(verdict.ambiguous, 'second')} the order is ambiguous: arrival decides.")
-    if verdict.missing:
-        parts.append(f"{counted(verdict.missing, 'event')} are not in the ledger.")
-    if verdict.forged:
-        parts.append("Forged events are in the ledger.")
-    if responses.wrong:
-        parts.append(f"{counted(responses.wrong, 'answer')} had a wrong status.")
-    return " ".join(parts)
+    """Return what is wrong; empty if nothing is."""
+    has_other_state = verdict.expected != verdict.actual
+    complaints = {
+        "Not converged: the state differs from the fold of the events.": has_other_state,
+        f"Events of other sources in the ledger meanwhile: {verdict.others:,}.": has_other_state and verdict.others,
+        f"Events that are not in the ledger: {verdict.missing:,}.": verdict.missing,
+        "Forged events are in the ledger.": verdict.forged,
+        f"{counted(responses.wrong, 'answer')} had a wrong status.": responses.wrong,
+    }
+    return " ".join(text for text, applies in complaints.items() if applies)

@@ -75,15 +75,13 @@ class ProviderEventFeed:
     def __init__(
         self, provider: ProviderApi, types: Collection[str], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self.has_restarted = False
-        """Whether the last call of `fetch` found a different list, such as that of a new simulator."""
         self._provider = provider
         self._types = frozenset(types)
         can_filter = len(self._types) <= MOST_EVENT_TYPES and not any("*" in each for each in self._types)
         self._filter = self._types if can_filter else None
         self._monotonic = monotonic
         self._since = 0
-        self._newest: ListedEvent | None = None
+        self._newest = 0
         self._found_at = monotonic()
         self._seen: dict[str, int] = {}
 
@@ -91,51 +89,31 @@ class ProviderEventFeed:
         """Begin with the events created at or after this second, or by default with those from now on."""
         if since is not None:
             self._since = since
-        elif newest := await self._newest_listed():
+            return
+        async with aclosing(self._provider.events_since(0, self._filter)) as listed:
+            body = await anext(listed, None)
+        if newest := read_event(body or b""):
             self._since = max(0, newest.created - OVERLAP)
             await self.fetch()
 
     async def fetch(self) -> list[ListedEvent]:
         """Return the events that have appeared since the last call, oldest first."""
-        found, is_empty = await self._read_list()
-        self.has_restarted = is_empty and await self._is_different_list()
-        if self.has_restarted:
-            self._since, self._seen, self._newest = 0, {}, None
-            found, _ = await self._read_list()
+        found: list[ListedEvent] = []
+        async with aclosing(self._provider.events_since(self._since, self._filter)) as listed:
+            async for body in listed:
+                event = read_event(body)
+                if event and event.id not in self._seen:
+                    found.append(event)
         # after all pages: a failure on the way must not lose events
         self._seen |= {event.id: event.created for event in found}
         if found:
             self._found_at = self._monotonic()
-            self._newest = max((found[0], self._newest or found[0]), key=lambda event: event.created)
-        if self._newest is not None:
-            # after a quiet minute, no older events appear any more
-            is_quiet = self._monotonic() - self._found_at > OVERLAP
-            self._since = max(self._since, self._newest.created + 1 if is_quiet else self._newest.created - OVERLAP)
+            self._newest = max(found[0].created, self._newest)
+        # after a quiet minute, no older events appear any more
+        is_quiet = self._monotonic() - self._found_at > OVERLAP
+        self._since = max(self._since, self._newest + 1 if is_quiet else self._newest - OVERLAP)
         self._seen = {event_id: created for event_id, created in self._seen.items() if created >= self._since}
         return [event for event in reversed(found) if any(fnmatchcase(event.type, each) for each in self._types)]
-
-    async def _read_list(self) -> tuple[list[ListedEvent], bool]:
-        """Return the unseen events, newest first, and whether the list was empty."""
-        found, is_empty = [], True
-        async with aclosing(self._provider.events_since(self._since, self._filter)) as listed:
-            async for body in listed:
-                is_empty = False
-                event = read_event(body)
-                if event and event.id not in self._seen:
-                    found.append(event)
-        return found, is_empty
-
-    async def _is_different_list(self) -> bool:
-        """Whether the newest listed event is unknown, and older than the known ones."""
-        if self._newest is None:
-            return False
-        newest = await self._newest_listed()
-        return newest is not None and newest.created < self._since and newest.id != self._newest.id
-
-    async def _newest_listed(self) -> ListedEvent | None:
-        async with aclosing(self._provider.events_since(0, self._filter)) as listed:
-            body = await anext(listed, None)
-        return read_event(body) if body is not None else None
 
 
 class RelayOutcome(StrEnum):
@@ -222,8 +200,6 @@ class Relay:
             if failures:
                 self._observer.notice("The payment provider answers again.")
             failures = 0
-            if self._feed.has_restarted:
-                self._observer.notice("The payment provider's list has restarted: relaying it from its beginning.")
             for event in events:
                 self.counts.received += 1
                 await self._queue.put(event)

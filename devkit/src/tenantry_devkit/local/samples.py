@@ -15,7 +15,7 @@ from tenantry.common.clock import from_epoch
 from tenantry.domain.billing import events as ev
 from tenantry.integrations.stripe.api import ORG_ID
 from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Simulator, render_event
-from tenantry_devkit.simulator.objects import BillingObject, CheckoutSession, Ids, Invoice, Subscription
+from tenantry_devkit.simulator.objects import CheckoutSession, Ids, Invoice, Subscription
 
 API_VERSIONS: Final = {"new": NEW_VERSION, "old": OLD_VERSION}
 """An API version of each shape."""
@@ -138,7 +138,8 @@ async def sample_event(
     events, invoices and checkout sessions are new each time.
     """
     is_invoice = event_type in ev.INVOICE_TYPES
-    simulator = subject.simulator(created - int(_LONGEST_MONTH.total_seconds()) if is_invoice else created)
+    start = created - int(_LONGEST_MONTH.total_seconds()) if is_invoice else created
+    simulator = subject.simulator(start, fresh_ids=True)
     if event_type == ev.CHECKOUT_COMPLETED:
         subscribe(simulator, subject)
     else:
@@ -153,23 +154,9 @@ async def sample_event(
     if is_invoice:
         await simulator.advance(_LONGEST_MONTH)  # to the renewal
     event = simulator.events(event_type)[0 if event_type == ev.PAYMENT_FAILED else -1]
-    thing = event.object
-    if isinstance(thing, Subscription) and event_type == ev.SUBSCRIPTION_UPDATED:
-        thing = replace(thing, status=status)
-    event = replace(event, id=_fresh("evt"), created=created, object=_with_fresh_id(thing), pending_webhooks=1)
-    return render_event(event, API_VERSIONS[shape])
-
-
-def _with_fresh_id(thing: BillingObject) -> BillingObject:
-    """Give an invoice or session a new id: a second payment is not one of the same invoice."""
-    if isinstance(thing, CheckoutSession):
-        return replace(thing, id=_fresh("cs_test"))
-    if not isinstance(thing, Invoice):
-        return thing
-    fresh = _fresh("in")
-    url = thing.hosted_invoice_url and thing.hosted_invoice_url.replace(thing.id, fresh)
-    return replace(thing, id=fresh, hosted_invoice_url=url)
-
-
-def _fresh(prefix: str) -> str:
-    return Ids(secrets.randbits(64)).new(prefix)
+    thing, own_id = event.object, Ids(_seed(subject.tenant)).new("sub")
+    if isinstance(thing, Subscription):
+        thing = replace(thing, id=own_id, **({"status": status} if event_type == ev.SUBSCRIPTION_UPDATED else {}))
+    elif isinstance(thing, Invoice | CheckoutSession):
+        thing = replace(thing, subscription=own_id)
+    return render_event(replace(event, created=created, object=thing, pending_webhooks=1), API_VERSIONS[shape])

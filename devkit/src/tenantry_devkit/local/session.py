@@ -22,7 +22,7 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.names import display_text
 from tenantry.domain.plans import Plan
 from tenantry.domain.tenants import Tenant
-from tenantry_devkit.local.endpoint import BAD_SIGNATURE, Endpoint, EndpointResponse
+from tenantry_devkit.local.endpoint import BAD_SIGNATURE, Endpoint
 from tenantry_devkit.local.samples import EventSubject, customer_of
 from tenantry_sdk import AsyncTenantry, BillingEvent
 from tenantry_sdk.errors import NotFoundError, PermissionDeniedError
@@ -270,9 +270,9 @@ def change_lines(changed: list[FieldChange]) -> Iterator[Text]:
         yield Text.assemble(f"{field:{width}}  ", (f"{old:{middle}}", "dim"), " -> ", (new, "bold cyan"))
 
 
-def rejection_lines(response: EndpointResponse, sign_as: str) -> Iterator[Text]:
-    yield Text(printable(" ".join(response.text.split())) or "(no text)", "red")
-    if response.text == BAD_SIGNATURE:
+def rejection_lines(answer: str, sign_as: str) -> Iterator[Text]:
+    yield Text(printable(" ".join(answer.split())) or "(no text)", "red")
+    if answer == BAD_SIGNATURE:
         other = "--sign-as listener" if sign_as == "service" else "--sign-as service"
         yield Text(f"The service checks signatures with another secret. Perhaps {other}?", "dim")
 

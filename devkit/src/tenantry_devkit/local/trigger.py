@@ -3,10 +3,11 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, Final
 
 import click
+import httpx2
 import msgspec
 from rich.console import Console
 from rich.text import Text
@@ -38,7 +39,6 @@ from tenantry_devkit.local.endpoint import (
     WEBHOOK_PATH,
     WEBHOOK_SECRET,
     Endpoint,
-    EndpointResponse,
     RetryPolicy,
     is_on_this_machine,
     origin_of,
@@ -61,7 +61,6 @@ from tenantry_devkit.local.session import (
     rejection_lines,
 )
 from tenantry_devkit.local.stories import STORIES, run_story
-from tenantry_sdk import BillingEvent
 from tenantry_sdk.errors import AuthenticationError, TenantryError
 
 _MAX_CHAOS: Final = 10_000
@@ -136,7 +135,7 @@ def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # n
     except AuthenticationError as error:
         fail(f"The service does not accept the credential: {error.detail}", NOT_AUTHENTICATED)
     except TenantryError as error:
-        fail(f"The service does not answer: {error}", OUT_OF_REACH)
+        fail(f"The service cannot be used: {error}", OUT_OF_REACH)
     sys.exit(code)
 
 
@@ -272,95 +271,91 @@ def _credentials(values: Mapping[str, str]) -> dict[str, Secret]:
     return {name: Secret(text) for name, text in (("api_key", key), ("operator", operator)) if text}
 
 
+class _SentEvent(msgspec.Struct):
+    """An event, the endpoint's answer, and the ledger's entry if it can be read. Overrides may set the first three."""
+
+    id: Any
+    type: Any
+    created: Any
+    status: int | None
+    milliseconds: int | None
+    answer: str
+    outcome: str | None = None
+    reason: str | None = None
+
+    @property
+    def is_accepted(self) -> bool:
+        return httpx2.codes.is_success(self.status or 0)
+
+
 async def _run_events(session: TriggerSession, event_type: str) -> int:
     """Send events of one type, show the tenant before and after, and return the exit code."""
-    options, number = session.options, session.options.times or 1
+    options = session.options
     tenant_id = options.tenant or (TENANT if options.dry_run else await session.reader.own_tenant())
     if tenant_id is None:
         raise click.UsageError("Say which tenant: --tenant ORG, or a tenant's own key in TENANTRY_API_KEY.")
     before = TenantView() if options.dry_run else await session.reader.tenant_view(tenant_id)
     subject = session.subject(tenant_id, before)
-    start, sent = first_second(before, current_second() - number + 1), list[tuple[Json, EndpointResponse]]()
-    for created in range(start, start + number):
-        status = options.status or "active"
-        event = await sample_event(event_type, subject, created=created, shape=options.shape, status=status)
-        try:
-            override(event, options.overrides)
-        except OverrideError as error:
-            raise click.BadParameter(str(error), param_hint="--override") from None
-        if options.dry_run:
-            session.write_json(event)
-            continue
-        response = await session.endpoint.deliver(msgspec.json.encode(event), policy=RetryPolicy(retries=0))
-        sent.append((event, response))
+    events = _made_up_events(session, event_type, subject, before)
     if options.dry_run:
+        async for event in events:
+            session.write_json(event)
         return 0
+    sent: list[_SentEvent] = []
+    async for event in events:
+        response = await session.endpoint.deliver(msgspec.json.encode(event), policy=RetryPolicy(retries=0))
+        answer = response.status, response.milliseconds, response.text
+        sent.append(_SentEvent(event["id"], event["type"], event["created"], *answer))
     after = await session.reader.tenant_view(tenant_id)
-    ids = [event["id"] for event, _ in sent[:_MAX_SHOWN]] if after.tenant else []
-    entries = {event_id: await session.reader.entry(tenant_id, event_id) for event_id in ids}
+    for each in sent[:_MAX_SHOWN]:
+        if after.tenant and (entry := await session.reader.entry(tenant_id, each.id)):
+            each.outcome, each.reason = entry.outcome, entry.reason
     if options.as_json:
-        _write_document(session, tenant_id, sent, entries, before, after)
+        tenants = {"before": before.tenant, "after": after.tenant, "changed": changes(before.tenant, after.tenant)}
+        session.write_json({"tenantId": tenant_id, "events": sent, **tenants})
     else:
-        _show_events(session, sent, entries, subject, after)
+        _show_events(session, sent, subject, after)
         _show_tenant(session, before, after)
     if after.is_missing:
         message = f"There is no tenant {tenant_id}. The service parks its events until the tenant exists."
         click.echo(message, err=True)
     elif after.tenant is None:
         click.echo(f"The tenant cannot be shown: {after.problem}.", err=True)
-    return 0 if all(response.is_good for _, response in sent) else FAILED
+    return 0 if all(each.is_accepted for each in sent) else FAILED
 
 
-def _write_document(
-    session: TriggerSession,
-    tenant_id: str,
-    sent: list[tuple[Json, EndpointResponse]],
-    entries: Mapping[str, BillingEvent | None],
-    before: TenantView,
-    after: TenantView,
-) -> None:
-    events = []
-    for event, response in sent:
-        entry = entries.get(event["id"])
-        events.append(
-            {
-                **{name: event[name] for name in ("id", "type", "created")},
-                "status": response.status,
-                "milliseconds": response.milliseconds,
-                "answer": response.text,
-                "outcome": entry and entry.outcome,
-                "reason": entry and entry.reason,
-            }
-        )
-    changed = changes(before.tenant, after.tenant)
-    tenants = {"before": before.tenant, "after": after.tenant}
-    session.write_json({"tenantId": tenant_id, "events": events, **tenants, "changed": changed})
+async def _made_up_events(
+    session: TriggerSession, event_type: str, subject: EventSubject, before: TenantView
+) -> AsyncIterator[Json]:
+    """Yield the wanted events, a second apart, after the tenant's ledger."""
+    options, number = session.options, session.options.times or 1
+    start, status = first_second(before, current_second() - number + 1), options.status or "active"
+    for created in range(start, start + number):
+        event = await sample_event(event_type, subject, created=created, shape=options.shape, status=status)
+        try:
+            override(event, options.overrides)
+        except OverrideError as error:
+            raise click.BadParameter(str(error), param_hint="--override") from None
+        yield event
 
 
-def _show_events(
-    session: TriggerSession,
-    sent: list[tuple[Json, EndpointResponse]],
-    entries: Mapping[str, BillingEvent | None],
-    subject: EventSubject,
-    after: TenantView,
-) -> None:
-    for event, response in sent[:_MAX_SHOWN]:
-        status = (str(response.status), "green" if response.is_good else "bold red")
-        taken = f"  {response.milliseconds:,} ms  "
-        session.write(Text.assemble((str(event["type"]), "bold"), "  ", status, taken, (str(event["id"]), "dim")))
-        entry = entries.get(event["id"])
-        if not response.is_good:
-            for line in rejection_lines(response, session.options.sign_as):
+def _show_events(session: TriggerSession, sent: list[_SentEvent], subject: EventSubject, after: TenantView) -> None:
+    for each in sent[:_MAX_SHOWN]:
+        status = (str(each.status), "green" if each.is_accepted else "bold red")
+        taken = f"  {each.milliseconds:,} ms  "
+        session.write(Text.assemble((str(each.type), "bold"), "  ", status, taken, (str(each.id), "dim")))
+        if not each.is_accepted:
+            for line in rejection_lines(each.answer, session.options.sign_as):
                 session.write(line, 2)
-        elif entry:
-            session.write(f"{entry.outcome}: {printable(entry.reason)}", 2)
+        elif each.outcome:
+            session.write(f"{each.outcome}: {printable(each.reason or '')}", 2)
         elif after.tenant:
             tenant, customer = subject.tenant, subject.customer
             parked = f"The event is parked: customer {customer} is not linked to {tenant} yet. This links it:"
             session.write(parked, 2, style="yellow")
             session.write(f"{own_command()} trigger checkout.session.completed --tenant {tenant}", 2)
     if rest := sent[_MAX_SHOWN:]:
-        accepted = sum(response.is_good for _, response in rest)
+        accepted = sum(each.is_accepted for each in rest)
         rejected = f", {len(rest) - accepted:,} rejected" if accepted < len(rest) else ""
         session.write(f"and {counted(len(rest), 'event')} more: {accepted:,} accepted{rejected}")
 
