@@ -14,7 +14,7 @@ import httpx2
 
 from tenantry.common.secret import Secret
 from tenantry_devkit.demo.companion import Companion
-from tenantry_devkit.identity_provider import DemoUser
+from tenantry_devkit.identity_tokens import DemoUser
 from tests.cli.support import Home
 from tests.sdk.support import Served, serving
 from tests.support.command_runner import Command

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.api_keys import Pepper
 from tenantry.server.load_shedding import LoadSheddingProtocol
 from tenantry_devkit.demo.companion import Companion
-from tenantry_devkit.identity_provider import DemoUser, mint_access_token
+from tenantry_devkit.identity_tokens import DemoUser
 from tests.support import signing
 from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
 from tests.support.dashboard_page import Page
@@ -116,7 +116,7 @@ class Dashboard:
         """A client without a credential."""
         self.conninfo = conninfo
         self._issuer = companion.issuer
-        self._signing_key = companion.signing_key  # to read it from its file takes 50 ms
+        self._tokens = companion.tokens  # to read it from its file takes 50 ms
         self._empty = empty
         self._browsers = AsyncExitStack()
 
@@ -170,15 +170,7 @@ class Dashboard:
 
     def token(self, user: DemoUser) -> str:
         """Issue an access token for a user."""
-        return mint_access_token(
-            self._signing_key,
-            issuer=self._issuer,
-            audience=AUDIENCE,
-            client_id=CLIENT_ID,
-            user=user,
-            scope="openid",
-            lifetime=timedelta(hours=1),
-        )
+        return self._tokens.access_token(user, scope="openid")
 
     async def call(self, method: str, path: str, json: object = None, user: DemoUser = OLIVIA) -> JsonObject:
         """Call the API with a user's token; return the content."""

@@ -16,7 +16,7 @@ from joserfc.jwk import KeySet
 
 from tenantry.common.secret import Secret
 from tenantry_devkit.demo.companion import Companion
-from tenantry_devkit.identity_provider import DemoUser
+from tenantry_devkit.identity_tokens import DemoUser
 
 AUDIENCE: Final = "tenantry-api"
 CLIENT_ID: Final = "dashboard"

@@ -13,7 +13,7 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 from tenantry.api.reference import PATH as REFERENCE
 from tenantry.app import build_app
 from tenantry_devkit.demo.companion import Companion
-from tenantry_devkit.identity_provider import DemoUser
+from tenantry_devkit.identity_tokens import DemoUser
 from tenantry_devkit.inbox import Inbox
 from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator

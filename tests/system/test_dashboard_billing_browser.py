@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tenantry_devkit.identity_provider import DemoUser
+from tenantry_devkit.identity_tokens import DemoUser
 from tests.support import events
 from tests.support.browser import Watched
 from tests.support.dashboard import ACME, AT_ACME, MIA, OLIVIA, Dashboard, running_with_provider

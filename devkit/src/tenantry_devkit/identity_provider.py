@@ -2,43 +2,28 @@
 
 import base64
 import binascii
-import hashlib
 import hmac
 import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 import msgspec
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from litestar import HttpMethod, Litestar, Request, Response, get, post, route
 from litestar.config.allowed_hosts import AllowedHostsConfig
 from litestar.exceptions import HTTPException
 from litestar.types import ControllerRouterHandler, Scope
 
-from tenantry.common.clock import Clock, system_clock
+from tenantry.common.clock import Clock
 from tenantry.common.secret import Secret
 from tenantry.domain.access import is_scope
 from tenantry_devkit.html import CompanionPages, form_action_to
-from tenantry_devkit.identity_tokens import (
-    ACCESS_TOKEN_LIFETIME,
-    DEFAULT_SCOPE,
-    DemoUser,
-    SigningKey,
-    algorithm_of,
-    load_or_create_signing_key,
-    mint_access_token,
-    mint_id_token,
-    read_access_token,
-    user_claims,
-)
-
-__all__ = [
-    "DEFAULT_SCOPE", "DEVICE_GRANT", "DemoUser", "SigningKey", "create_identity_provider",
-    "load_or_create_signing_key", "mint_access_token",
-]  # fmt: skip
+from tenantry_devkit.identity_tokens import ACCESS_TOKEN_LIFETIME, DemoUser, Grant, TokenIssuer, user_claims
 
 DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 OIDC_SCOPES: Final = ("openid", "profile", "email", "offline_access")
@@ -47,6 +32,8 @@ REFRESH_LIFETIME: Final = timedelta(days=30)
 DEVICE_LIFETIME: Final = timedelta(minutes=10)
 DEVICE_INTERVAL: Final = timedelta(seconds=1)
 _SLOW_DOWN: Final = timedelta(seconds=5)
+_CODE: Final = "code"
+_REFRESH_TOKEN: Final = "refresh token"  # noqa: S105  # a kind
 _LETTERS: Final = "BCDFGHJKLMNPQRSTVWXZ"
 """Without vowels: no words, and no letters that look alike (RFC 8628 section 6.1)."""
 _MAX_REQUEST_BYTES: Final = 64 * 1024
@@ -75,18 +62,10 @@ class OAuthError(Exception):
         self.code = code
 
 
-class Grant(msgspec.Struct, frozen=True):
-    """The result of a sign-in."""
-
-    user: DemoUser
-    scopes: tuple[str, ...]
-    nonce: str | None
-    authenticated_at: datetime
-
-
 class _OneTimeToken(msgspec.Struct):
-    """An authorization code, or a refresh token of the sign-in that began with the code ``sign_in``."""
+    """An authorization code or a refresh token (``kind``) of the sign-in that began with the code ``sign_in``."""
 
+    kind: str
     grant: Grant
     sign_in: str
     expires_at: datetime
@@ -117,42 +96,40 @@ class Grants:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._codes: dict[str, _OneTimeToken] = {}
-        self._refresh_tokens: dict[str, _OneTimeToken] = {}
+        self._tokens: dict[str, _OneTimeToken] = {}
         self._devices: dict[str, _Device] = {}
 
     def new_code(self, grant: Grant, *, redirect_uri: str, code_challenge: str) -> str:
         """Return a code for the client that knows the verifier of ``code_challenge`` (S256, RFC 7636)."""
         code = secrets.token_urlsafe(32)
-        entry = _OneTimeToken(grant, code, self._clock() + CODE_LIFETIME, redirect_uri, code_challenge)
-        self._codes = {**self._unexpired(self._codes), code: entry}
+        lifetime = self._clock() + CODE_LIFETIME
+        self._store(code, _OneTimeToken(_CODE, grant, code, lifetime, redirect_uri, code_challenge))
         return code
 
     def redeem(self, code: str, *, redirect_uri: str, code_verifier: str) -> tuple[Grant, str]:
         """Return the grant of a code and a refresh token; raises `OAuthError`, which spends the code too."""
-        entry = self._spend(self._codes, code, "code")
+        entry = self._spend(_CODE, code)
         if redirect_uri != entry.redirect_uri:
             raise OAuthError("invalid_grant", "redirect_uri differs from that of the authorization request.")
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(code_verifier.encode()).digest()).rstrip(b"=")
-        if not hmac.compare_digest(challenge, entry.code_challenge.encode()):
+        challenge: str = create_s256_code_challenge(code_verifier)  # type: ignore[no-untyped-call]
+        if not hmac.compare_digest(challenge, entry.code_challenge):
             raise OAuthError("invalid_grant", "code_verifier does not match the code_challenge.")
         return entry.grant, self.new_refresh_token(entry.grant, code)
 
     def rotate(self, refresh_token: str) -> tuple[Grant, str]:
         """Return the grant of a refresh token and its successor; raises `OAuthError`."""
-        entry = self._spend(self._refresh_tokens, refresh_token, "refresh token")
+        entry = self._spend(_REFRESH_TOKEN, refresh_token)
         return entry.grant, self.new_refresh_token(entry.grant, entry.sign_in)
 
-    def revoke(self, refresh_token: str) -> None:
-        """Revoke the refresh tokens of a token's sign-in; ignore an unknown token."""
-        if refresh_token in self._refresh_tokens:
-            self._revoke_sign_in(self._refresh_tokens[refresh_token].sign_in)
+    def revoke(self, token: str) -> None:
+        """Revoke all tokens of a token's sign-in; ignore an unknown token."""
+        if entry := self._tokens.get(token):
+            self._tokens = {text: other for text, other in self._tokens.items() if other.sign_in != entry.sign_in}
 
     def new_refresh_token(self, grant: Grant, sign_in: str) -> str:
         """Return a refresh token of the sign-in that began with this code."""
         token = secrets.token_urlsafe(32)
-        entry = _OneTimeToken(grant, sign_in, self._clock() + REFRESH_LIFETIME)
-        self._refresh_tokens = {**self._unexpired(self._refresh_tokens), token: entry}
+        self._store(token, _OneTimeToken(_REFRESH_TOKEN, grant, sign_in, self._clock() + REFRESH_LIFETIME))
         return token
 
     def begin_device(self, scopes: tuple[str, ...]) -> tuple[str, str]:
@@ -193,12 +170,15 @@ class Grants:
             raise OAuthError("slow_down", "The device polls too often.")
         raise OAuthError("authorization_pending", "The user has not entered the code yet.")
 
-    def _spend(self, entries: Mapping[str, _OneTimeToken], text: str, kind: str) -> _OneTimeToken:
-        entry = self._unexpired(entries).get(text)
-        if entry is None:
+    def _store(self, text: str, entry: _OneTimeToken) -> None:
+        self._tokens = {**self._unexpired(self._tokens), text: entry}
+
+    def _spend(self, kind: str, text: str) -> _OneTimeToken:
+        entry = self._unexpired(self._tokens).get(text)
+        if entry is None or entry.kind != kind:
             raise OAuthError("invalid_grant", f"The {kind} is unknown or has expired.")
         if entry.is_spent:
-            self._revoke_sign_in(entry.sign_in)
+            self.revoke(text)
             raise OAuthError("invalid_grant", f"The {kind} was used before.")
         entry.is_spent = True
         return entry
@@ -207,10 +187,6 @@ class Grants:
         now = self._clock()
         return {text: entry for text, entry in entries.items() if entry.expires_at > now}
 
-    def _revoke_sign_in(self, sign_in: str) -> None:
-        kept = {text: entry for text, entry in self._refresh_tokens.items() if entry.sign_in != sign_in}
-        self._refresh_tokens = kept
-
 
 def _normalized(user_code: str) -> str:
     """Ignore hyphens and case."""
@@ -218,45 +194,31 @@ def _normalized(user_code: str) -> str:
 
 
 def create_identity_provider(
-    issuer: str,
-    signing_key: SigningKey,
+    tokens: TokenIssuer,
     users: Sequence[DemoUser],
-    audience: str,
-    client_id: str,
     *,
     client_secret: Secret | None = None,
-    clock: Clock = system_clock,
     more_routes: Sequence[ControllerRouterHandler] = (),
 ) -> Litestar:
     """Create an OpenID provider for one client, in which a click signs in as any of ``users``, which may change.
 
-    Access tokens are for ``audience``, ID tokens for ``client_id``. Every http(s) address on loopback is a valid
-    redirect address. With ``client_secret`` the client may authenticate, and get tokens for itself
-    (client_credentials), as a member of the first user's organization. A restart ends all refresh tokens. The host
-    name must be the issuer's or localhost, as a protection against DNS rebinding.
+    Every http(s) address on loopback is a valid redirect address. With ``client_secret`` the client may authenticate,
+    and get tokens for itself (client_credentials), as a member of the first user's organization. A restart ends all
+    refresh tokens. The host name must be the issuer's or localhost, as a protection against DNS rebinding.
     """
-    config = _Config(issuer, signing_key, users, audience, client_id, client_secret, clock)
-    address = urlsplit(issuer)
+    provider = _IdentityProvider(tokens, users, client_secret, Grants(tokens.clock), CompanionPages())
+    address = urlsplit(tokens.issuer)
     local = "localhost" if address.port is None else f"localhost:{address.port}"
     return Litestar(
-        [*_IdentityProvider(config, CompanionPages()).routes(), *more_routes],
+        [*provider.routes(), *provider.device_routes(), *more_routes],
         after_exception=[_log_failure],
         allowed_hosts=AllowedHostsConfig(allowed_hosts=[address.netloc, local]),
         exception_handlers={OAuthError: _oauth_error},
         logging_config=None,
         openapi_config=None,
         request_max_body_size=_MAX_REQUEST_BYTES,
+        response_headers=_NO_STORE,
     )
-
-
-class _Config(msgspec.Struct, frozen=True):
-    issuer: str
-    signing_key: SigningKey
-    users: Sequence[DemoUser]
-    audience: str
-    client_id: str
-    client_secret: Secret | None
-    clock: Clock
 
 
 async def _log_failure(error: Exception, scope: Scope) -> None:
@@ -308,7 +270,7 @@ def _with_query(uri: str, fields: Mapping[str, str]) -> str:
 
 
 def _redirect(location: str) -> Response[str]:
-    return Response("", status_code=303, headers={**_NO_STORE, "Location": location, "Referrer-Policy": "no-referrer"})
+    return Response("", status_code=303, headers={"Location": location, "Referrer-Policy": "no-referrer"})
 
 
 def _basic(authorization: str) -> tuple[str, str]:
@@ -336,11 +298,13 @@ def _request_error(parameters: Parameters, *, is_known: bool) -> tuple[str, str]
     return None
 
 
+@dataclass(frozen=True)
 class _IdentityProvider:
-    def __init__(self, config: _Config, pages: CompanionPages) -> None:
-        self._config = config
-        self._pages = pages
-        self._grants = Grants(config.clock)
+    tokens: TokenIssuer
+    users: Sequence[DemoUser]
+    client_secret: Secret | None
+    grants: Grants
+    pages: CompanionPages
 
     def routes(self) -> list[ControllerRouterHandler]:
         @get("/.well-known/openid-configuration")
@@ -349,31 +313,28 @@ class _IdentityProvider:
 
         @get("/jwks")
         async def jwks() -> dict[str, Any]:
-            key = self._config.signing_key
-            return {"keys": [key.as_dict(private=False, kid=key.thumbprint(), alg=algorithm_of(key), use="sig")]}
+            key = self.tokens.signing_key
+            return {"keys": [key.as_dict(private=False, kid=key.thumbprint(), alg=self.tokens.algorithm, use="sig")]}
 
         @route("/authorize", http_method=_GET_OR_POST, status_code=200)
         async def authorize(request: AnyRequest) -> Response[str]:
             return self._authorize(await _parameters_of(request), chosen=False)
 
-        @post("/authorize/choice")
+        @post("/authorize/choice", before_request=self._reject_other_site)
         async def choose(request: AnyRequest) -> Response[str]:
-            if rejected := self._reject_other_site(request):
-                return rejected
             return self._authorize(await _parameters_of(request), chosen=True)
 
         @post("/token", status_code=200)
-        async def token(request: AnyRequest) -> Response[dict[str, Any]]:
+        async def token(request: AnyRequest) -> dict[str, Any]:
             parameters = await _parameters_of(request)
-            is_authenticated = self._check_client(parameters, request)
-            return Response(self._token(parameters, is_authenticated=is_authenticated), headers=_NO_STORE)
+            return self._token(parameters, is_authenticated=self._check_client(parameters, request))
 
         @post("/revoke", status_code=200)
-        async def revoke(request: AnyRequest) -> Response[dict[str, Any]]:
+        async def revoke(request: AnyRequest) -> dict[str, Any]:
             parameters = await _parameters_of(request)
             self._check_client(parameters, request)
-            self._grants.revoke(parameters.get("token", ""))
-            return Response({}, headers=_NO_STORE)
+            self.grants.revoke(parameters.get("token", ""))
+            return {}
 
         @route("/userinfo", http_method=_GET_OR_POST, status_code=200)
         async def userinfo(request: AnyRequest) -> Response[dict[str, Any]]:
@@ -383,19 +344,19 @@ class _IdentityProvider:
         async def logout(request: AnyRequest) -> Response[str]:
             return self._logout(await _parameters_of(request))
 
-        return [discovery, jwks, authorize, choose, token, revoke, userinfo, logout, *self._device_routes()]
+        return [discovery, jwks, authorize, choose, token, revoke, userinfo, logout]
 
-    def _device_routes(self) -> list[ControllerRouterHandler]:
-        config = self._config
+    def device_routes(self) -> list[ControllerRouterHandler]:
+        """Return the routes of the device flow (RFC 8628)."""
 
         @post("/device_authorization", status_code=200)
-        async def begin(request: AnyRequest) -> Response[dict[str, Any]]:
+        async def begin(request: AnyRequest) -> dict[str, Any]:
             parameters = await _parameters_of(request)
-            if parameters.get("client_id") != config.client_id:
+            if parameters.get("client_id") != self.tokens.client_id:
                 raise OAuthError("invalid_client", "The client is unknown.")
-            device_code, user_code = self._grants.begin_device(_granted_scopes(parameters.get("scope", "")))
-            page = f"{config.issuer}/device"
-            body = {
+            device_code, user_code = self.grants.begin_device(_granted_scopes(parameters.get("scope", "")))
+            page = f"{self.tokens.issuer}/device"
+            return {
                 "device_code": device_code,
                 "user_code": user_code,
                 "verification_uri": page,
@@ -403,47 +364,47 @@ class _IdentityProvider:
                 "expires_in": int(DEVICE_LIFETIME.total_seconds()),
                 "interval": int(DEVICE_INTERVAL.total_seconds()),
             }
-            return Response(body, headers=_NO_STORE)
 
         @get("/device")
         async def ask(request: AnyRequest) -> Response[str]:
             user_code = (await _parameters_of(request)).get("user_code", "")
-            return self._pages.page("device.html", form_action="'self'", user_code=user_code, users=config.users)
+            return self.pages.page("device.html", form_action="'self'", user_code=user_code, users=self.users)
 
-        @post("/device/choice", status_code=200)
+        @post("/device/choice", status_code=200, before_request=self._reject_other_site)
         async def decide(request: AnyRequest) -> Response[str]:
             parameters = await _parameters_of(request)
-            if rejected := self._reject_other_site(request):
-                return rejected
             user = self._user(parameters.get("user"))
             if user is None and "deny" not in parameters:
                 return self._reject("Choose a user.")
-            grant = Grant(user, (), None, config.clock()) if user else None
-            if not self._grants.decide_device(parameters.get("user_code", ""), grant):
+            grant = Grant(user, (), None, self.tokens.clock()) if user else None
+            if not self.grants.decide_device(parameters.get("user_code", ""), grant):
                 return self._reject("No device is waiting with this code.")
             title = f"The device is signed in as {user.name}" if user else "The device was denied"
-            return self._pages.message(title, "You can close this page.")
+            return self.pages.message(title, "You can close this page.")
 
         return [begin, ask, decide]
 
     def _metadata(self) -> dict[str, Any]:
-        issuer, has_secret = self._config.issuer, self._config.client_secret is not None
+        endpoints = {
+            "authorization_endpoint": "authorize",
+            "token_endpoint": "token",
+            "device_authorization_endpoint": "device_authorization",
+            "revocation_endpoint": "revoke",
+            "userinfo_endpoint": "userinfo",
+            "jwks_uri": "jwks",
+            "end_session_endpoint": "logout",
+        }
+        has_secret = self.client_secret is not None
         grant_types = ["authorization_code", "refresh_token", DEVICE_GRANT]
         return {
-            "issuer": issuer,
-            "authorization_endpoint": f"{issuer}/authorize",
-            "token_endpoint": f"{issuer}/token",
-            "device_authorization_endpoint": f"{issuer}/device_authorization",
-            "revocation_endpoint": f"{issuer}/revoke",
-            "userinfo_endpoint": f"{issuer}/userinfo",
-            "jwks_uri": f"{issuer}/jwks",
-            "end_session_endpoint": f"{issuer}/logout",
+            "issuer": self.tokens.issuer,
+            **{name: f"{self.tokens.issuer}/{path}" for name, path in endpoints.items()},
             "scopes_supported": list(OIDC_SCOPES),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
             "grant_types_supported": [*grant_types, *(["client_credentials"] if has_secret else [])],
             "subject_types_supported": ["public"],
-            "id_token_signing_alg_values_supported": [algorithm_of(self._config.signing_key)],
+            "id_token_signing_alg_values_supported": [self.tokens.algorithm],
             "token_endpoint_auth_methods_supported": ["none", *(["client_secret_basic"] if has_secret else [])],
             "code_challenge_methods_supported": ["S256"],
             "claims_supported": ["sub", "name", "email", "email_verified", "org_id", "org_role"],
@@ -452,27 +413,27 @@ class _IdentityProvider:
         }
 
     def _reject(self, message: str) -> Response[str]:
-        return self._pages.message("Sign-in failed", message, 400)
+        return self.pages.message("Sign-in failed", message, 400)
 
-    def _reject_other_site(self, request: AnyRequest) -> Response[str] | None:
+    async def _reject_other_site(self, request: AnyRequest) -> Response[str] | None:
         if request.headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}:
             return None
         return self._reject("The choice did not come from this provider's own page.")
 
     def _user(self, sub: object) -> DemoUser | None:
-        return next((user for user in self._config.users if user.sub == sub), None)
+        return next((user for user in self.users if user.sub == sub), None)
 
     def _authorize(self, parameters: Parameters, *, chosen: bool) -> Response[str]:
         """Show the users, or send the client the code of the ``chosen`` or hinted one (RFC 6749 section 4.1)."""
-        config, redirect_uri = self._config, parameters.get("redirect_uri", "")
-        if parameters.get("client_id") != config.client_id:
-            return self._reject(f"client_id is not {config.client_id}.")
+        redirect_uri = parameters.get("redirect_uri", "")
+        if parameters.get("client_id") != self.tokens.client_id:
+            return self._reject(f"client_id is not {self.tokens.client_id}.")
         if _LOOPBACK_URI.fullmatch(redirect_uri) is None:
             return self._reject("redirect_uri is not an http address on loopback, such as http://127.0.0.1:3001/...")
 
         def answer(**fields: str) -> Response[str]:
             state = {"state": parameters["state"]} if "state" in parameters else {}
-            return _redirect(_with_query(redirect_uri, {**fields, **state, "iss": config.issuer}))  # iss: RFC 9207
+            return _redirect(_with_query(redirect_uri, {**fields, **state, "iss": self.tokens.issuer}))  # iss: RFC 9207
 
         user = self._user(parameters.get("user") if chosen else parameters.get("login_hint"))
         if error := _request_error(parameters, is_known=user is not None and not chosen):
@@ -481,16 +442,16 @@ class _IdentityProvider:
             return answer(error="access_denied", error_description="No user was chosen.")
         if user is None:
             parts = urlsplit(redirect_uri)
-            return self._pages.page(
+            return self.pages.page(
                 "users.html",
                 form_action=form_action_to(redirect_uri),
                 client_origin=f"{parts.scheme}://{parts.netloc}",
-                users=config.users,
+                users=self.users,
                 parameters={name: text for name, text in parameters.items() if name != "user"},
             )
-        grant = Grant(user, _granted_scopes(parameters.get("scope", "")), parameters.get("nonce"), config.clock())
+        grant = Grant(user, _granted_scopes(parameters.get("scope", "")), parameters.get("nonce"), self.tokens.clock())
         return answer(
-            code=self._grants.new_code(grant, redirect_uri=redirect_uri, code_challenge=parameters["code_challenge"])
+            code=self.grants.new_code(grant, redirect_uri=redirect_uri, code_challenge=parameters["code_challenge"])
         )
 
     def _check_client(self, parameters: Parameters, request: AnyRequest) -> bool:
@@ -501,11 +462,11 @@ class _IdentityProvider:
             if client_id not in {None, basic_id}:
                 raise OAuthError("invalid_request", "The request has two client ids.")
             client_id = basic_id
-        if client_id != self._config.client_id:
+        if client_id != self.tokens.client_id:
             raise OAuthError("invalid_client", "The client is unknown.")
         if secret is None:
             return False
-        expected = self._config.client_secret
+        expected = self.client_secret
         if expected is None or not hmac.compare_digest(secret.encode(), expected.reveal().encode()):
             raise OAuthError("invalid_client", "The client's secret is wrong.")
         return True
@@ -518,21 +479,21 @@ class _IdentityProvider:
                 if _CODE_VERIFIER.fullmatch(verifier) is None:
                     raise OAuthError("invalid_grant", "code_verifier is malformed.")
                 code, redirect_uri = _required(parameters, "code"), _required(parameters, "redirect_uri")
-                grant, refresh_token = self._grants.redeem(code, redirect_uri=redirect_uri, code_verifier=verifier)
-                return self._tokens(grant, refresh_token, nonce=grant.nonce)
+                grant, refresh_token = self.grants.redeem(code, redirect_uri=redirect_uri, code_verifier=verifier)
+                return self._all_tokens(grant, refresh_token, nonce=grant.nonce)
             case "refresh_token":
-                grant, refresh_token = self._grants.rotate(_required(parameters, "refresh_token"))
-                return self._tokens(grant, refresh_token)  # without nonce: OpenID Connect Core 12.2
+                grant, refresh_token = self.grants.rotate(_required(parameters, "refresh_token"))
+                return self._all_tokens(grant, refresh_token)  # without nonce: OpenID Connect Core 12.2
             case "urn:ietf:params:oauth:grant-type:device_code":
                 device_code = _required(parameters, "device_code")
-                grant = self._grants.poll_device(device_code)
-                return self._tokens(grant, self._grants.new_refresh_token(grant, device_code))
+                grant = self.grants.poll_device(device_code)
+                return self._all_tokens(grant, self.grants.new_refresh_token(grant, device_code))
             case "client_credentials":
                 if not is_authenticated:
                     raise OAuthError("invalid_client", "client_credentials needs the client's secret.")
                 scopes = _granted_scopes(parameters.get("scope", ""))
-                org_id = next((user.org_id for user in self._config.users if user.org_id), None)
-                client_id = self._config.client_id
+                org_id = next((user.org_id for user in self.users if user.org_id), None)
+                client_id = self.tokens.client_id
                 machine = DemoUser(client_id, client_id, None, org_id, "member" if org_id else None)
                 return self._access_token(machine, tuple(scope for scope in scopes if scope not in OIDC_SCOPES))
             case None:
@@ -541,61 +502,39 @@ class _IdentityProvider:
                 raise OAuthError("unsupported_grant_type", "This grant_type is not supported.")
 
     def _access_token(self, user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:
-        config, scope = self._config, " ".join(scopes)
-        access_token = mint_access_token(
-            config.signing_key,
-            issuer=config.issuer,
-            audience=config.audience,
-            client_id=config.client_id,
-            user=user,
-            scope=scope,
-            clock=config.clock,
-        )
-        expires_in = int(ACCESS_TOKEN_LIFETIME.total_seconds())
+        scope, expires_in = " ".join(scopes), int(ACCESS_TOKEN_LIFETIME.total_seconds())
+        access_token = self.tokens.access_token(user, scope=scope)
         return {"access_token": access_token, "token_type": "Bearer", "expires_in": expires_in, "scope": scope}
 
-    def _tokens(self, grant: Grant, refresh_token: str, *, nonce: str | None = None) -> dict[str, Any]:
-        config = self._config
+    def _all_tokens(self, grant: Grant, refresh_token: str, *, nonce: str | None = None) -> dict[str, Any]:
         body = {**self._access_token(grant.user, grant.scopes), "refresh_token": refresh_token}
         if "openid" in grant.scopes:
-            body["id_token"] = mint_id_token(
-                config.signing_key,
-                issuer=config.issuer,
-                client_id=config.client_id,
-                user=grant.user,
-                access_token=body["access_token"],
-                scopes=grant.scopes,
-                now=config.clock(),
-                more_claims={
-                    "auth_time": int(grant.authenticated_at.timestamp()),
-                    **({} if nonce is None else {"nonce": nonce}),
-                },
-            )
+            body["id_token"] = self.tokens.id_token(grant, body["access_token"], nonce=nonce)
         return body
 
     def _userinfo(self, authorization: str) -> Response[dict[str, Any]]:
         """Answer as in OpenID Connect Core 5.3, with the errors of RFC 6750 section 3."""
+
+        def refused(status: int, challenge: str) -> Response[dict[str, Any]]:
+            return Response({}, status_code=status, headers={"WWW-Authenticate": challenge})
+
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            return Response({}, status_code=401, headers={"WWW-Authenticate": "Bearer"})
-        config = self._config
-        expected: dict[str, Any] = {"issuer": config.issuer, "audience": config.audience, "now": config.clock()}
-        claims = read_access_token(token.strip(), config.signing_key, **expected) or {}
+            return refused(401, "Bearer")
+        claims = self.tokens.read(token.strip()) or {}
         scopes = tuple(str(claims.get("scope", "")).split(" "))
         user = self._user(claims.get("sub"))
         if claims and "openid" not in scopes:
-            challenge = 'Bearer error="insufficient_scope", scope="openid"'
-            return Response({"error": "insufficient_scope"}, status_code=403, headers={"WWW-Authenticate": challenge})
+            return refused(403, 'Bearer error="insufficient_scope", scope="openid"')
         if user is None:
-            challenge = 'Bearer error="invalid_token"'
-            return Response({"error": "invalid_token"}, status_code=401, headers={"WWW-Authenticate": challenge})
-        return Response({"sub": user.sub, **user_claims(user, scopes)}, headers=_NO_STORE)
+            return refused(401, 'Bearer error="invalid_token"')
+        return Response({"sub": user.sub, **user_claims(user, scopes)})
 
     def _logout(self, parameters: Parameters) -> Response[str]:
         """Redirect back to the client (RP-Initiated Logout); this provider has no sessions to end."""
         target = parameters.get("post_logout_redirect_uri")
         if target is None:
-            return self._pages.message("Signed out", "You can close this page.")
-        if _LOOPBACK_URI.fullmatch(target) is None or parameters.get("client_id") != self._config.client_id:
+            return self.pages.message("Signed out", "You can close this page.")
+        if _LOOPBACK_URI.fullmatch(target) is None or parameters.get("client_id") != self.tokens.client_id:
             return self._reject("post_logout_redirect_uri needs a loopback address, and client_id.")
         return _redirect(_with_query(target, {"state": parameters["state"]} if "state" in parameters else {}))

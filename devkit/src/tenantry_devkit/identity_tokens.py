@@ -62,92 +62,91 @@ def load_or_create_signing_key(path: Path) -> SigningKey:
     raise ValueError(f"{path} holds no RSA or P-256 private key; remove it to create a new one")
 
 
-def algorithm_of(key: SigningKey) -> str:
-    return "RS256" if isinstance(key, RSAKey) else "ES256"
+class Grant(msgspec.Struct, frozen=True):
+    """The result of a sign-in."""
+
+    user: DemoUser
+    scopes: tuple[str, ...]
+    nonce: str | None
+    authenticated_at: datetime
 
 
-def mint_access_token(
-    signing_key: SigningKey,
-    *,
-    issuer: str,
-    audience: str,
-    client_id: str,
-    user: DemoUser,
-    lifetime: timedelta = ACCESS_TOKEN_LIFETIME,
-    scope: str = DEFAULT_SCOPE,
-    clock: Clock = system_clock,
-    more_claims: Mapping[str, Any] = MappingProxyType({}),
-) -> str:
-    """Return a JWT access token (RFC 9068); ``scope`` is separated by blanks. ``more_claims`` override others."""
-    claims = {
-        **_claims(issuer, audience, user, clock(), lifetime),
-        "jti": secrets.token_urlsafe(16),
-        "client_id": client_id,
-        "scope": scope,
-        **user_claims(user, ("email",)),
-        **more_claims,
-    }
-    return _sign(signing_key, claims, ACCESS_TOKEN_TYPE)
+class TokenIssuer(msgspec.Struct, frozen=True):
+    """Signs the tokens of one client: access tokens are for ``audience``, ID tokens for ``client_id``."""
 
+    signing_key: SigningKey
+    issuer: str
+    audience: str
+    client_id: str
+    clock: Clock = system_clock
 
-def mint_id_token(
-    signing_key: SigningKey,
-    *,
-    issuer: str,
-    client_id: str,
-    user: DemoUser,
-    access_token: str,
-    scopes: tuple[str, ...],
-    now: datetime,
-    more_claims: Mapping[str, Any],
-) -> str:
-    """Return the ID token (OpenID Connect Core 1.0, section 2) of an access token."""
-    half = hashlib.sha256(access_token.encode()).digest()[:16]
-    claims = {
-        **_claims(issuer, client_id, user, now, ACCESS_TOKEN_LIFETIME),
-        "at_hash": base64.urlsafe_b64encode(half).rstrip(b"=").decode(),
-        **user_claims(user, scopes),
-        **more_claims,
-    }
-    return _sign(signing_key, claims, "JWT")
+    def access_token(
+        self,
+        user: DemoUser,
+        *,
+        scope: str = DEFAULT_SCOPE,
+        lifetime: timedelta = ACCESS_TOKEN_LIFETIME,
+        more_claims: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """Return a JWT access token (RFC 9068); ``scope`` is separated by blanks. ``more_claims`` override others."""
+        claims = {
+            **self._claims(self.audience, user, lifetime),
+            "jti": secrets.token_urlsafe(16),
+            "client_id": self.client_id,
+            "scope": scope,
+            **user_claims(user, ("email",)),
+            **more_claims,
+        }
+        return self._sign(claims, ACCESS_TOKEN_TYPE)
+
+    def id_token(self, grant: Grant, access_token: str, *, nonce: str | None) -> str:
+        """Return the ID token (OpenID Connect Core 1.0, section 2) of an access token."""
+        half = hashlib.sha256(access_token.encode()).digest()[:16]
+        claims = {
+            **self._claims(self.client_id, grant.user, ACCESS_TOKEN_LIFETIME),
+            "at_hash": base64.urlsafe_b64encode(half).rstrip(b"=").decode(),
+            "auth_time": int(grant.authenticated_at.timestamp()),
+            **({} if nonce is None else {"nonce": nonce}),
+            **user_claims(grant.user, grant.scopes),
+        }
+        return self._sign(claims, "JWT")
+
+    def read(self, access_token: str) -> Mapping[str, Any] | None:
+        """Return the claims of a valid access token of this issuer, else None."""
+        expected: dict[str, Any] = {
+            "iss": {"essential": True, "value": self.issuer},
+            "aud": {"essential": True, "value": self.audience},
+            "exp": {"essential": True},
+        }
+        try:
+            decoded = jwt.decode(access_token, self.signing_key, algorithms=[self.algorithm])
+            jwt.JWTClaimsRegistry(now=int(self.clock().timestamp()), **expected).validate(decoded.claims)
+        except (JoseError, ValueError):
+            return None
+        return decoded.claims if decoded.header.get("typ") == ACCESS_TOKEN_TYPE else None
+
+    @property
+    def algorithm(self) -> str:
+        return "RS256" if isinstance(self.signing_key, RSAKey) else "ES256"
+
+    def _claims(self, audience: str, user: DemoUser, lifetime: timedelta) -> dict[str, Any]:
+        """Return the claims of both kinds of token, with the user's organization and role."""
+        now, organization = self.clock(), {"org_id": user.org_id, "org_role": user.role}
+        return {
+            "iss": self.issuer,
+            "sub": user.sub,
+            "aud": audience,
+            "iat": int(now.timestamp()),
+            "exp": int((now + lifetime).timestamp()),
+            **{name: text for name, text in organization.items() if text is not None},
+        }
+
+    def _sign(self, claims: dict[str, Any], kind: str) -> str:
+        header = {"alg": self.algorithm, "typ": kind, "kid": self.signing_key.thumbprint()}
+        return jwt.encode(header, claims, self.signing_key, algorithms=[self.algorithm])
 
 
 def user_claims(user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:
     """Return the claims that ``scopes`` allow (OpenID Connect Core 1.0, section 5.4)."""
     email = {"email": user.email, "email_verified": True} if user.email is not None and "email" in scopes else {}
     return {**({"name": user.name} if "profile" in scopes else {}), **email}
-
-
-def read_access_token(
-    token: str, signing_key: SigningKey, *, issuer: str, audience: str, now: datetime
-) -> Mapping[str, Any] | None:
-    """Return the claims of a valid access token of this issuer, else None."""
-    expected: dict[str, Any] = {
-        "iss": {"essential": True, "value": issuer},
-        "aud": {"essential": True, "value": audience},
-        "exp": {"essential": True},
-    }
-    try:
-        decoded = jwt.decode(token, signing_key, algorithms=[algorithm_of(signing_key)])
-        jwt.JWTClaimsRegistry(now=int(now.timestamp()), **expected).validate(decoded.claims)
-    except (JoseError, ValueError):
-        return None
-    return decoded.claims if decoded.header.get("typ") == ACCESS_TOKEN_TYPE else None
-
-
-def _claims(issuer: str, audience: str, user: DemoUser, now: datetime, lifetime: timedelta) -> dict[str, Any]:
-    """Return the claims of both kinds of token, with the user's organization and role."""
-    organization = {"org_id": user.org_id, "org_role": user.role}
-    return {
-        "iss": issuer,
-        "sub": user.sub,
-        "aud": audience,
-        "iat": int(now.timestamp()),
-        "exp": int((now + lifetime).timestamp()),
-        **{name: text for name, text in organization.items() if text is not None},
-    }
-
-
-def _sign(key: SigningKey, claims: dict[str, Any], kind: str) -> str:
-    alg = algorithm_of(key)
-    return jwt.encode({"alg": alg, "typ": kind, "kid": key.thumbprint()}, claims, key, algorithms=[alg])

@@ -7,7 +7,7 @@ from typing import Final
 import psycopg
 import pytest
 
-from tenantry_devkit.identity_provider import DemoUser
+from tenantry_devkit.identity_tokens import DemoUser
 from tests.integration.dashboard.keys import CI
 from tests.support.dashboard import ADAM, AT_ACME, BERTA, OLIVIA, Dashboard, Person, running_with_provider
 from tests.support.routes import changing_routes

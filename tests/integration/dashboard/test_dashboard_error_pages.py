@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tenantry_devkit.identity_provider import DemoUser
+from tenantry_devkit.identity_tokens import DemoUser
 from tests.support.app import running_app
 from tests.support.dashboard import ADAM, AT_ACME, AT_BETA, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
 from tests.support.database_link import database_link

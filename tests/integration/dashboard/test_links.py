@@ -6,7 +6,7 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 
-from tenantry_devkit.identity_provider import DemoUser
+from tenantry_devkit.identity_tokens import DemoUser
 from tests.integration.dashboard.keys import create
 from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, OLIVIA, Dashboard, Person
 from tests.support.dashboard_page import Page

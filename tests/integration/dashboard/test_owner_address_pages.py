@@ -6,7 +6,7 @@ from typing import Final
 import psycopg
 import pytest
 
-from tenantry_devkit.identity_provider import DemoUser
+from tenantry_devkit.identity_tokens import DemoUser
 from tests.support.dashboard import ACME, ADAM, AT_ACME, MIA, OLIVIA, Dashboard, running_dashboard
 
 OVERVIEW: Final = f"{AT_ACME}/"

@@ -11,7 +11,7 @@ import pytest
 from joserfc.jwk import ECKey
 
 from tenantry_devkit.demo.companion import Companion, signing_key_path
-from tenantry_devkit.identity_provider import DemoUser, mint_access_token
+from tenantry_devkit.identity_tokens import DemoUser
 from tenantry_devkit.simulator import Simulator
 
 ADA: Final = DemoUser("user_ada", "Ada Example", "ada@demo.example", "org_demo", "owner")
@@ -139,9 +139,7 @@ def test_two_companions_run_side_by_side(directory: Path, people: Path) -> None:
 def test_restart_keeps_mails_and_key(directory: Path) -> None:
     with make(directory) as first, smtplib.SMTP("127.0.0.1", first.smtp_port) as smtp:
         smtp.sendmail("a@demo.example", ["b@demo.example"], b"Subject: Kept\r\n\r\n")
-        token = mint_access_token(
-            first.signing_key, issuer=first.issuer, audience="api", client_id="dashboard", user=ADA
-        )
+        token = first.tokens.access_token(ADA)
 
     with make(directory, first.http_port) as second, httpx2.Client(base_url=second.http_url, verify=False) as http:
         (mail,) = http.get("/inbox/messages.json").json()

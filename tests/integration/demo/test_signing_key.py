@@ -10,22 +10,15 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 
 from tenantry_devkit.demo.companion import Companion, signing_key_path
-from tenantry_devkit.identity_provider import DEVICE_GRANT, load_or_create_signing_key, mint_access_token
+from tenantry_devkit.identity_provider import DEVICE_GRANT
+from tenantry_devkit.identity_tokens import TokenIssuer, load_or_create_signing_key
 from tests.support.sign_in import ADA, AUDIENCE, CLIENT_ID, Clock, sign_in
 
 
 def test_minted_token_lives_as_long_as_asked_and_has_the_scope_asked() -> None:
     key = ECKey.generate_key("P-256")
-    token = mint_access_token(
-        key,
-        issuer="http://127.0.0.1:9",
-        audience=AUDIENCE,
-        client_id=CLIENT_ID,
-        user=ADA,
-        lifetime=timedelta(minutes=5),
-        scope="projects:read",
-        clock=Clock(),
-    )
+    tokens = TokenIssuer(key, "http://127.0.0.1:9", AUDIENCE, CLIENT_ID, Clock())
+    token = tokens.access_token(ADA, lifetime=timedelta(minutes=5), scope="projects:read")
     decoded = jwt.decode(token, key, algorithms=["ES256"])
     assert decoded.header == {"alg": "ES256", "typ": "at+jwt", "kid": key.thumbprint()}
     assert decoded.claims["exp"] - decoded.claims["iat"] == 300

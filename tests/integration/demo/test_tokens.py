@@ -6,13 +6,13 @@ from typing import Any
 
 import httpx2
 import pytest
+from msgspec.structs import replace
 
 from tenantry_devkit.demo.companion import Companion
-from tenantry_devkit.identity_provider import DemoUser, mint_access_token
+from tenantry_devkit.identity_tokens import DemoUser
 from tests.support.issuer import signing_key
 from tests.support.sign_in import (
     ADA,
-    AUDIENCE,
     CLIENT_ID,
     CLIENT_SECRET,
     Clock,
@@ -25,18 +25,9 @@ from tests.support.sign_in import (
 )
 
 
-def minted(companion: Companion, clock: Clock, **changes: Any) -> str:
+def minted(companion: Companion, user: DemoUser = ADA, **changes: Any) -> str:
     """A good access token of this provider, but for what is asked otherwise."""
-    arguments = {
-        "signing_key": companion.signing_key,
-        "issuer": companion.issuer,
-        "audience": AUDIENCE,
-        "client_id": CLIENT_ID,
-        "user": ADA,
-        "clock": clock,
-        **changes,
-    }
-    return mint_access_token(**arguments)
+    return replace(companion.tokens, **changes).access_token(user)
 
 
 def assert_invalid_token(response: httpx2.Response) -> None:
@@ -45,7 +36,7 @@ def assert_invalid_token(response: httpx2.Response) -> None:
 
 
 def test_token_has_additional_claims(companion: Companion, clock: Clock, http: httpx2.Client) -> None:
-    claims = verified(http, minted(companion, clock, more_claims={"org_id": "another", "plan": ["x"]})).claims
+    claims = verified(http, companion.tokens.access_token(ADA, more_claims={"org_id": "another", "plan": ["x"]})).claims
     assert (claims["sub"], claims["org_id"], claims["plan"]) == (ADA.sub, "another", ["x"])
 
 
@@ -148,11 +139,11 @@ def test_userinfo_needs_the_openid_scope(http: httpx2.Client) -> None:
 
 
 def test_userinfo_accepts_minted_tokens(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
-    assert userinfo(http, minted(companion, clock)).json()["sub"] == ADA.sub
+    assert userinfo(http, minted(companion)).json()["sub"] == ADA.sub
 
 
 def test_userinfo_refuses_an_expired_token(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
-    token = minted(companion, clock)
+    token = minted(companion)
     clock.now += timedelta(hours=1, seconds=1)
     assert_invalid_token(userinfo(http, token))
 
@@ -165,11 +156,11 @@ def test_userinfo_refuses_an_expired_token(companion: Companion, http: httpx2.Cl
 def test_userinfo_rejects_a_token_of_another_issuer_audience_or_user(
     companion: Companion, http: httpx2.Client, clock: Clock, changes: dict[str, Any]
 ) -> None:
-    assert_invalid_token(userinfo(http, minted(companion, clock, **changes)))
+    assert_invalid_token(userinfo(http, minted(companion, **changes)))
 
 
 def test_userinfo_refuses_a_token_of_another_key(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
-    assert_invalid_token(userinfo(http, minted(companion, clock, signing_key=signing_key("RS256", "outsider").private)))
+    assert_invalid_token(userinfo(http, minted(companion, signing_key=signing_key("RS256", "outsider").private)))
 
 
 def test_userinfo_refuses_an_id_token(http: httpx2.Client) -> None:

@@ -51,7 +51,7 @@ from tenantry_devkit.demo import setup
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
 from tenantry_devkit.demo.setup import DemoFile, PersistentProvider
 from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
-from tenantry_devkit.identity_provider import DEFAULT_SCOPE, DemoUser, load_or_create_signing_key, mint_access_token
+from tenantry_devkit.identity_tokens import DEFAULT_SCOPE, DemoUser, TokenIssuer, load_or_create_signing_key
 from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
 from tenantry_devkit.simulator import Simulator, WebhookEndpoint
 
@@ -286,16 +286,9 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
     user = msgspec.structs.replace(
         known, org_id=org_id or known.org_id, role=role or known.role, email=email or known.email
     )
-    minted = mint_access_token(
-        load_or_create_signing_key(signing_key_path(directory)),
-        issuer=values[_ISSUER],
-        audience=values["OIDC_AUDIENCE"],
-        client_id=values["OIDC_CLIENT_ID"],
-        user=user,
-        scope=scope,
-        lifetime=timedelta(seconds=lifetime),
-    )
-    click.echo(minted)
+    key = load_or_create_signing_key(signing_key_path(directory))
+    tokens = TokenIssuer(key, values[_ISSUER], values["OIDC_AUDIENCE"], values["OIDC_CLIENT_ID"])
+    click.echo(tokens.access_token(user, scope=scope, lifetime=timedelta(seconds=lifetime)))
 
 
 @demo.command()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import logging
 import socket
 import threading
@@ -17,7 +16,8 @@ from litestar import Response, get
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.secret import Secret
 from tenantry_devkit.html import STYLE_SHEET, CompanionPages
-from tenantry_devkit.identity_provider import DemoUser, SigningKey, create_identity_provider, load_or_create_signing_key
+from tenantry_devkit.identity_provider import create_identity_provider
+from tenantry_devkit.identity_tokens import DemoUser, TokenIssuer, load_or_create_signing_key
 from tenantry_devkit.inbox import Inbox, inbox_routes, serving_smtp
 from tenantry_devkit.serving import LoopbackServer, Servable, bind, url_of
 
@@ -42,7 +42,7 @@ class Companion:
 
     ``directory`` holds the signing key and the mails (unless ``inbox`` is given), which survive a restart. Ports that
     are taken, or 0, are replaced by free ones; after `start` the attributes have the ports in use. The other arguments
-    are those of `create_identity_provider`. Use it as a context manager, or call `start` and `stop`.
+    are those of `create_identity_provider` and `TokenIssuer`. Use it as a context manager, or call `start` and `stop`.
     """
 
     def __init__(
@@ -61,14 +61,10 @@ class Companion:
         clock: Clock = system_clock,
     ) -> None:
         self._directory = directory
-        self._create_identity_provider = functools.partial(
-            create_identity_provider,
-            users=users,
-            audience=audience,
-            client_id=client_id,
-            client_secret=client_secret,
-            clock=clock,
-        )
+        self._users = users
+        self._audience = audience
+        self._client_id = client_id
+        self._client_secret = client_secret
         self._clock = clock
         self._provider = provider
         self._inbox = inbox
@@ -85,9 +81,10 @@ class Companion:
         return self.http_url
 
     @property
-    def signing_key(self) -> SigningKey:
-        """The identity provider's key, created on first use; raises `ValueError` if its file is damaged."""
-        return load_or_create_signing_key(signing_key_path(self._directory))
+    def tokens(self) -> TokenIssuer:
+        """What signs the tokens, with a key created on first use; raises `ValueError` if the key's file is damaged."""
+        key = load_or_create_signing_key(signing_key_path(self._directory))
+        return TokenIssuer(key, self.issuer, self._audience, self._client_id, self._clock)
 
     def start(self) -> None:
         """Return once all servers listen.
@@ -97,14 +94,13 @@ class Companion:
         if self._thread is not None:
             raise RuntimeError("the companion is running already")
         inbox = self._inbox or Inbox(self._directory / INBOX_DIRECTORY, clock=self._clock)
-        signing_key = self.signing_key
         listening: Future[None] = Future()
         with contextlib.ExitStack() as on_error:
             # bound first: the issuer's address is in every token and page
             http, smtp = (on_error.enter_context(_bind(port)) for port in (self.http_port, self.smtp_port))
             self.http_port, self.smtp_port, self.http_url = http.getsockname()[1], smtp.getsockname()[1], url_of(http)
             on_listening: Callable[[], None] = lambda: listening.set_result(None)  # noqa: E731
-            servers = [(LoopbackServer(self._app(inbox, signing_key), on_listening), http)]
+            servers = [(LoopbackServer(self._app(inbox), on_listening), http)]
             if self._provider is not None:
                 bound = on_error.enter_context(_bind(self.provider_port))
                 self.provider_port, self._provider.url = bound.getsockname()[1], url_of(bound)
@@ -133,7 +129,7 @@ class Companion:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _app(self, inbox: Inbox, signing_key: SigningKey) -> object:
+    def _app(self, inbox: Inbox) -> object:
         pages = CompanionPages()
 
         @get("/")
@@ -145,7 +141,9 @@ class Companion:
             return pages.style_sheet()
 
         more_routes = [home, style_sheet, *inbox_routes(inbox, pages)]
-        return self._create_identity_provider(self.issuer, signing_key, more_routes=more_routes)
+        return create_identity_provider(
+            self.tokens, self._users, client_secret=self._client_secret, more_routes=more_routes
+        )  # fmt: skip
 
 
 def _bind(port: int) -> socket.socket:

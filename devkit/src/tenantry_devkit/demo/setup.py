@@ -26,7 +26,7 @@ from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import TenantExistsError
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.files import write_private
-from tenantry_devkit.identity_provider import DemoUser
+from tenantry_devkit.identity_tokens import DemoUser
 from tenantry_devkit.simulator import AccountState, Simulator
 
 _log = logging.getLogger(__name__)

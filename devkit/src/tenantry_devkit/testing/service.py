@@ -20,6 +20,7 @@ from uuid import UUID
 
 import httpx2
 import psycopg
+from msgspec.structs import replace
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo
 
@@ -29,7 +30,7 @@ from tenantry.integrations.http_client import new_http_client
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry.settings import EMBEDDED, Settings, SettingsError, inherited, load
 from tenantry_devkit.demo.companion import Companion
-from tenantry_devkit.identity_provider import DEFAULT_SCOPE, DemoUser, mint_access_token
+from tenantry_devkit.identity_tokens import DEFAULT_SCOPE, DemoUser
 from tenantry_devkit.inbox import Inbox, Mail
 from tenantry_devkit.simulator import Simulator
 from tenantry_devkit.testing import supervisor
@@ -379,7 +380,7 @@ class RunningService:
         self.mails = MailFinder(inbox, self.database)
         self.provider_server = provider_server
         self._process = process
-        self._signing_key = companion.signing_key
+        self._tokens = companion.tokens
         self._users = users
         self._tls = ssl.create_default_context()  # once: slower than a test
         self._http = self.client({})
@@ -423,17 +424,13 @@ class RunningService:
         lifetime = as_timedelta(options.get("expires_in", _TOKEN_LIFETIME))
         # an expired token was issued an hour before its end
         age = timedelta(0) if lifetime > timedelta(0) else _TOKEN_LIFETIME - lifetime
-        token = mint_access_token(
-            self._signing_key,
-            issuer=config.issuer,
-            audience=config.audience,
-            client_id=config.client_id or "",
-            user=DemoUser(user, user, email),
-            lifetime=lifetime + age,
+        issuer = replace(self._tokens, clock=lambda: system_clock() - age)
+        claims = {name: text for name, text in organization.items() if text is not None}
+        token = issuer.access_token(
+            DemoUser(user, user, email),
             scope=DEFAULT_SCOPE if scope is None else scope,
-            clock=lambda: system_clock() - age,
-            more_claims={name: text for name, text in organization.items() if text is not None}
-            | dict(options.get("claims", {})),
+            lifetime=lifetime + age,
+            more_claims=claims | dict(options.get("claims", {})),
         )
         return Credential(token)
 
