@@ -15,7 +15,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from tenantry.common.clock import DEFAULT_TIMEOUTS, system_clock
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.server.asgi_types import Receive, Scope, Send
-from tenantry_devkit.local.stories import STORIES
+from tenantry_devkit.local.stories import stories
 from tenantry_devkit.serving import serving
 from tests.support.app import OPERATOR_TOKEN, make_app
 from tests.support.command_runner import invoke
@@ -220,7 +220,7 @@ def test_chaos_of_each_type_converges_on_a_new_tenant(service: Service, event_ty
     assert (done.code, json.loads(done.out)["converged"]) == (0, True), done
 
 
-@pytest.mark.parametrize("story", sorted(STORIES))
+@pytest.mark.parametrize("story", sorted(stories()))
 def test_chaos_of_each_story_converges(service: Service, story: str) -> None:
     for seed in ("1", "2"):
         done = service.trigger(f"story:{story}", "--chaos", "all", "--seed", seed, "--json")

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from tenantry.cli import main
 from tenantry.domain.billing.events import HANDLED_TYPES
-from tenantry_devkit.local.stories import STORIES
+from tenantry_devkit.local.stories import stories
 
 UPDATED = "customer.subscription.updated"
 
@@ -62,11 +62,11 @@ def test_trigger_needs_a_secret(folder: Path) -> None:
 
 def test_list_has_types_and_stories(folder: Path) -> None:
     lines = invoke(folder, "trigger", "--list").stdout.splitlines()
-    assert {line.split()[0] for line in lines} == HANDLED_TYPES | {f"story:{name}" for name in STORIES}
+    assert {line.split()[0] for line in lines} == HANDLED_TYPES | {f"story:{name}" for name in stories()}
     assert max(map(len, lines)) <= 80
     said = json.loads(invoke(folder, "trigger", "--list", "--json").stdout)
     assert set(said["types"]) == HANDLED_TYPES
-    assert set(said["stories"]) == {f"story:{name}" for name in STORIES}
+    assert set(said["stories"]) == {f"story:{name}" for name in stories()}
 
 
 def test_dry_run_prints_the_event(folder: Path) -> None:

@@ -17,7 +17,7 @@ from tenantry_devkit.local.chaos import SENDERS, ChaosKind, RequestKind, expecte
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
 from tenantry_devkit.local.samples import EventSubject, customer_of, sample_event
 from tenantry_devkit.local.session import ServiceReader
-from tenantry_devkit.local.stories import STORIES, StoryStage, long_history, play
+from tenantry_devkit.local.stories import StoryStage, long_history, play, stories
 from tenantry_sdk.errors import AuthenticationError, ConnectionFailedError
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.facts import ANY
@@ -126,10 +126,10 @@ ENDS: Final = {
 }
 
 
-@pytest.mark.parametrize("name", list(STORIES))
+@pytest.mark.parametrize("name", list(stories()))
 async def test_story_ends_with_its_state_and_by_now(bench: Bench, name: str) -> None:
     subject = await bench.tenant(f"story-{name}")
-    story, end = STORIES[name], now()
+    story, end = stories()[name], now()
     simulator = subject.simulator(end - story.days * DAY, prices=PRICES, fresh_ids=True, client=bench.client)
     simulator.add_endpoint(bench.endpoint.url, SECRET, enabled_events=HANDLED_TYPES)
     scenes = [scene async for scene in play(story, StoryStage(simulator, subject, "price_business"))]

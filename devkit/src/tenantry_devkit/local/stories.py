@@ -4,10 +4,13 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
+from importlib import resources
 from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 import httpx2
+import msgspec
 from rich.text import Text
 
 from tenantry.cli.output import OUT_OF_REACH, CommandError, counted, own_command, printable
@@ -30,7 +33,6 @@ from tenantry_devkit.simulator import Delivery, Event, Simulator, State, Subscri
 
 SHORTEST_HISTORY: Final = 10
 _CHARGED: Final = frozenset({"active", "past_due"})
-_SUBSCRIBED: Final = "The customer subscribes in a checkout and pays."
 _INDENT: Final = 12
 _DAY: Final = 86_400
 
@@ -131,21 +133,55 @@ class StoryStage(NamedTuple):
     subject: EventSubject
     higher_price: str
 
-    def subscribe(self, trial_days: int = 0) -> Subscription:
-        return subscribe(self.simulator, self.subject, trial_days=trial_days)
+    @property
+    def subscription(self) -> Subscription:
+        [subscription] = self.simulator.subscriptions.values()
+        return subscription
 
-    async def end_period(self, subscription: Subscription) -> None:
-        """Advance the clock to the end of the subscription's current period."""
-        end = self.simulator.subscriptions[subscription.id].period_end
-        await self.simulator.advance(seconds=end - self.simulator.now.timestamp())
+    async def perform(self, act: str) -> None:
+        """Let the customer or the provider do what a scene of ``stories.toml`` names."""
+        simulator, customer = self.simulator, self.subject.customer
+        match act.split():
+            case ["subscribe"]:
+                subscribe(simulator, self.subject)
+            case ["begin", "trial"]:
+                subscribe(simulator, self.subject, trial_days=14)
+            case ["wait", days, "days"]:
+                await simulator.advance(days=int(days))
+            case ["end", "period"]:
+                await simulator.advance(seconds=self.subscription.period_end - simulator.now.timestamp())
+            case ["card", "declines" | "works" as how]:
+                (simulator.card_works if how == "works" else simulator.card_declines)(customer)
+            case ["cancel"]:
+                simulator.cancel(self.subscription, at_period_end=True)
+            case ["resume"]:
+                simulator.resume(self.subscription)
+            case ["upgrade"]:
+                simulator.change_plan(self.subscription, self.higher_price)
+            case ["downgrade"]:
+                simulator.change_plan(self.subscription, self.subject.price)
+            case _:
+                raise ValueError(f"no act of a story: {act!r}")
 
 
-class Story(NamedTuple):
-    """``days`` is the longest duration. ``scenes`` acts, and then yields what has happened; `play` sends the events."""
+class _SceneScript(msgspec.Struct, frozen=True):
+    acts: list[str]
+    text: str
+
+
+class Story(msgspec.Struct, frozen=True):
+    """``days`` is the longest duration."""
 
     summary: str
     days: int
-    scenes: Callable[[StoryStage], AsyncIterator[str]]
+    scenes: list[_SceneScript]
+
+
+@cache
+def stories() -> dict[str, Story]:
+    """Return the stories by name."""
+    content = (resources.files("tenantry_devkit") / "local" / "stories.toml").read_bytes()
+    return msgspec.toml.decode(content, type=dict[str, Story])
 
 
 class Scene(NamedTuple):
@@ -162,93 +198,23 @@ class Scene(NamedTuple):
 
 
 async def play(story: Story, stage: StoryStage) -> AsyncIterator[Scene]:
+    """Act the scenes, and deliver the events of each."""
     shown = 0
-    async for text in story.scenes(stage):
+    for script in story.scenes:
+        for act in script.acts:
+            await stage.perform(act)
         await stage.simulator.deliver()
         deliveries = stage.simulator.deliveries()[shown:]
         shown += len(deliveries)
         events = {event.id: event for event in stage.simulator.events()}
-        yield Scene(stage.simulator.now, text, [(events[delivery.event], delivery) for delivery in deliveries])
-
-
-async def _subscribe_and_decline(stage: StoryStage) -> AsyncIterator[str]:
-    subscription = stage.subscribe()
-    yield _SUBSCRIBED
-    stage.simulator.card_declines(stage.subject.customer)
-    await stage.end_period(subscription)
-    yield "A month later the card is declined: the renewal fails."
-
-
-async def _failed_renewal(stage: StoryStage) -> AsyncIterator[str]:
-    async for text in _subscribe_and_decline(stage):
-        yield text
-    await stage.simulator.advance(days=3)
-    yield "Three days later the provider tries again, in vain."
-    stage.simulator.card_works(stage.subject.customer)
-    await stage.simulator.advance(days=5)
-    yield "The customer puts in another card. The next try, five days later, succeeds."
-
-
-async def _lost_customer(stage: StoryStage) -> AsyncIterator[str]:
-    async for text in _subscribe_and_decline(stage):
-        yield text
-    await stage.simulator.advance(days=8)
-    yield "Two more tries fail, after three days and after five more."
-    await stage.simulator.advance(days=7)
-    yield "The last try fails a week later, and the provider ends the subscription."
-
-
-async def _cancellation(stage: StoryStage) -> AsyncIterator[str]:
-    subscription = stage.subscribe()
-    yield _SUBSCRIBED
-    await stage.simulator.advance(days=10)
-    stage.simulator.cancel(subscription, at_period_end=True)
-    yield "Ten days later the customer cancels for the end of the period."
-    await stage.simulator.advance(days=2)
-    stage.simulator.resume(subscription)
-    yield "Two days later the customer resumes the subscription."
-    await stage.simulator.advance(days=5)
-    stage.simulator.cancel(subscription, at_period_end=True)
-    yield "Five days later the customer cancels again. The paid period remains usable."
-    await stage.end_period(subscription)
-    yield "The period ends, and with it the subscription."
-
-
-async def _trial(stage: StoryStage) -> AsyncIterator[str]:
-    subscription = stage.subscribe(trial_days=14)
-    yield "The customer begins a trial of fourteen days."
-    await stage.end_period(subscription)
-    yield "The trial ends, and the first payment succeeds."
-    await stage.end_period(subscription)
-    yield "A month later the subscription is renewed."
-
-
-async def _upgrade(stage: StoryStage) -> AsyncIterator[str]:
-    subscription = stage.subscribe()
-    yield _SUBSCRIBED
-    await stage.simulator.advance(days=10)
-    stage.simulator.change_plan(subscription, stage.higher_price)
-    yield "Ten days later the customer upgrades to the bigger plan."
-    await stage.end_period(subscription)
-    yield "The period ends, and the next one is paid."
-    stage.simulator.change_plan(subscription, subscription.price)
-    yield "In the same second the customer goes back to the smaller plan."
-
-
-STORIES: Final = {
-    "failed-renewal": Story("a renewal fails, and another card saves it", 40, _failed_renewal),
-    "lost-customer": Story("all retries fail: the subscription ends", 47, _lost_customer),
-    "cancellation": Story("a customer cancels, resumes, and cancels again", 32, _cancellation),
-    "trial": Story("a trial becomes a paid subscription", 46, _trial),
-    "upgrade": Story("a customer takes a bigger plan, and goes back", 32, _upgrade),
-}
+        yield Scene(stage.simulator.now, script.text, [(events[delivery.event], delivery) for delivery in deliveries])
 
 
 def chosen_story(session: TriggerSession) -> Story:
     name = (session.options.what or "").removeprefix(STORY)
-    if name not in STORIES:
-        raise click.UsageError(f"There is no story {name!r}. There are {', '.join(STORIES)}.")
-    return STORIES[name]
+    if name not in stories():
+        raise click.UsageError(f"There is no story {name!r}. There are {', '.join(stories())}.")
+    return stories()[name]
 
 
 def stage_for(

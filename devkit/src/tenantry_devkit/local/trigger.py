@@ -60,7 +60,7 @@ from tenantry_devkit.local.session import (
     first_second,
     rejection_lines,
 )
-from tenantry_devkit.local.stories import STORIES, run_story
+from tenantry_devkit.local.stories import run_story, stories
 from tenantry_sdk.errors import AuthenticationError, TenantryError
 
 _MAX_CHAOS: Final = 10_000
@@ -176,12 +176,12 @@ def _check(options: TriggerOptions) -> None:
 
 
 def _show_list(*, as_json: bool) -> None:
-    stories = {STORY + name: story.summary for name, story in STORIES.items()}
+    summaries = {STORY + name: story.summary for name, story in stories().items()}
     if as_json:
-        print_json({"types": _TYPES, "stories": stories})
+        print_json({"types": _TYPES, "stories": summaries})
         return
-    width = max(map(len, (*_TYPES, *stories)))
-    for name, summary in (*_TYPES.items(), *stories.items()):
+    width = max(map(len, (*_TYPES, *summaries)))
+    for name, summary in (*_TYPES.items(), *summaries.items()):
         click.echo(f"{name:{width}}  {summary}")
 
 

@@ -1,7 +1,7 @@
 """Errors that tests see, and credentials that reports mask."""
 
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import httpx2
@@ -35,23 +35,14 @@ class Credential(str):
         return "Credential(***)"
 
 
-class Variables(Mapping[str, str]):
+class Variables(dict[str, Credential]):
     """Variables or headers, whose ``repr`` shows only the names; each value is a `Credential`."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = {name: Credential(text) for name, text in values.items()}
-
-    def __getitem__(self, name: str) -> Credential:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+        super().__init__({name: Credential(text) for name, text in values.items()})
 
     def __repr__(self) -> str:
-        return f"Variables({', '.join(self._values)})"
+        return f"Variables({', '.join(self)})"
 
 
 def bearer(credential: str) -> Variables:
