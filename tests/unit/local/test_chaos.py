@@ -88,7 +88,7 @@ async def test_forgery_is_a_different_event() -> None:
     for each in forged:
         assert msgspec.json.decode(each.body)["id"] == each.event_id
         assert each.event_id not in ids
-        assert each.signed != each.body
+        assert each.original != each.body
 
 
 def tenant(**fields: Any) -> Tenant:

@@ -5,7 +5,7 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,18 @@ import msgspec
 from rich.text import Text
 
 from tenantry.billing.ledger_queries import BillingFields
-from tenantry.cli.output import FAILED, CommandError, Value, counted, own_command, printable, progress, shown
+from tenantry.cli.output import (
+    FAILED,
+    Column,
+    CommandError,
+    Value,
+    counted,
+    own_command,
+    print_pages,
+    printable,
+    progress,
+    shown,
+)
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
 from tenantry.domain.billing.order import is_decided
 from tenantry.domain.billing.state import NO_SUBSCRIPTION, PAST_DUE, BillingPolicy, BillingState
@@ -36,6 +47,11 @@ _STALE_SECONDS: Final = 2 * 86_400
 _FORGED_SECRET: Final = "whsec_of_a_forger_0123456789"  # noqa: S105
 _MAX_EXAMPLES: Final = 3
 _EVENTS: Final = 100
+_STATE_COLUMNS: Final[tuple[Column[tuple[str, Value, Value]], ...]] = (
+    Column("", itemgetter(0)),
+    Column("in their order", lambda row: shown(row[1])),
+    Column("the service", lambda row: shown(row[2])),
+)
 
 Json = dict[str, Any]
 
@@ -68,21 +84,26 @@ class RequestKind(StrEnum):
 _KIND_LABELS: Final = {RequestKind.STALE: "signatures of two days ago", RequestKind.FORGED: "forgeries"}
 
 
-class _Forgery(Enum):
-    OTHER_SECRET = auto()
-    CHANGED_BODY = auto()
-    INVENTED = auto()
-    NONE = auto()
-
-
 class PlannedRequest(NamedTuple):
-    """For a forgery, ``signed`` is the body that its signature is for."""
+    """``forgery`` makes a signature that the service must reject; ``original`` is the body of the event as it was."""
 
     kind: RequestKind
     body: bytes
     event_id: str
-    forgery: _Forgery | None = None
-    signed: bytes = b""
+    forgery: "Callable[[Endpoint, PlannedRequest], str] | None" = None
+    original: bytes = b""
+
+
+_FORGERIES: Final[tuple[Callable[[Endpoint, PlannedRequest], str], ...]] = (
+    lambda endpoint, request: endpoint.signature(request.body, secret=_FORGED_SECRET),
+    lambda endpoint, request: endpoint.signature(request.original),  # changed after signing
+    lambda endpoint, request: endpoint.signature(request.body).partition(",")[0] + f",v1={'0' * 64}",
+    lambda _endpoint, _request: "",
+)
+
+
+def _sign_long_ago(endpoint: Endpoint, request: PlannedRequest) -> str:
+    return endpoint.signature(request.body, seconds_ago=_STALE_SECONDS)
 
 
 def plan(events: Sequence[Json], kinds: Collection[ChaosKind], seed: int) -> list[PlannedRequest]:
@@ -100,7 +121,7 @@ def plan(events: Sequence[Json], kinds: Collection[ChaosKind], seed: int) -> lis
         if own.event_id in duplicated:
             requests += [own._replace(kind=RequestKind.DUPLICATE)] * chance.choice((1, 2))
         if own.event_id in stale:
-            requests.append(own._replace(kind=RequestKind.STALE))
+            requests.append(own._replace(kind=RequestKind.STALE, forgery=_sign_long_ago))
         if own.event_id in forged:
             requests.append(_forge(event, own.body, chance))
     if ChaosKind.REORDER in kinds:
@@ -119,8 +140,8 @@ def _forge(event: Json, body: bytes, chance: random.Random) -> PlannedRequest:
     """Return an event with another id and content, such as an active subscription."""
     thing = {**event["data"]["object"], "status": "active", "cancel_at_period_end": True}
     forged = {**event, "id": f"{event['id']}_forged", "data": {**event["data"], "object": thing}}
-    forgery = chance.choice(list(_Forgery))
-    return PlannedRequest(RequestKind.FORGED, msgspec.json.encode(forged), forged["id"], forgery, body)
+    encoded = msgspec.json.encode(forged)
+    return PlannedRequest(RequestKind.FORGED, encoded, forged["id"], chance.choice(_FORGERIES), original=body)
 
 
 class ResponseCounts(msgspec.Struct):
@@ -160,7 +181,7 @@ async def send(
 
     async def work() -> None:
         for request in waiting:
-            signature = _signature(request, endpoint)
+            signature = request.forgery(endpoint, request) if request.forgery else None
             responses.count(request, await endpoint.deliver(request.body, signature, policy=policy))
             advance(1)
 
@@ -171,22 +192,6 @@ async def send(
     except* CommandError as errors:
         raise errors.exceptions[0] from None
     return responses
-
-
-def _signature(request: PlannedRequest, endpoint: Endpoint) -> str | None:
-    if request.kind is RequestKind.STALE:
-        return endpoint.signature(request.body, seconds_ago=_STALE_SECONDS)
-    match request.forgery:
-        case None:
-            return None
-        case _Forgery.OTHER_SECRET:
-            return endpoint.signature(request.body, secret=_FORGED_SECRET)
-        case _Forgery.CHANGED_BODY:
-            return endpoint.signature(request.signed)
-        case _Forgery.INVENTED:
-            return endpoint.signature(request.body).partition(",")[0] + f",v1={'0' * 64}"
-        case _Forgery.NONE:
-            return ""
 
 
 class ExpectedStates(NamedTuple):
@@ -368,7 +373,7 @@ def _show(session: TriggerSession, events: int, responses: ResponseCounts, verdi
         for what, number in (*verdict.outcomes.items(), *filter(itemgetter(1), wrong.items())):
             session.write(f"{what:27}{number:8,}", 2, style="bold red" if what in wrong else "")
     session.console.print()
-    _show_state(session, verdict)
+    print_pages([verdict.rows()], _STATE_COLUMNS)
     session.console.print()
     complaint = _complaint(responses, verdict)
     if verdict.outcomes is None:
@@ -378,23 +383,13 @@ def _show(session: TriggerSession, events: int, responses: ResponseCounts, verdi
     session.write(complaint or result, style="bold red" if complaint else "bold green")
 
 
-def _show_state(session: TriggerSession, verdict: Verdict) -> None:
-    rows = [(label, shown(wanted), shown(actual)) for label, wanted, actual in verdict.rows()]
-    heading = ("", "in their order", "the service")
-    width, middle = (max(len(row[column]) for row in (heading, *rows)) for column in (0, 1))
-    session.write(f"{'':{width}}  {heading[1]:{middle}}  {heading[2]}", 2, style="dim")
-    for label, wanted, actual in rows:
-        style = "green" if wanted == actual else "bold red"
-        session.write(Text.assemble(f"{label:{width}}  {wanted:{middle}}  ", (actual, style)), 2)
-
-
 def _complaint(responses: ResponseCounts, verdict: Verdict) -> str:
     """Return what is wrong; empty if nothing is."""
     has_other_state = verdict.expected != verdict.actual
     complaints = {
         "Not converged: the state differs from the fold of the events.": has_other_state,
-        f"Events of other sources in the ledger meanwhile: {verdict.others:,}.": has_other_state and verdict.others,
-        f"Events that are not in the ledger: {verdict.missing:,}.": verdict.missing,
+        f"Other events in the ledger meanwhile: {verdict.others or 0:,}.": has_other_state and verdict.others,
+        f"Events that are not in the ledger: {verdict.missing or 0:,}.": verdict.missing,
         "Forged events are in the ledger.": verdict.forged,
         f"{counted(responses.wrong, 'answer')} had a wrong status.": responses.wrong,
     }

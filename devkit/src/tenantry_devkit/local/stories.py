@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib import resources
@@ -32,7 +32,12 @@ from tenantry_devkit.local.session import (
 from tenantry_devkit.simulator import Delivery, Event, Simulator, State, Subscription, render_event
 
 SHORTEST_HISTORY: Final = 10
-_CHARGED: Final = frozenset({"active", "past_due"})
+_ACTS: Final[tuple[str, ...]] = ("plan",) * 4 + ("cancellation",) * 2 + ("note", "cancel")
+_ACTS_OF_STATUS: Final[dict[str, tuple[str, ...]]] = {
+    "active": ("interval",) * 3,
+    "trialing": ("end trial",) * 3,
+    "past_due": ("interval",) * 3 + ("pay",) * 4,
+}
 _INDENT: Final = 12
 _DAY: Final = 86_400
 
@@ -48,82 +53,51 @@ async def long_history(
     depends on ``seed`` alone, except for the ids.
     """
     simulator = subject.simulator(start, prices=prices, fresh_ids=True)  # the ledger may have the ids of earlier runs
-    customer = _Customer(simulator, subject, sorted(prices), random.Random(f"life {seed}"))  # noqa: S311  # repeatable
+    chance = random.Random(f"life {seed}")  # noqa: S311  # repeatable
     while (left := events - len(simulator.events(*HANDLED_TYPES))) > 0:
-        customer.act(left)
+        _act_at_random(simulator, subject, chance, left)
         await simulator.advance(seconds=1)
     return [render_event(event, API_VERSIONS[shape]) for event in simulator.events(*HANDLED_TYPES)]
 
 
-class _Customer:
-    """Chooses random actions, each in its own second; their events prove their order."""
+def _act_at_random(simulator: Simulator, subject: EventSubject, chance: random.Random, left: int) -> None:
+    """Let the customer do something whose events prove their order, at most ``left`` of them."""
+    prices = sorted(simulator.prices)
+    works = chance.random() < 1 / 2
+    card = simulator.card_works if works else simulator.card_declines
+    living = [each for each in simulator.subscriptions.values() if not each.has_ended]
+    if not living:
+        simulator.card_works(subject.customer)
+        subscribe(simulator, subject, chance.choice(prices), trial_days=chance.choice((0, 0, 14)))
+        return
+    subscription = living[-1]
+    price, other = subscription.items[0].price, chance.choice(prices)
+    act = chance.choice(_ACTS + _ACTS_OF_STATUS.get(subscription.status, ()))
+    match act if left >= SHORTEST_HISTORY else "note":
+        case "plan" if other != price.id:
+            _change_price(simulator, subscription, other, price.interval)
+        case "interval":  # which charges the customer at once
+            card(subject.customer)
+            _change_price(simulator, subscription, price.id, "year" if price.interval == "month" else "month")
+        case "end trial":
+            card(subject.customer)
+            simulator.end_trial(subscription)
+        case "pay":
+            simulator.card_works(subject.customer)
+            simulator.pay(subscription.latest_invoice or "")
+        case "cancellation" if subscription.cancel_at_period_end:
+            simulator.resume(subscription)
+        case "cancellation":
+            simulator.cancel(subscription, at_period_end=True)
+        case "cancel":
+            simulator.cancel(subscription)
+        case _:
+            simulator.set_metadata(subscription, {"note": str(chance.random())})
 
-    def __init__(self, simulator: Simulator, subject: EventSubject, prices: list[str], chance: random.Random) -> None:
-        self._simulator = simulator
-        self._subject = subject
-        self._prices = prices
-        self._chance = chance
 
-    def act(self, left: int) -> None:
-        """Do something that creates at most ``left`` events."""
-        living = [each for each in self._simulator.subscriptions.values() if not each.has_ended]
-        if not living:
-            self._subscribe()
-            return
-        subscription = living[-1]
-        if left < SHORTEST_HISTORY:
-            self._change_plan(subscription)  # one event, and the subscription stays
-            return
-        actions: list[Callable[[Subscription], object]] = [
-            *[self._change_plan] * 3, *[self._toggle_cancellation] * 2, self._set_note, self._simulator.cancel,
-            *([self._switch_interval] * 3 if subscription.status in _CHARGED else []),
-            *([self._end_trial] * 3 if subscription.status == "trialing" else []),
-            *([self._pay] * 4 if subscription.status == "past_due" else []),
-        ]  # fmt: skip
-        self._chance.choice(actions)(subscription)
-
-    def _subscribe(self) -> None:
-        self._simulator.card_works(self._subject.customer)
-        price = self._chance.choice(self._prices)
-        subscribe(self._simulator, self._subject, price, trial_days=self._chance.choice((0, 0, 14)))
-
-    def _change_plan(self, subscription: Subscription) -> None:
-        others = [price for price in self._prices if price != subscription.price]
-        if others:
-            self._change_price(subscription, self._chance.choice(others), subscription.items[0].price.interval)
-        else:
-            self._set_note(subscription)
-
-    def _set_note(self, subscription: Subscription) -> None:
-        self._simulator.set_metadata(subscription, {"note": str(self._chance.random())})
-
-    def _toggle_cancellation(self, subscription: Subscription) -> None:
-        if subscription.cancel_at_period_end:
-            self._simulator.resume(subscription)
-        else:
-            self._simulator.cancel(subscription, at_period_end=True)
-
-    def _switch_interval(self, subscription: Subscription) -> None:
-        """Switch between months and years, which charges the customer at once."""
-        self._choose_card()
-        price = subscription.items[0].price
-        self._change_price(subscription, price.id, "year" if price.interval == "month" else "month")
-
-    def _end_trial(self, subscription: Subscription) -> None:
-        self._choose_card()
-        self._simulator.end_trial(subscription)
-
-    def _pay(self, subscription: Subscription) -> None:
-        self._simulator.card_works(self._subject.customer)
-        self._simulator.pay(subscription.latest_invoice or "")
-
-    def _choose_card(self) -> None:
-        works = self._chance.random() < 1 / 2
-        (self._simulator.card_works if works else self._simulator.card_declines)(self._subject.customer)
-
-    def _change_price(self, subscription: Subscription, price_id: str, interval: str) -> None:
-        self._simulator.price(price_id, self._simulator.prices[price_id].unit_amount, interval=interval)
-        self._simulator.change_plan(subscription, price_id)
+def _change_price(simulator: Simulator, subscription: Subscription, price_id: str, interval: str) -> None:
+    simulator.price(price_id, simulator.prices[price_id].unit_amount, interval=interval)
+    simulator.change_plan(subscription, price_id)
 
 
 class StoryStage(NamedTuple):
