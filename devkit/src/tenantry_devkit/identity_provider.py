@@ -16,6 +16,7 @@ import msgspec
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from litestar import HttpMethod, Litestar, Request, Response, get, post, route
 from litestar.config.allowed_hosts import AllowedHostsConfig
+from litestar.di import NamedDependency, Provide
 from litestar.exceptions import HTTPException
 from litestar.types import ControllerRouterHandler, Scope
 
@@ -51,7 +52,7 @@ _CODE_VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")  # RFC 7636 secti
 _log = logging.getLogger(__name__)
 
 AnyRequest = Request[Any, Any, Any]
-Parameters = dict[str, str]
+Parameters = NamedDependency[dict[str, str]]
 
 
 class OAuthError(Exception):
@@ -210,9 +211,10 @@ def create_identity_provider(
     address = urlsplit(tokens.issuer)
     local = "localhost" if address.port is None else f"localhost:{address.port}"
     return Litestar(
-        [*provider.routes(), *provider.device_routes(), *more_routes],
+        [*provider.routes(), *more_routes],
         after_exception=[_log_failure],
         allowed_hosts=AllowedHostsConfig(allowed_hosts=[address.netloc, local]),
+        dependencies={"parameters": Provide(_parameters_of)},
         exception_handlers={OAuthError: _oauth_error},
         logging_config=None,
         openapi_config=None,
@@ -307,84 +309,22 @@ class _IdentityProvider:
     pages: CompanionPages
 
     def routes(self) -> list[ControllerRouterHandler]:
-        @get("/.well-known/openid-configuration")
-        async def discovery() -> dict[str, Any]:
-            return self._metadata()
+        own_page_only = self._reject_other_site
+        return [
+            get("/.well-known/openid-configuration")(self._discovery),
+            get("/jwks")(self._jwks),
+            route("/authorize", http_method=_GET_OR_POST, status_code=200)(self._authorize),
+            post("/authorize/choice", before_request=own_page_only)(self._choose),
+            post("/token", status_code=200)(self._token),
+            post("/revoke", status_code=200)(self._revoke),
+            route("/userinfo", http_method=_GET_OR_POST, status_code=200)(self._userinfo),
+            route("/logout", http_method=_GET_OR_POST, status_code=200)(self._logout),
+            post("/device_authorization", status_code=200)(self._begin_device),
+            get("/device")(self._ask_for_device),
+            post("/device/choice", status_code=200, before_request=own_page_only)(self._decide_device),
+        ]
 
-        @get("/jwks")
-        async def jwks() -> dict[str, Any]:
-            key = self.tokens.signing_key
-            return {"keys": [key.as_dict(private=False, kid=key.thumbprint(), alg=self.tokens.algorithm, use="sig")]}
-
-        @route("/authorize", http_method=_GET_OR_POST, status_code=200)
-        async def authorize(request: AnyRequest) -> Response[str]:
-            return self._authorize(await _parameters_of(request), chosen=False)
-
-        @post("/authorize/choice", before_request=self._reject_other_site)
-        async def choose(request: AnyRequest) -> Response[str]:
-            return self._authorize(await _parameters_of(request), chosen=True)
-
-        @post("/token", status_code=200)
-        async def token(request: AnyRequest) -> dict[str, Any]:
-            parameters = await _parameters_of(request)
-            return self._token(parameters, is_authenticated=self._check_client(parameters, request))
-
-        @post("/revoke", status_code=200)
-        async def revoke(request: AnyRequest) -> dict[str, Any]:
-            parameters = await _parameters_of(request)
-            self._check_client(parameters, request)
-            self.grants.revoke(parameters.get("token", ""))
-            return {}
-
-        @route("/userinfo", http_method=_GET_OR_POST, status_code=200)
-        async def userinfo(request: AnyRequest) -> Response[dict[str, Any]]:
-            return self._userinfo(request.headers.get("authorization", ""))
-
-        @route("/logout", http_method=_GET_OR_POST, status_code=200)
-        async def logout(request: AnyRequest) -> Response[str]:
-            return self._logout(await _parameters_of(request))
-
-        return [discovery, jwks, authorize, choose, token, revoke, userinfo, logout]
-
-    def device_routes(self) -> list[ControllerRouterHandler]:
-        """Return the routes of the device flow (RFC 8628)."""
-
-        @post("/device_authorization", status_code=200)
-        async def begin(request: AnyRequest) -> dict[str, Any]:
-            parameters = await _parameters_of(request)
-            if parameters.get("client_id") != self.tokens.client_id:
-                raise OAuthError("invalid_client", "The client is unknown.")
-            device_code, user_code = self.grants.begin_device(_granted_scopes(parameters.get("scope", "")))
-            page = f"{self.tokens.issuer}/device"
-            return {
-                "device_code": device_code,
-                "user_code": user_code,
-                "verification_uri": page,
-                "verification_uri_complete": _with_query(page, {"user_code": user_code}),
-                "expires_in": int(DEVICE_LIFETIME.total_seconds()),
-                "interval": int(DEVICE_INTERVAL.total_seconds()),
-            }
-
-        @get("/device")
-        async def ask(request: AnyRequest) -> Response[str]:
-            user_code = (await _parameters_of(request)).get("user_code", "")
-            return self.pages.page("device.html", form_action="'self'", user_code=user_code, users=self.users)
-
-        @post("/device/choice", status_code=200, before_request=self._reject_other_site)
-        async def decide(request: AnyRequest) -> Response[str]:
-            parameters = await _parameters_of(request)
-            user = self._user(parameters.get("user"))
-            if user is None and "deny" not in parameters:
-                return self._reject("Choose a user.")
-            grant = Grant(user, (), None, self.tokens.clock()) if user else None
-            if not self.grants.decide_device(parameters.get("user_code", ""), grant):
-                return self._reject("No device is waiting with this code.")
-            title = f"The device is signed in as {user.name}" if user else "The device was denied"
-            return self.pages.message(title, "You can close this page.")
-
-        return [begin, ask, decide]
-
-    def _metadata(self) -> dict[str, Any]:
+    async def _discovery(self) -> dict[str, Any]:
         endpoints = {
             "authorization_endpoint": "authorize",
             "token_endpoint": "token",
@@ -412,6 +352,10 @@ class _IdentityProvider:
             "request_uri_parameter_supported": False,
         }
 
+    async def _jwks(self) -> dict[str, Any]:
+        key = self.tokens.signing_key
+        return {"keys": [key.as_dict(private=False, kid=key.thumbprint(), alg=self.tokens.algorithm, use="sig")]}
+
     def _reject(self, message: str) -> Response[str]:
         return self.pages.message("Sign-in failed", message, 400)
 
@@ -423,8 +367,15 @@ class _IdentityProvider:
     def _user(self, sub: object) -> DemoUser | None:
         return next((user for user in self.users if user.sub == sub), None)
 
-    def _authorize(self, parameters: Parameters, *, chosen: bool) -> Response[str]:
-        """Show the users, or send the client the code of the ``chosen`` or hinted one (RFC 6749 section 4.1)."""
+    async def _authorize(self, parameters: Parameters) -> Response[str]:
+        """Show the users, or send the client the code of the one that it names."""
+        return self._answer_client(parameters, self._user(parameters.get("login_hint")), chosen=False)
+
+    async def _choose(self, parameters: Parameters) -> Response[str]:
+        return self._answer_client(parameters, self._user(parameters.get("user")), chosen=True)
+
+    def _answer_client(self, parameters: Parameters, user: DemoUser | None, *, chosen: bool) -> Response[str]:
+        """Send the client the user's code or an error (RFC 6749 section 4.1), or ask for a user."""
         redirect_uri = parameters.get("redirect_uri", "")
         if parameters.get("client_id") != self.tokens.client_id:
             return self._reject(f"client_id is not {self.tokens.client_id}.")
@@ -435,7 +386,6 @@ class _IdentityProvider:
             state = {"state": parameters["state"]} if "state" in parameters else {}
             return _redirect(_with_query(redirect_uri, {**fields, **state, "iss": self.tokens.issuer}))  # iss: RFC 9207
 
-        user = self._user(parameters.get("user") if chosen else parameters.get("login_hint"))
         if error := _request_error(parameters, is_known=user is not None and not chosen):
             return answer(error=error[0], error_description=error[1])
         if user is None and chosen:
@@ -471,8 +421,9 @@ class _IdentityProvider:
             raise OAuthError("invalid_client", "The client's secret is wrong.")
         return True
 
-    def _token(self, parameters: Parameters, *, is_authenticated: bool) -> dict[str, Any]:
+    async def _token(self, parameters: Parameters, request: AnyRequest) -> dict[str, Any]:
         """Return tokens (RFC 6749 section 5.1); raises `OAuthError`."""
+        is_authenticated = self._check_client(parameters, request)
         match parameters.get("grant_type"):
             case "authorization_code":
                 verifier = _required(parameters, "code_verifier")
@@ -512,13 +463,13 @@ class _IdentityProvider:
             body["id_token"] = self.tokens.id_token(grant, body["access_token"], nonce=nonce)
         return body
 
-    def _userinfo(self, authorization: str) -> Response[dict[str, Any]]:
+    async def _userinfo(self, request: AnyRequest) -> Response[dict[str, Any]]:
         """Answer as in OpenID Connect Core 5.3, with the errors of RFC 6750 section 3."""
 
         def refused(status: int, challenge: str) -> Response[dict[str, Any]]:
             return Response({}, status_code=status, headers={"WWW-Authenticate": challenge})
 
-        scheme, _, token = authorization.partition(" ")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return refused(401, "Bearer")
         claims = self.tokens.read(token.strip()) or {}
@@ -530,7 +481,12 @@ class _IdentityProvider:
             return refused(401, 'Bearer error="invalid_token"')
         return Response({"sub": user.sub, **user_claims(user, scopes)})
 
-    def _logout(self, parameters: Parameters) -> Response[str]:
+    async def _revoke(self, parameters: Parameters, request: AnyRequest) -> dict[str, Any]:
+        self._check_client(parameters, request)
+        self.grants.revoke(parameters.get("token", ""))
+        return {}
+
+    async def _logout(self, parameters: Parameters) -> Response[str]:
         """Redirect back to the client (RP-Initiated Logout); this provider has no sessions to end."""
         target = parameters.get("post_logout_redirect_uri")
         if target is None:
@@ -538,3 +494,32 @@ class _IdentityProvider:
         if _LOOPBACK_URI.fullmatch(target) is None or parameters.get("client_id") != self.tokens.client_id:
             return self._reject("post_logout_redirect_uri needs a loopback address, and client_id.")
         return _redirect(_with_query(target, {"state": parameters["state"]} if "state" in parameters else {}))
+
+    async def _begin_device(self, parameters: Parameters) -> dict[str, Any]:
+        """Begin the sign-in of a device (RFC 8628)."""
+        if parameters.get("client_id") != self.tokens.client_id:
+            raise OAuthError("invalid_client", "The client is unknown.")
+        device_code, user_code = self.grants.begin_device(_granted_scopes(parameters.get("scope", "")))
+        page = f"{self.tokens.issuer}/device"
+        return {
+            "device_code": device_code,
+            "user_code": user_code,
+            "verification_uri": page,
+            "verification_uri_complete": _with_query(page, {"user_code": user_code}),
+            "expires_in": int(DEVICE_LIFETIME.total_seconds()),
+            "interval": int(DEVICE_INTERVAL.total_seconds()),
+        }
+
+    async def _ask_for_device(self, parameters: Parameters) -> Response[str]:
+        user_code = parameters.get("user_code", "")
+        return self.pages.page("device.html", form_action="'self'", user_code=user_code, users=self.users)
+
+    async def _decide_device(self, parameters: Parameters) -> Response[str]:
+        user = self._user(parameters.get("user"))
+        if user is None and "deny" not in parameters:
+            return self._reject("Choose a user.")
+        grant = Grant(user, (), None, self.tokens.clock()) if user else None
+        if not self.grants.decide_device(parameters.get("user_code", ""), grant):
+            return self._reject("No device is waiting with this code.")
+        title = f"The device is signed in as {user.name}" if user else "The device was denied"
+        return self.pages.message(title, "You can close this page.")
