@@ -92,7 +92,7 @@ async def test_state_converges_after_each_chaos_kind(bench: Bench, kinds: list[C
     answers = await send(plan(events, kinds, 1), bench.endpoint, senders=senders, policy=QUICK)
     sight = await bench.reader.tenant_view(subject.tenant)
     assert sight.tenant is not None
-    verdict = judge(events, expected(events, None, ANY), sight.tenant, await bench.reader.ledger(subject.tenant))
+    verdict = judge(events, expected(events, None, ANY), sight.tenant, sight.ledger)
     assert (answers.wrong, answers.examples) == (0, [])
     assert verdict.expected == verdict.actual
     assert verdict.converged
@@ -111,7 +111,7 @@ async def test_service_that_accepts_forgeries_is_detected(bench: Bench) -> None:
     answers = await send(gullible, bench.endpoint, senders=1, policy=QUICK)
     sight = await bench.reader.tenant_view(subject.tenant)
     assert sight.tenant is not None
-    verdict = judge(events, expected(events, None, ANY), sight.tenant, await bench.reader.ledger(subject.tenant))
+    verdict = judge(events, expected(events, None, ANY), sight.tenant, sight.ledger)
     assert answers.wrong == verdict.forged
     assert answers.wrong > 0
     assert not verdict.converged
@@ -152,7 +152,7 @@ async def test_key_reads_its_own_tenant_only(bench: Bench) -> None:
     anonymous = ServiceReader(bench.client, bench.base)
     view = await anonymous.tenant_view(subject.tenant)
     assert view.problem.startswith("TENANTRY_API_KEY is not a key of this tenant")
-    assert await anonymous.ledger(subject.tenant) is None
+    assert view.ledger is None
     assert await anonymous.own_tenant() is None
     assert (await bench.reader.tenant_view("missing")).is_missing
 

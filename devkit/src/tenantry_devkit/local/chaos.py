@@ -309,7 +309,7 @@ async def run_chaos(session: TriggerSession) -> int:
         verdict = None
         if after.tenant is not None:
             wanted = expected(events, before.tenant, session.policy)
-            verdict = judge(events, wanted, after.tenant, await session.reader.ledger(tenant_id))
+            verdict = judge(events, wanted, after.tenant, after.ledger)
         if options.as_json:
             run = {"tenantId": tenant_id, "seed": seed, "kinds": kinds, "events": len(events)}
             session.write_json({**run, "requests": len(requests), **_document(responses, verdict)})

@@ -95,10 +95,13 @@ class InboxPoller:
 
 
 class TenantView(msgspec.Struct, frozen=True):
-    """A tenant's record, if the credentials can read it, and the time of its newest event. ``problem`` says why not."""
+    """A tenant's record and its whole ledger, unordered: None where the credentials cannot read it.
+
+    ``problem`` says why the record is missing.
+    """
 
     tenant: Tenant | None = None
-    newest: datetime | None = None
+    ledger: Sequence[BillingEvent] | None = None
     problem: str = ""
     is_missing: bool = False
 
@@ -135,51 +138,23 @@ class ServiceReader:
         return self._own_id
 
     async def tenant_view(self, tenant_id: str) -> TenantView:
-        if own := await self._client_of(tenant_id):
+        if self._own is not None and await self.own_tenant() == tenant_id:
             try:
-                response = await own.request("GET", f"/api/v1/tenants/{tenant_id}")
+                response = await self._own.request("GET", f"/api/v1/tenants/{tenant_id}")
             except PermissionDeniedError:
                 return TenantView(problem="the API key lacks the scope tenants:read")
-            newest: list[BillingEvent] = []
+            ledger = None
             with contextlib.suppress(PermissionDeniedError):
-                newest = (await own.billing.events.list(limit=1).first_page()).data
-            return TenantView(response.parse(Tenant), newest[0].created if newest else None)
+                ledger = [event async for event in self._own.billing.events.list(limit=_PER_PAGE)]
+            return TenantView(response.parse(Tenant), ledger)
         if self.operator is None:
             return TenantView(problem="TENANTRY_API_KEY is not a key of this tenant, and OPERATOR_TOKEN is not set")
-        export = await self._export(tenant_id)
-        if export is None:
-            return TenantView(problem=f"there is no tenant {tenant_id}", is_missing=True)
-        return TenantView(export.tenant, max((event.created for event in export.billing_events), default=None))
-
-    async def entry(self, tenant_id: str, event_id: str) -> BillingEvent | None:
-        """Return the ledger entry of an event; None if there is none, or the credentials cannot read it."""
-        if own := await self._client_of(tenant_id):
-            with contextlib.suppress(NotFoundError, PermissionDeniedError):
-                return await own.billing.events.get(event_id)
-            return None
-        return next((entry for entry in await self.ledger(tenant_id) or [] if entry.id == event_id), None)
-
-    async def ledger(self, tenant_id: str) -> Sequence[BillingEvent] | None:
-        """Return a tenant's whole ledger, unordered; None if the credentials cannot read it."""
-        if own := await self._client_of(tenant_id):
-            with contextlib.suppress(PermissionDeniedError):
-                return [entry async for entry in own.billing.events.list(limit=_PER_PAGE)]
-            return None
-        export = await self._export(tenant_id)
-        return export.billing_events if export else None
-
-    async def _client_of(self, tenant_id: str) -> AsyncTenantry | None:
-        return self._own if await self.own_tenant() == tenant_id else None
-
-    async def _export(self, tenant_id: str) -> _Export | None:
-        if self.operator is None:
-            return None
         try:
             response = await self.operator.request("GET", f"/api/v1/tenants/{tenant_id}/export")
         except NotFoundError:
-            return None
+            return TenantView(problem=f"there is no tenant {tenant_id}", is_missing=True)
         export: _Export = response.parse(_Export)
-        return export
+        return TenantView(export.tenant, export.billing_events)
 
 
 class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,7 +215,7 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
 
 def first_second(view: TenantView, wanted: int) -> int:
     """Return the first second for new events: ``wanted``, or a later one after the whole ledger."""
-    return max(wanted, int(view.newest.timestamp()) + 1 if view.newest else 0)
+    return max([wanted, *(int(event.created.timestamp()) + 1 for event in view.ledger or ())])
 
 
 def current_second() -> int:

@@ -239,12 +239,10 @@ async def _new_mails(session: TriggerSession, scene: Scene, tenant: Tenant | Non
 
 
 def _fail_scene(session: TriggerSession, delivery: Delivery) -> NoReturn:
-    last = delivery.attempts[-1] if delivery.attempts else None
-    url = session.endpoint.url
-    if last is None or last.status is None:
-        raise CommandError(f"{url} does not answer: the story stops here.", OUT_OF_REACH)
-    hint = " Perhaps it checks with another secret: --sign-as listener?" if last.status == 400 else ""  # noqa: PLR2004
-    raise CommandError(f"{url} answered {last.status} to {delivery.type}: the story stops here.{hint}")
+    status = delivery.attempts[-1].status if delivery.attempts else None
+    if status is None:
+        raise CommandError(f"{session.endpoint.url} does not answer: the story stops here.", OUT_OF_REACH)
+    raise CommandError(f"{session.endpoint.url} answered {status} to {delivery.type}: the story stops here.")
 
 
 def _scene_document(scene: Scene, mails: Sequence[InboxMessage]) -> Json:

@@ -307,8 +307,9 @@ async def _run_events(session: TriggerSession, event_type: str) -> int:
         answer = response.status, response.milliseconds, response.text
         sent.append(_SentEvent(event["id"], event["type"], event["created"], *answer))
     after = await session.reader.tenant_view(tenant_id)
-    for each in sent[:_MAX_SHOWN]:
-        if after.tenant and (entry := await session.reader.entry(tenant_id, each.id)):
+    entries = {entry.id: entry for entry in after.ledger or ()}
+    for each in sent:
+        if entry := entries.get(str(each.id)):
             each.outcome, each.reason = entry.outcome, entry.reason
     if options.as_json:
         tenants = {"before": before.tenant, "after": after.tenant, "changed": changes(before.tenant, after.tenant)}
@@ -349,7 +350,7 @@ def _show_events(session: TriggerSession, sent: list[_SentEvent], subject: Event
                 session.write(line, 2)
         elif each.outcome:
             session.write(f"{each.outcome}: {printable(each.reason or '')}", 2)
-        elif after.tenant:
+        elif after.ledger is not None:
             tenant, customer = subject.tenant, subject.customer
             parked = f"The event is parked: customer {customer} is not linked to {tenant} yet. This links it:"
             session.write(parked, 2, style="yellow")
