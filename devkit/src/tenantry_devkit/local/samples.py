@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tenantry.common.clock import from_epoch
 from tenantry.domain.billing import events as ev
+from tenantry.domain.plans import Catalog
 from tenantry.integrations.stripe.api import ORG_ID
 from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Simulator, render_event
 from tenantry_devkit.simulator.objects import CheckoutSession, Ids, Invoice, Subscription
@@ -21,6 +22,7 @@ API_VERSIONS: Final = {"new": NEW_VERSION, "old": OLD_VERSION}
 """An API version of each shape."""
 _OPEN_OBJECTS: Final = frozenset({"metadata", "previous_attributes"})
 """Objects that accept new names."""
+_AMOUNT: Final = 2900
 _HOSTED_PAGES: Final = "https://pay.example"
 _LONGEST_MONTH: Final = timedelta(days=31)
 
@@ -82,7 +84,7 @@ class EventSubject(Struct, frozen=True):
     tenant: str
     customer: str
     price: str
-    amount: int = 2900
+    amount: int = _AMOUNT
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -118,6 +120,12 @@ def subscribe(
         price or subject.price, metadata=subject.metadata, customer=subject.customer, trial_days=trial_days
     )
     return simulator.subscriptions[simulator.complete(session).subscription or ""]
+
+
+def catalog_prices(catalog: Catalog) -> dict[str, int]:
+    """Return an amount for each price of a plan catalog, in cents: the later the plan, the more."""
+    plans = enumerate(catalog.plans)
+    return {price: number * _AMOUNT for number, plan in plans for price in plan.stripe_price_ids}
 
 
 def customer_of(tenant_id: str) -> str:

@@ -46,7 +46,7 @@ from tenantry_devkit.local.endpoint import (
     service_base,
     signing_secret,
 )
-from tenantry_devkit.local.samples import EventSubject, OverrideError, override, sample_event
+from tenantry_devkit.local.samples import EventSubject, OverrideError, catalog_prices, override, sample_event
 from tenantry_devkit.local.session import (
     STORY,
     InboxPoller,
@@ -65,7 +65,6 @@ from tenantry_sdk.errors import AuthenticationError, TenantryError
 
 _MAX_CHAOS: Final = 10_000
 _MAX_SHOWN: Final = 10
-_AMOUNT_STEP: Final = 2900
 _STATUSES: Final = (
     "active", "trialing", "past_due", "unpaid", "canceled", "incomplete", "incomplete_expired", "paused",
 )  # fmt: skip
@@ -209,7 +208,7 @@ async def _run(options: TriggerOptions, values: Mapping[str, str], policy: Billi
     if not (options.remote or options.dry_run or is_on_this_machine(address)):
         raise click.UsageError(f"{address} is not on this machine. To send made-up events there: --remote")
     base = _trusted_base(values, address, options.forward_to)
-    plan, prices = _choose_plan(policy, options.plan)
+    plan = _choose_plan(policy, options.plan)
     secret = Secret("") if options.dry_run else _secret(values, options.sign_as)
     credentials = _credentials(values) if base else {}
     async with new_http_client(TIMEOUT) as client:
@@ -217,7 +216,7 @@ async def _run(options: TriggerOptions, values: Mapping[str, str], policy: Billi
             options=options,
             policy=policy,
             plan=plan,
-            prices=prices,
+            prices=catalog_prices(policy.catalog),
             endpoint=Endpoint(client, address, secret),
             reader=ServiceReader(client, base or origin_of(address), **credentials),
             inbox=InboxPoller(client, values["OIDC_ISSUER"]) if is_demo and values.get("OIDC_ISSUER") else None,
@@ -241,18 +240,13 @@ def _trusted_base(values: Mapping[str, str], address: str, forward_to: str | Non
     return origin_of(address) if is_on_this_machine(address) else None
 
 
-def _choose_plan(policy: BillingPolicy, wanted: str) -> tuple[Plan, dict[str, int]]:
-    """Return the wanted plan, and an amount for each price of the catalog."""
+def _choose_plan(policy: BillingPolicy, wanted: str) -> Plan:
     plans = [plan for plan in policy.catalog.plans if plan.stripe_price_ids]
     plan = next((plan for plan in plans if plan.id == wanted), None)
     if plan is None:
         priced = ", ".join(each.id for each in plans)
         raise click.BadParameter(f"no plan with a price is {wanted!r}; there are {priced}", param_hint="--plan")
-    return plan, {
-        price: number * _AMOUNT_STEP
-        for number, each in enumerate(policy.catalog.plans)
-        for price in each.stripe_price_ids
-    }
+    return plan
 
 
 def _secret(values: Mapping[str, str], sign_as: str) -> Secret:

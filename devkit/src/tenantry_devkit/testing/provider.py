@@ -15,7 +15,7 @@ from tenantry.common.clock import EPOCH_MAX
 from tenantry.domain.billing import events as ev
 from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH
-from tenantry_devkit.local.samples import EventSubject, subscribe
+from tenantry_devkit.local.samples import EventSubject, catalog_prices, subscribe
 from tenantry_devkit.simulator import (
     NEW_VERSION,
     CheckoutSession,
@@ -74,15 +74,13 @@ class Provider:
     def __init__(self, service: RunningService) -> None:
         self._server = server = service.provider_server
         values, secret = service.values, service.webhook_secret
+        prices = catalog_prices(service.settings.billing.catalog)
 
         def make(client: httpx2.AsyncClient) -> Simulator:
             seed = secrets.randbits(_SEED_BITS)
             simulator = Simulator(
-                secret_key=values["PROVIDER_SECRET_KEY"], prices={}, seed=seed, client=client, url=server.url
+                secret_key=values["PROVIDER_SECRET_KEY"], prices=prices, seed=seed, client=client, url=server.url
             )  # fmt: skip
-            for number, plan in enumerate(service.settings.billing.catalog.plans):
-                for price_id in plan.stripe_price_ids:
-                    simulator.price(price_id, _AMOUNT * number)
             simulator.add_endpoint(f"{service.base_url}{WEBHOOK_PATH}", secret, enabled_events=ev.HANDLED_TYPES)
             return simulator
 
