@@ -115,7 +115,7 @@ class EventSubject(Struct, frozen=True):
 def subscribe(
     simulator: Simulator, subject: EventSubject, price: str | None = None, *, trial_days: int = 0
 ) -> Subscription:
-    """Complete a checkout of the subject's customer, by default of its own price, and return the subscription."""
+    """Complete a checkout of the subject's customer, by default at the subject's price, and return the subscription."""
     session = simulator.checkout(
         price or subject.price, metadata=subject.metadata, customer=subject.customer, trial_days=trial_days
     )
