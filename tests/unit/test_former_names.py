@@ -14,12 +14,6 @@ def test_former_import_path_warns_and_gives_the_same_objects(name: str) -> None:
     assert former is importlib.import_module(f"tenantry_devkit.{name}")
 
 
-def test_former_name_of_delivery_rules_warns() -> None:
-    simulator = importlib.import_module("tenantry_devkit.simulator")
-    with pytest.warns(DeprecationWarning, match="DeliveryRule"):
-        assert simulator.Misbehaviour is simulator.DeliveryRule
-
-
 def test_former_plugin_name_gives_the_fixtures(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('pytest_plugins = ["tenantry.testing"]')
     result = pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider")

@@ -1,4 +1,4 @@
-"""Pages without script: templates, one style sheet, and their security headers."""
+"""Pages without script: templates, style sheets, and their security headers."""
 
 from importlib import resources
 from pathlib import Path
@@ -11,35 +11,43 @@ from litestar import MediaType, Response
 from tenantry.server.page_assets import page_templates
 
 HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
-STYLE_SHEET: Final = "companion.css"
+COMPANION_PAGES: Final = Path(__file__).parent / "demo" / "pages"
+"""The pages of the identity provider and the inbox."""
 _DASHBOARD_STYLES: Final = ("base.css", "dashboard.css")
 
 
 class Pages:
-    """Renders the templates in a folder, with escaping."""
+    """Renders the templates in a folder, with escaping, as responses."""
 
-    def __init__(self, folder: Path, style_sheet: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.templates = page_templates(FileSystemLoader(folder))
-        self._style_sheet = folder / style_sheet
+        self._folder = folder
 
-    def render(self, template: str, **context: object) -> str:
-        return self.templates.get_template(template).render(context)
+    def page(
+        self, template: str, *, status_code: int = 200, form_action: str = "'none'", **context: object
+    ) -> Response[str]:
+        """Render a page; ``form_action`` is the Content-Security-Policy's source list for its forms."""
+        policy = (
+            "default-src 'none'; style-src 'self'; frame-src 'self'; "
+            f"base-uri 'none'; form-action {form_action}; frame-ancestors 'none'"
+        )
+        content, headers = self.templates.get_template(template).render(context), {"Content-Security-Policy": policy}
+        return Response(content, status_code=status_code, media_type=MediaType.HTML, headers={**HEADERS, **headers})
 
-    def style_sheet(self) -> str:
-        """Return the dashboard's styles and the folder's style sheet."""
+    def message(self, title: str, message: str, status_code: int = 200) -> Response[str]:
+        return self.page("message.html", status_code=status_code, title=title, message=message)
+
+    def style_sheet(self) -> Response[str]:
+        """Return the dashboard's styles and those of the folder."""
         assets = resources.files("tenantry") / "dashboard" / "assets"
-        dashboard = [(assets / name).read_text("utf-8") for name in _DASHBOARD_STYLES]
-        return "\n".join([*dashboard, self._style_sheet.read_text("utf-8")])
+        sheets = [*(assets / name for name in _DASHBOARD_STYLES), *self._folder.glob("*.css")]
+        content = "\n".join(sheet.read_text("utf-8") for sheet in sheets)
+        headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'"}
+        return Response(content, media_type=MediaType.CSS, headers=headers)
 
 
-def page_headers(form_action: str, *, frames: bool = False) -> dict[str, str]:
-    """Return headers that allow the style sheet, forms to ``form_action``, and own frames if wanted."""
-    frame_source = "frame-src 'self'; " if frames else ""
-    policy = (
-        f"default-src 'none'; style-src 'self'; {frame_source}"
-        f"base-uri 'none'; form-action {form_action}; frame-ancestors 'none'"
-    )
-    return {**HEADERS, "Content-Security-Policy": policy}
+def redirect(location: str) -> Response[str]:
+    return Response("", status_code=303, headers={**HEADERS, "Location": location})
 
 
 def form_action_to(url: str | None) -> str:
@@ -50,24 +58,3 @@ def form_action_to(url: str | None) -> str:
     # a policy cannot contain an IPv6 address
     origin = f"{address.scheme}:" if "[" in address.netloc else f"{address.scheme}://{address.netloc}"
     return f"'self' {origin}"
-
-
-class CompanionPages:
-    """The pages of the identity provider and the inbox, as Litestar responses."""
-
-    def __init__(self) -> None:
-        self._pages = Pages(Path(__file__).parent / "demo" / "pages", STYLE_SHEET)
-
-    def page(
-        self, template: str, *, status_code: int = 200, form_action: str = "'none'", **context: object
-    ) -> Response[str]:
-        """Render a page; ``form_action`` is the Content-Security-Policy's source list for its forms."""
-        content, headers = self._pages.render(template, **context), page_headers(form_action, frames=True)
-        return Response(content, status_code=status_code, media_type=MediaType.HTML, headers=headers)
-
-    def message(self, title: str, message: str, status_code: int = 200) -> Response[str]:
-        return self.page("message.html", status_code=status_code, title=title, message=message)
-
-    def style_sheet(self) -> Response[str]:
-        headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'"}
-        return Response(self._pages.style_sheet(), media_type=MediaType.CSS, headers=headers)

@@ -23,7 +23,7 @@ from litestar.types import ControllerRouterHandler, Scope
 from tenantry.common.clock import Clock
 from tenantry.common.secret import Secret
 from tenantry.domain.access import is_scope
-from tenantry_devkit.html import CompanionPages, form_action_to
+from tenantry_devkit.html import COMPANION_PAGES, Pages, form_action_to
 from tenantry_devkit.identity_tokens import ACCESS_TOKEN_LIFETIME, DemoUser, Grant, TokenIssuer, user_claims
 
 DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
@@ -207,7 +207,7 @@ def create_identity_provider(
     and get tokens for itself (client_credentials), as a member of the first user's organization. A restart ends all
     refresh tokens. The host name must be the issuer's or localhost, as a protection against DNS rebinding.
     """
-    provider = _IdentityProvider(tokens, users, client_secret, Grants(tokens.clock), CompanionPages())
+    provider = _IdentityProvider(tokens, users, client_secret, Grants(tokens.clock), Pages(COMPANION_PAGES))
     address = urlsplit(tokens.issuer)
     local = "localhost" if address.port is None else f"localhost:{address.port}"
     return Litestar(
@@ -306,7 +306,7 @@ class _IdentityProvider:
     users: Sequence[DemoUser]
     client_secret: Secret | None
     grants: Grants
-    pages: CompanionPages
+    pages: Pages
 
     def routes(self) -> list[ControllerRouterHandler]:
         own_page_only = self._reject_other_site

@@ -23,7 +23,7 @@ from litestar.types import ControllerRouterHandler
 
 from tenantry.common.clock import Clock, from_micros, system_clock, to_micros
 from tenantry_devkit.files import OWNER_ONLY, write_private
-from tenantry_devkit.html import HEADERS, CompanionPages
+from tenantry_devkit.html import HEADERS, Pages
 
 _log = logging.getLogger(__name__)
 
@@ -230,7 +230,7 @@ _MAIL_POLICY: Final = (
 )
 
 
-def inbox_routes(inbox: Inbox, pages: CompanionPages) -> list[ControllerRouterHandler]:
+def inbox_routes(inbox: Inbox, pages: Pages) -> list[ControllerRouterHandler]:
 
     def missing() -> Response[str]:
         return pages.message("Not found", "There is no such message.", 404)

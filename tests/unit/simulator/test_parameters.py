@@ -3,62 +3,70 @@
 import pytest
 from msgspec import Struct
 
-from tenantry_devkit.simulator import ApiError
-from tenantry_devkit.simulator.requests import Parameters, in_range, page
+from tenantry_devkit.simulator import ApiError, Customer
+from tenantry_devkit.simulator.parameters import (
+    Expansion,
+    ListParameters,
+    NewCheckoutSession,
+    NewSubscription,
+    PriceList,
+    decode,
+    in_range,
+    page,
+    parse,
+)
 
 
 class Thing(Struct):
     id: str
-    created: int = 0
 
 
 THINGS = [Thing(f"t{number}") for number in range(9, 0, -1)]
 
 
 def ids(query: str) -> tuple[list[str], bool]:
-    found, has_more = page(THINGS, "thing", Parameters.parse(query))
+    found, has_more = page(THINGS, Customer, decode(parse(query), ListParameters))
     return [thing.id for thing in found], has_more
 
 
 def test_brackets_make_objects_and_lists() -> None:
-    given = Parameters.parse(
-        "items[0][price]=price_pro&items[1][price]=price_free&metadata[orgId]=acme", "types[]=a&types[]=b&expand=c"
-    )
-    assert [item.required("price") for item in given.each("items")] == ["price_pro", "price_free"]
-    assert given.metadata() == {"orgId": "acme"}
-    assert given.texts("types") == ["a", "b"]
-    assert given.texts("expand") == ["c"]
+    form = "customer=cus_a&items[0][price]=price_pro&items[1][price]=price_free&items[1][quantity]=3&metadata[1]=x"
+    given = decode(parse(form, "cancel_at_period_end=true&trial_end=now"), NewSubscription)
+    assert [(item.price, item.quantity) for item in given.items] == [("price_pro", 1), ("price_free", 3)]
+    assert given.metadata == {"1": "x"}
+    assert (given.cancel_at_period_end, given.trial_end) == (True, "now")
+    assert decode(parse("expand[]=a&expand[]=b"), Expansion).expand == ("a", "b")
 
 
 def test_members_of_a_list_are_in_the_order_of_their_numbers() -> None:
-    query = "&".join(f"types[{number}]={number}" for number in (10, 2, 0, 1))
-    assert Parameters.parse(query).texts("types") == ["0", "1", "2", "10"]
+    query = "&".join(f"lookup_keys[{number}]={number}" for number in (10, 2, 0, 1))
+    assert decode(parse(query), PriceList).lookup_keys == ("0", "1", "2", "10")
 
 
 @pytest.mark.parametrize(
     ("query", "code", "param"),
     [
-        ("", "parameter_missing", "items[0][price]"),
-        ("items[0][price]=", "parameter_missing", "items[0][price]"),
-        ("items[0][price][x]=1", None, "items[0][price]"),
+        ("items[0][price]=p", "parameter_missing", "customer"),
+        ("customer=c", "parameter_missing", "items"),
+        ("customer=c&items[0][quantity]=1", "parameter_missing", "items[0][price]"),
+        ("customer=c&items[0][price]=", "parameter_missing", "items[0][price]"),
+        ("customer=c&items[0][price][x]=1", None, "items[0][price]"),
         ("items[0]=1&items[0][price]=1", None, "items[0][price]"),
         ("items[[=1", None, "items[["),
+        ("customer=c&items[0][price]=p&items[0][quantity]=many", None, "items[0][quantity]"),
+        ("customer=c&items[0][price]=p&cancel_at_period_end=yes", None, "cancel_at_period_end"),
+        ("customer=c&items[0][price]=p&payment_behavior=other", None, "payment_behavior"),
     ],
 )
-def test_error_names_missing_and_malformed_parameters(query: str, code: str | None, param: str) -> None:
+def test_error_names_missing_and_invalid_parameters(query: str, code: str | None, param: str) -> None:
     with pytest.raises(ApiError) as refused:
-        Parameters.parse(query).inner("items").inner("0").required("price")
+        decode(parse(query), NewSubscription)
     assert (refused.value.status, refused.value.error.get("code"), refused.value.error["param"]) == (400, code, param)
 
 
-def test_integers_booleans_and_choices_are_checked() -> None:
-    given = Parameters.parse("limit=many&all=yes&mode=other")
-    with pytest.raises(ApiError, match="Invalid integer: many"):
-        given.integer("limit")
-    with pytest.raises(ApiError, match="Invalid boolean: yes"):
-        given.boolean("all")
-    with pytest.raises(ApiError, match="must be one of"):
-        given.choice("mode", ("payment", "setup"))
+def test_unknown_parameters_are_ignored() -> None:
+    query = "mode=payment&line_items[0][price]=p&line_items[0][adjustable_quantity][enabled]=true&locale=de"
+    assert decode(parse(query), NewCheckoutSession).mode == "payment"
 
 
 @pytest.mark.parametrize(
@@ -95,4 +103,4 @@ def test_invalid_page_parameters(query: str) -> None:
     ],
 )
 def test_ranges(query: str, matches: bool) -> None:
-    assert in_range(Parameters.parse(query), "created")(100) is matches
+    assert in_range(100, decode(parse(query), ListParameters).created) is matches

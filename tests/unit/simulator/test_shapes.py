@@ -10,7 +10,7 @@ from tenantry.domain.billing.events import BillingEvent
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Event, Invoice, Simulator, Subscription, render_event
 from tenantry_devkit.simulator.delivery import event_body
-from tenantry_devkit.simulator.shapes import Shape, previous_attributes
+from tenantry_devkit.simulator.objects import Shape, previous_attributes
 from tests.support.simulator import a_simulator
 
 VERSIONS = pytest.mark.parametrize("version", [OLD_VERSION, NEW_VERSION])

@@ -15,7 +15,7 @@ from litestar import Response, get
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.secret import Secret
-from tenantry_devkit.html import STYLE_SHEET, CompanionPages
+from tenantry_devkit.html import COMPANION_PAGES, Pages, redirect
 from tenantry_devkit.identity_provider import create_identity_provider
 from tenantry_devkit.identity_tokens import DemoUser, TokenIssuer, load_or_create_signing_key
 from tenantry_devkit.inbox import Inbox, inbox_routes, serving_smtp
@@ -130,13 +130,13 @@ class Companion:
         self.stop()
 
     def _app(self, inbox: Inbox) -> object:
-        pages = CompanionPages()
+        pages = Pages(COMPANION_PAGES)
 
         @get("/")
         async def home() -> Response[str]:
-            return Response("", status_code=303, headers={"Location": "/inbox"})
+            return redirect("/inbox")
 
-        @get(f"/{STYLE_SHEET}")
+        @get("/companion.css")
         async def style_sheet() -> Response[str]:
             return pages.style_sheet()
 

@@ -1,9 +1,9 @@
-"""The simulated account: its objects, events, clock and agenda. Times are in seconds since the Unix epoch."""
+"""The simulated account: its objects, events, clock, agenda and errors. Times are in seconds since the Unix epoch."""
 
 import heapq
 import itertools
 from calendar import monthrange
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
@@ -13,11 +13,13 @@ from msgspec.structs import replace
 from tenantry.common.clock import Clock
 from tenantry_devkit.simulator.objects import (
     BillingObject,
+    Card,
     CheckoutSession,
     Customer,
     Event,
     Ids,
     Invoice,
+    Item,
     PortalSession,
     Price,
     Subscription,
@@ -109,10 +111,39 @@ def _months_later(start: datetime, months: int) -> datetime:
     return start.replace(year=year, month=month, day=min(start.day, monthrange(year, month)[1]))
 
 
-T = TypeVar("T", Price, Customer, Subscription, Invoice, CheckoutSession)
+class ApiError(Exception):
+    """An error response: its HTTP status and its ``error`` object."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",  # noqa: A002  # the provider's name for it
+        **more: str,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = {"type": type, "message": message, **more}
+
+
+def missing(kind: type, wanted: str, *, param: str = "id") -> ApiError:
+    """Return the error for an unknown id: 404 in the path, 400 in a parameter."""
+    message = f"No such {_KINDS[kind]}: '{wanted}'"
+    return ApiError(404 if param == "id" else 400, message, code="resource_missing", param=param)
+
+
+_KINDS: Final[Mapping[type, str]] = {
+    Price: "price", Customer: "customer", Subscription: "subscription", Item: "subscription item", Invoice: "invoice",
+    CheckoutSession: "checkout.session", PortalSession: "portal session", WebhookEndpoint: "webhook endpoint",
+    Event: "event",
+}  # fmt: skip
 TABLES: Final = (
     "prices", "customers", "subscriptions", "invoices", "checkout_sessions", "portal_sessions", "endpoints", "events",
 )  # fmt: skip
+
+T = TypeVar("T")
+B = TypeVar("B", bound=BillingObject)
 
 
 class Account:
@@ -133,12 +164,15 @@ class Account:
         self.endpoints: dict[str, WebhookEndpoint] = {}
         self.events: dict[str, Event] = {}
         self.on_event: Callable[[Event], None] = lambda _: None
-        self._tables: dict[type, dict[str, Any]] = {
+        self.tables: dict[type, dict[str, Any]] = {
             Price: self.prices,
             Customer: self.customers,
             Subscription: self.subscriptions,
             Invoice: self.invoices,
             CheckoutSession: self.checkout_sessions,
+            PortalSession: self.portal_sessions,
+            WebhookEndpoint: self.endpoints,
+            Event: self.events,
         }
         self._request: tuple[str | None, str | None] = None, None
 
@@ -155,18 +189,36 @@ class Account:
         finally:
             self._request = None, None
 
-    def add(self, thing: T, *event_types: str) -> T:
+    def find(self, kind: type[T], wanted: str, *, param: str = "id") -> T:
+        """Return the object with this id; raises `ApiError` if there is none."""
+        thing: T | None = self.tables[kind].get(wanted)
+        if thing is None:
+            raise missing(kind, wanted, param=param)
+        return thing
+
+    def find_customer(self, customer_id: str, *, param: str = "id") -> Customer:
+        """Return a customer; raises `ApiError` if it does not exist or is deleted."""
+        customer = self.find(Customer, customer_id, param=param)
+        if customer.deleted:
+            raise missing(Customer, customer_id, param=param)
+        return customer
+
+    def set_card(self, customer_id: str, card: Card) -> Customer:
+        """Set whether future charges succeed; this emits no event."""
+        return self.change(self.find_customer(customer_id), card=card)
+
+    def add(self, thing: B, *event_types: str) -> B:
         """Add an object and emit events about it."""
-        self._tables[type(thing)][thing.id] = thing
+        self.tables[type(thing)][thing.id] = thing
         for event_type in event_types:
             self.emit(event_type, thing)
         return thing
 
-    def change(self, before: T, *event_types: str, **fields: object) -> T:
+    def change(self, before: B, *event_types: str, **fields: object) -> B:
         """Replace fields of an object, and emit events if that changes anything."""
         after = replace(before, **fields)
         if after != before:
-            self._tables[type(after)][after.id] = after
+            self.tables[type(after)][after.id] = after
             for event_type in event_types:
                 self.emit(event_type, after, before)
         return after

@@ -8,9 +8,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from tenantry_devkit.simulator.account import Account, period_end
-from tenantry_devkit.simulator.objects import Card, Invoice, Item, Line, Price, Subscription
-from tenantry_devkit.simulator.requests import ApiError, found, missing
+from tenantry_devkit.simulator.account import Account, ApiError, missing, period_end
+from tenantry_devkit.simulator.objects import Card, Invoice, Item, Line, Price, Subscription, merged
 
 DAY: Final = 86_400
 _TRIAL_WARNING: Final = 3 * DAY
@@ -141,7 +140,7 @@ class SubscriptionBilling:
         subscription_id: str,
         *,
         items: Sequence[ItemChange] = (),
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str | None] | None = None,
         cancel_at_period_end: bool | None = None,
         end_trial: bool = False,
     ) -> Subscription:
@@ -156,8 +155,7 @@ class SubscriptionBilling:
         if items:
             fields["items"] = self._changed_items(before, items)
         if metadata is not None:
-            merged = {**before.metadata, **metadata}
-            fields["metadata"] = {key: value for key, value in merged.items() if value}
+            fields["metadata"] = merged(before.metadata, metadata)
         if cancel_at_period_end is not None and cancel_at_period_end != before.cancel_at_period_end:
             ends = _cancellation(before.period_end, account.now)
             fields |= ends if cancel_at_period_end else dict.fromkeys(ends)
@@ -192,14 +190,14 @@ class SubscriptionBilling:
 
     def active_subscription(self, subscription_id: str) -> Subscription:
         """Return a subscription; raises `ApiError` if it does not exist or has ended."""
-        subscription = self._account.subscriptions.get(subscription_id)
-        if subscription is None or subscription.has_ended:
-            raise missing("subscription", subscription_id)
+        subscription = self._account.find(Subscription, subscription_id)
+        if subscription.has_ended:
+            raise missing(Subscription, subscription_id)
         return subscription
 
     def pay(self, invoice_id: str) -> Invoice:
         """Charge the customer for an open invoice; raises `ApiError` if it is not open or the card declines."""
-        invoice = found(self._account.invoices, "invoice", invoice_id)
+        invoice = self._account.find(Invoice, invoice_id)
         if invoice.status == "draft":
             invoice = self._finalize(invoice)
         if invoice.status == "paid":
@@ -308,7 +306,7 @@ class SubscriptionBilling:
         for change in changes:
             old = items.get(change.id or "")
             if change.id is not None and old is None:
-                raise missing("subscription item", change.id, param="items[0][id]")
+                raise missing(Item, change.id, param="items[0][id]")
             if change.deleted and change.id is not None:
                 del items[change.id]
                 continue

@@ -19,8 +19,7 @@ from tenantry.common.clock import Clock
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.simulator.account import Account
-from tenantry_devkit.simulator.objects import Event, WebhookEndpoint
-from tenantry_devkit.simulator.shapes import render_event
+from tenantry_devkit.simulator.objects import Event, WebhookEndpoint, render_event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +138,9 @@ class Courier:
                 self._add(event, endpoint.id, 0)
 
     def again(self, event: Event, endpoint: str | None = None) -> list[Delivery]:
-        """Schedule an event once more, without faults, for one endpoint or all that want it."""
+        """Schedule an event once more, without faults, for one endpoint or all that want it. Raises `ApiError`."""
+        if endpoint is not None:
+            self._account.find(WebhookEndpoint, endpoint, param="webhook_endpoint")
         sent = Counter(delivery.endpoint for delivery in self.log if delivery.event == event.id)
         return [
             self._add(event, wanting.id, sent[wanting.id], is_planned=True)

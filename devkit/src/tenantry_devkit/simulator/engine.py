@@ -1,10 +1,10 @@
-"""The simulated account with its clock, its billing and its deliveries."""
+"""The simulated account with its clock, its customers, its billing and its deliveries."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 import msgspec
@@ -12,10 +12,12 @@ from msgspec.structs import replace
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
-from tenantry_devkit.simulator.account import TABLES, Account, SimulatedClock, Task
-from tenantry_devkit.simulator.billing import Rules, SubscriptionBilling
-from tenantry_devkit.simulator.delivery import Courier, Delivery
+from tenantry_devkit.simulator.account import TABLES, Account, ApiError, SimulatedClock, Task
+from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange, Rules, SubscriptionBilling, declined
+from tenantry_devkit.simulator.delivery import Courier, Delivery, DeliveryRule
 from tenantry_devkit.simulator.objects import (
+    NEW_VERSION,
+    Card,
     CheckoutSession,
     Customer,
     Event,
@@ -26,15 +28,13 @@ from tenantry_devkit.simulator.objects import (
     Subscription,
     WebhookEndpoint,
 )
-from tenantry_devkit.simulator.requests import found
-from tenantry_devkit.simulator.shapes import NEW_VERSION
-from tenantry_devkit.simulator.storefront import Storefront
 
 SECRET_KEY: Final = "sk_test_simulator"  # noqa: S105  # for simulators only
 PRICES: Final = MappingProxyType({"price_free": 0, "price_pro": 2900, "price_business": 9900})
 """The default prices: those of the package's plan catalog."""
 _URL: Final = "http://127.0.0.1:4242"
 _ONE_SECOND: Final = 1.0
+_PREFIX_LENGTH: Final = 8
 
 
 class AccountState(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class AccountState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulationEngine:
-    """What the API, the pages and the Python methods of the `Simulator` share."""
+    """The Python methods of the `Simulator`, which the API and the pages call too."""
 
     def __init__(
         self,
@@ -93,7 +93,6 @@ class SimulationEngine:
         self.account = account = Account(clock=clock, ids=Ids(seed), api_version=api_version, url=url)
         self.courier = Courier(account, wall_clock=wall_clock, seed=seed, concurrency=concurrency, client=client)
         self.billing = SubscriptionBilling(account, rules or Rules())
-        self.storefront = Storefront(account, self.billing)
         self.prices: Mapping[str, Price] = account.prices
         self.customers: Mapping[str, Customer] = account.customers
         self.subscriptions: Mapping[str, Subscription] = account.subscriptions
@@ -102,6 +101,7 @@ class SimulationEngine:
         self.checkout_sessions: Mapping[str, CheckoutSession] = account.checkout_sessions
         self.endpoints: Mapping[str, WebhookEndpoint] = account.endpoints
         self._auto_deliver = auto_deliver
+        account.agenda.register(expire_checkout=self._expire_if_open)
         account.on_event = self.courier.enqueue
         for price_id, amount in prices.items():
             self.billing.add_price(amount, price_id=price_id)
@@ -156,26 +156,9 @@ class SimulationEngine:
             await self.catch_up()
             await asyncio.sleep(_ONE_SECOND)
 
-    async def deliver(self) -> int:
-        """Attempt every due delivery in order; return the number of requests."""
-        async with self.courier.locked():
-            return await self.courier.deliver_due()
-
-    async def resend(self, event: Event | str, endpoint: WebhookEndpoint | str | None = None) -> list[Delivery]:
-        """Deliver an event once more without faults, to one endpoint or all that want it."""
-        endpoint_id = None if endpoint is None else id_of(endpoint)
-        if endpoint_id is not None:
-            found(self.account.endpoints, "webhook endpoint", endpoint_id, param="webhook_endpoint")
-        deliveries = self.courier.again(found(self.account.events, "event", id_of(event)), endpoint_id)
-        await self.deliver()
-        return deliveries
-
-    def store_endpoint(self, endpoint: WebhookEndpoint, endpoint_id: str | None = None) -> WebhookEndpoint:
-        """Send future events there too; replaces the endpoint with this id."""
-        account = self.account
-        endpoint = replace(endpoint, id=endpoint_id or account.ids.new("we"), created=account.now)
-        account.endpoints[endpoint.id] = endpoint
-        return endpoint
+    def _next_moment(self) -> int | None:
+        moments = [self.account.agenda.next_moment(), self.courier.next_moment() if self._auto_deliver else None]
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def state(self) -> AccountState:
         """Return the whole account, for `restore`, without delivery rules, idempotency keys and the seed."""
@@ -202,10 +185,280 @@ class SimulationEngine:
         self.billing.invoice_counts.update(state.invoice_numbers)
         self.courier.restore(state.deliveries)
 
-    def _next_moment(self) -> int | None:
-        moments = [self.account.agenda.next_moment(), self.courier.next_moment() if self._auto_deliver else None]
-        return min((moment for moment in moments if moment is not None), default=None)
+    def events(self, *types: str) -> list[Event]:
+        """Return the events of these types, or all, oldest first."""
+        return [event for event in self.account.events.values() if not types or event.type in types]
+
+    async def deliver(self) -> int:
+        """Attempt every due delivery in order; return the number of requests."""
+        async with self.courier.locked():
+            return await self.courier.deliver_due()
+
+    async def resend(self, event: Event | str, endpoint: WebhookEndpoint | str | None = None) -> list[Delivery]:
+        """Deliver an event once more without faults, to one endpoint or all that want it."""
+        endpoint_id = None if endpoint is None else id_of(endpoint)
+        deliveries = self.courier.again(self.account.find(Event, id_of(event)), endpoint_id)
+        await self.deliver()
+        return deliveries
+
+    def deliveries(self, event: Event | str | None = None) -> list[Delivery]:
+        """Return every delivery, or an event's, in order, with their outcomes."""
+        wanted = None if event is None else id_of(event)
+        return [delivery for delivery in self.courier.log if wanted in {None, delivery.event}]
+
+    def misbehave(
+        self,
+        *,
+        drop: float = 0.0,
+        duplicates: int = 0,
+        reorder: bool = False,
+        delay: timedelta | tuple[timedelta, timedelta] = timedelta(0),
+        endpoint: WebhookEndpoint | str | None = None,
+        types: Collection[str] = (),
+        events: Collection[str] = (),
+        only: Callable[[Event], bool] | None = None,
+    ) -> None:
+        """Add a `DeliveryRule` for events not yet being sent; of several matching rules, the newest counts."""
+        rule = DeliveryRule(
+            drop=drop,
+            duplicates=duplicates,
+            reorder=reorder,
+            delay=delay,
+            endpoint=None if endpoint is None else id_of(endpoint),
+            types=types,
+            events=events,
+            only=only,
+        )
+        self.courier.rules.append(rule)
+
+    def behave(self) -> None:
+        """Remove every rule; lost and delayed deliveries stay so."""
+        self.courier.rules.clear()
+
+    def add_endpoint(
+        self, url: str, secret: str, *, enabled_events: Collection[str] = ("*",), api_version: str | None = None
+    ) -> WebhookEndpoint:
+        """Send future events there too, by default in the account's shape."""
+        types = tuple(enabled_events)
+        return self.store_endpoint(
+            WebhookEndpoint(url=url, secret=secret, enabled_events=types, api_version=api_version)
+        )
+
+    def store_endpoint(self, endpoint: WebhookEndpoint, endpoint_id: str | None = None) -> WebhookEndpoint:
+        """Send future events there too; replaces the endpoint with this id."""
+        account = self.account
+        endpoint = replace(endpoint, id=endpoint_id or account.ids.new("we"), created=account.now)
+        account.endpoints[endpoint.id] = endpoint
+        return endpoint
+
+    def price(
+        self,
+        price_id: str | None = None,
+        amount: int = 2900,
+        *,
+        currency: str = "eur",
+        interval: str = "month",
+        interval_count: int = 1,
+    ) -> Price:
+        """Create a price, ``amount`` of the currency's smallest unit per so many days, weeks, months or years."""
+        return self.billing.add_price(
+            amount, price_id=price_id, currency=currency, interval=interval, interval_count=interval_count
+        )
+
+    def customer(
+        self,
+        customer_id: str | None = None,
+        *,
+        email: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        card: Card = Card.WORKS,
+    ) -> Customer:
+        account = self.account
+        fresh = account.ids.new("cus")
+        customer = Customer(
+            id=customer_id or fresh,
+            created=account.now,
+            payment_method=account.ids.new("pm"),
+            invoice_prefix=fresh[-_PREFIX_LENGTH:].upper(),
+            metadata=dict(metadata or {}),
+            card=card,
+            email=email,
+            name=name,
+            description=description,
+        )
+        return account.add(customer, "customer.created")
+
+    def card_declines(self, customer: Customer | str) -> None:
+        """Let the customer's future payments fail."""
+        self.account.set_card(id_of(customer), Card.DECLINES)
+
+    def card_works(self, customer: Customer | str) -> None:
+        """Let the customer's future payments succeed; open invoices are retried when due, or by `pay`."""
+        self.account.set_card(id_of(customer), Card.WORKS)
+
+    def delete_customer(self, customer: Customer | str) -> Customer:
+        """Delete a customer and end the subscriptions at once."""
+        account, before = self.account, self.account.find_customer(id_of(customer))
+        for subscription in list(account.subscriptions.values()):
+            if subscription.customer == before.id and not subscription.has_ended:
+                self.billing.cancel_subscription(subscription.id)
+        account.emit("customer.deleted", before)
+        return account.change(before, deleted=True)
+
+    def subscribe(
+        self,
+        customer: Customer | str,
+        price: Price | str,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        trial_days: int = 0,
+        quantity: int = 1,
+        cancel_at_period_end: bool = False,
+        first_payment: FirstPayment = FirstPayment.CHECKOUT,
+    ) -> Subscription:
+        """Subscribe a customer like a checkout: ``created`` is incomplete or trialing, then comes ``updated``.
+
+        With ``FirstPayment.ALLOW_INCOMPLETE`` it is like a plain API call: only ``created``, already active.
+        """
+        return self.billing.subscribe(
+            self.account.find_customer(id_of(customer), param="customer").id,
+            [(self._price(price), quantity)],
+            metadata=metadata or {},
+            trial_end=self.account.now + trial_days * DAY if trial_days else None,
+            cancel_at_period_end=cancel_at_period_end,
+            first_payment=first_payment,
+        )
+
+    def change_plan(self, subscription: Subscription | str, price: Price | str) -> Subscription:
+        """Replace the first item's price."""
+        current = self.billing.active_subscription(id_of(subscription))
+        change = ItemChange(current.items[0].id, self._price(price))
+        return self.billing.update_subscription(current.id, items=[change])
+
+    def set_metadata(self, subscription: Subscription | str, metadata: Mapping[str, str]) -> Subscription:
+        """Set these metadata values; an empty one removes its key."""
+        return self.billing.update_subscription(id_of(subscription), metadata=metadata)
+
+    def end_trial(self, subscription: Subscription | str) -> Subscription:
+        """End the trial and begin the first paid period now."""
+        return self.billing.update_subscription(id_of(subscription), end_trial=True)
+
+    def cancel(self, subscription: Subscription | str, *, at_period_end: bool = False) -> Subscription:
+        """Cancel now, or at the end of the period."""
+        if at_period_end:
+            return self.billing.update_subscription(id_of(subscription), cancel_at_period_end=True)
+        return self.billing.cancel_subscription(id_of(subscription))
+
+    def resume(self, subscription: Subscription | str) -> Subscription:
+        """Revoke a cancellation at the end of the period."""
+        return self.billing.update_subscription(id_of(subscription), cancel_at_period_end=False)
+
+    def pay(self, invoice: Invoice | str) -> Invoice:
+        """Charge the customer for an open invoice now; raises `ApiError` if the card declines."""
+        return self.billing.pay(id_of(invoice))
+
+    def checkout(
+        self,
+        price: Price | str | Sequence[tuple[Price, int]],
+        *,
+        metadata: Mapping[str, str] | None = None,
+        subscription_metadata: Mapping[str, str] | None = None,
+        customer: Customer | str | None = None,
+        customer_email: str | None = None,
+        client_reference_id: str | None = None,
+        trial_days: int = 0,
+        mode: str = "subscription",
+        success_url: str | None = None,
+        cancel_url: str | None = None,
+    ) -> CheckoutSession:
+        """Begin a checkout of a price, or of several with quantities, which is open for a day.
+
+        The subscription gets the session's metadata, or its own. Raises `ApiError` for a malformed URL.
+        """
+        account, metadata = self.account, dict(metadata or {})
+        _check_url(success_url, "success_url")
+        _check_url(cancel_url, "cancel_url")
+        known = None if customer is None else account.find_customer(id_of(customer), param="customer").id
+        session_id = account.ids.new("cs_test")
+        session = CheckoutSession(
+            id=session_id,
+            created=account.now,
+            expires_at=account.now + DAY,
+            mode=mode,
+            url=f"{account.url}/c/pay/{session_id}",
+            prices=((self._price(price), 1),) if isinstance(price, Price | str) else tuple(price),
+            success_url=success_url and success_url.replace("{CHECKOUT_SESSION_ID}", session_id),
+            cancel_url=cancel_url,
+            customer=known,
+            customer_email=customer_email,
+            client_reference_id=client_reference_id,
+            metadata=metadata,
+            subscription_metadata=metadata if subscription_metadata is None else dict(subscription_metadata),
+            trial_days=trial_days,
+        )
+        account.agenda.add(session.expires_at, "expire_checkout", session_id)
+        return account.add(session)
+
+    def complete(self, session: CheckoutSession | str, card: Card = Card.WORKS) -> CheckoutSession:
+        """Pay with this card: creates customer, subscription and all events, ``checkout.session.completed`` last.
+
+        Raises `ApiError` if the card declines (the session stays open) or the session is not open.
+        """
+        account, session = self.account, self._open_session(session)
+        if card is Card.DECLINES:
+            raise declined()
+        fields: dict[str, Any] = {"status": "complete", "url": None, "payment_status": "paid"}
+        customer = session.customer or self.customer(email=session.customer_email).id
+        self.account.set_card(customer, card)
+        if session.mode == "subscription":
+            subscription = self.billing.subscribe(
+                customer,
+                session.prices,
+                metadata=session.subscription_metadata,
+                trial_end=account.now + session.trial_days * DAY if session.trial_days else None,
+                first_payment=FirstPayment.CHECKOUT,
+            )
+            fields |= {"subscription": subscription.id, "invoice": subscription.latest_invoice}
+            if session.trial_days or not session.amount:
+                fields["payment_status"] = "no_payment_required"
+        return account.change(session, "checkout.session.completed", customer=customer, **fields)
+
+    def expire(self, session: CheckoutSession | str) -> CheckoutSession:
+        """End an open checkout; raises `ApiError` if it is not open."""
+        before = self._open_session(session)
+        return self.account.change(before, "checkout.session.expired", status="expired", url=None)
+
+    def portal(self, customer: Customer | str, return_url: str | None = None) -> PortalSession:
+        """Open the portal for a customer; raises `ApiError` for an unknown customer or a malformed URL."""
+        account = self.account
+        _check_url(return_url, "return_url")
+        known, session_id = account.find_customer(id_of(customer), param="customer").id, account.ids.new("bps")
+        url = f"{account.url}/p/session/{session_id}"
+        session = PortalSession(id=session_id, created=account.now, customer=known, url=url, return_url=return_url)
+        account.portal_sessions[session_id] = session
+        return session
+
+    def _open_session(self, session: CheckoutSession | str) -> CheckoutSession:
+        found = self.account.find(CheckoutSession, id_of(session))
+        if found.status != "open":
+            raise ApiError(400, f"This Checkout Session is {found.status} and cannot be used any more.")
+        return found
+
+    def _expire_if_open(self, session_id: str) -> None:
+        if self.checkout_sessions[session_id].status == "open":
+            self.expire(session_id)
+
+    def _price(self, price: Price | str) -> Price:
+        return self.account.find(Price, id_of(price), param="price")
 
 
 def id_of(thing: Customer | Subscription | Invoice | Price | CheckoutSession | Event | WebhookEndpoint | str) -> str:
     return thing if isinstance(thing, str) else thing.id
+
+
+def _check_url(url: str | None, param: str) -> None:
+    """Raise `ApiError` unless it is a web address."""
+    if url is not None and not url.startswith(("https://", "http://")):
+        raise ApiError(400, "Not a valid URL", code="url_invalid", param=param)

@@ -1,11 +1,14 @@
-"""The provider's objects, and their ids."""
+"""The provider's objects, their ids, and the JSON of objects and events in both API versions."""
 
 import random
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Final
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 _ALPHABET: Final = string.ascii_letters + string.digits
@@ -24,6 +27,11 @@ class Ids:
 
     def new(self, prefix: str) -> str:
         return f"{prefix}_{''.join(self._random.choices(_ALPHABET, k=_LENGTH))}"
+
+
+def merged(metadata: Metadata, changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return metadata with these changes; an empty value removes its key."""
+    return {key: value for key, value in {**metadata, **changes}.items() if value}
 
 
 class Card(StrEnum):
@@ -215,3 +223,196 @@ class Event(Struct, frozen=True, kw_only=True):
         if isinstance(self.object, Customer):
             return self.object.id
         return None if isinstance(self.object, Price) else self.object.customer
+
+
+Json = dict[str, Any]
+
+OLD_VERSION: Final = "2024-06-20"
+"""A version of the old shape."""
+NEW_VERSION: Final = "2025-03-31.basil"
+"""The first version of the new shape."""
+_DATE_LENGTH: Final = 10
+
+
+class Shape(StrEnum):
+    """Since API version 2025-03-31, billing periods are in the items, and an invoice's subscription in ``parent``."""
+
+    OLD = "old"
+    NEW = "new"
+
+    @classmethod
+    def of(cls, api_version: str) -> "Shape":
+        return cls.NEW if api_version[:_DATE_LENGTH] >= NEW_VERSION[:_DATE_LENGTH] else cls.OLD
+
+
+@cache
+def _templates() -> dict[str, Json]:
+    """Return the attributes of each kind of object, with the values that all objects of the kind have."""
+    templates: dict[str, Json] = msgspec.json.decode((files(__package__) / "objects.json").read_bytes())
+    return templates
+
+
+def _filled(kind: str, thing: object, **values: object) -> Json:
+    """Return the attributes of a kind: from ``values``, else of the same name from ``thing``, else the template's."""
+    return {name: getattr(thing, name, value) for name, value in _templates()[kind].items()} | values
+
+
+def as_list(url: str, data: list[Json], **more: object) -> Json:
+    return {"object": "list", "data": data, "has_more": False, "url": url, **more}
+
+
+def _customer(customer: Customer) -> Json:
+    if customer.deleted:
+        return {"id": customer.id, "object": "customer", "deleted": True}
+    settings = _filled("invoice_settings", customer, default_payment_method=customer.payment_method)
+    return _filled("customer", customer, invoice_settings=settings)
+
+
+def _checkout(session: CheckoutSession) -> Json:
+    return _filled(
+        "checkout.session",
+        session,
+        amount_subtotal=session.amount,
+        amount_total=session.amount,
+        currency=session.prices[0][0].currency,
+        customer_details={"email": session.customer_email} if session.customer_email else None,
+    )
+
+
+def _price(price: Price) -> Json:
+    decimal, recurring = str(price.unit_amount), _filled("recurring", price)
+    return _filled("price", price, recurring=recurring, unit_amount_decimal=decimal)
+
+
+def _plan(price: Price) -> Json:
+    return _filled("plan", price, amount=price.unit_amount, amount_decimal=str(price.unit_amount))
+
+
+def _subscription(subscription: Subscription, shape: Shape) -> Json:
+    first, count = subscription.items[0], len(subscription.items)
+    period = {"current_period_end": subscription.period_end, "current_period_start": subscription.period_start}
+    items = [
+        _filled(
+            "subscription_item",
+            item,
+            plan=_plan(item.price),
+            price=_price(item.price),
+            subscription=subscription.id,
+            **(period if shape is Shape.NEW else {}),
+        )
+        for item in subscription.items
+    ]
+    return _filled(
+        "subscription",
+        subscription,
+        billing_cycle_anchor=subscription.anchor,
+        cancellation_details={"comment": None, "feedback": None, "reason": subscription.cancellation_reason},
+        currency=first.price.currency,
+        items=as_list(f"/v1/subscription_items?subscription={subscription.id}", items, total_count=count),
+        plan=_plan(first.price) if count == 1 else None,
+        quantity=first.quantity if count == 1 else None,
+        start_date=subscription.created,
+        **(period if shape is Shape.OLD else {}),
+    )
+
+
+def _invoice(invoice: Invoice, shape: Shape) -> Json:
+    details: Json = {"metadata": dict(invoice.subscription_metadata)}
+    is_paid, is_payable = invoice.status == "paid", invoice.status in {"draft", "open"}
+    purpose: Json
+    if shape is Shape.OLD:
+        purpose = {"subscription": invoice.subscription, "subscription_details": details, "paid": is_paid}
+    else:
+        details["subscription"] = invoice.subscription
+        parent = {"quote_details": None, "subscription_details": details, "type": "subscription_details"}
+        purpose = {"parent": parent}
+    lines = [_line(line, invoice, shape) for line in invoice.lines]
+    return _filled(
+        "invoice",
+        invoice,
+        amount_remaining=invoice.amount_due - invoice.amount_paid,
+        attempted=is_paid or invoice.attempt_count > 0,
+        effective_at=invoice.finalized_at,
+        ending_balance=None if invoice.status == "draft" else 0,
+        invoice_pdf=invoice.hosted_invoice_url and f"{invoice.hosted_invoice_url}/pdf",
+        lines=as_list(f"/v1/invoices/{invoice.id}/lines", lines, total_count=len(lines)),
+        next_payment_attempt=invoice.next_payment_attempt if is_payable else None,
+        status_transitions=_filled("status_transitions", invoice),
+        subtotal=invoice.amount_due,
+        total=invoice.amount_due,
+        **purpose,
+    )
+
+
+def _line(line: Line, invoice: Invoice, shape: Shape) -> Json:
+    price, quantity = line.item.price, line.item.quantity
+    billed: Json = {"subscription": invoice.subscription, "subscription_item": line.item.id}
+    if shape is Shape.OLD:
+        purpose = {**billed, "plan": _plan(price), "price": _price(price), "type": "subscription"}
+    else:
+        details = {**billed, "invoice_item": None, "proration": False}
+        purpose = {
+            "parent": {"subscription_item_details": details, "type": "subscription_item_details"},
+            "pricing": {
+                "price_details": {"price": price.id, "product": price.product},
+                "type": "price_details",
+                "unit_amount_decimal": str(price.unit_amount),
+            },
+        }
+    return _filled(
+        "line_item",
+        line,
+        currency=price.currency,
+        description=f"{quantity} x {price.nickname or price.id}",
+        invoice=invoice.id,
+        metadata=dict(invoice.subscription_metadata),
+        period={"end": line.period_end, "start": line.period_start},
+        quantity=quantity,
+        **purpose,
+    )
+
+
+_RENDERERS: Final[Mapping[type, Callable[[Any, Shape], Json]]] = {
+    Subscription: _subscription,
+    Invoice: _invoice,
+    Price: lambda price, _: _price(price),
+    Customer: lambda customer, _: _customer(customer),
+    CheckoutSession: lambda session, _: _checkout(session),
+    PortalSession: lambda session, _: _filled("billing_portal.session", session),
+    WebhookEndpoint: lambda endpoint, _: _filled("webhook_endpoint", endpoint),
+}
+
+
+def render(thing: object, shape: Shape) -> Json:
+    """Return the JSON of an object in this shape; that of a webhook endpoint is without its secret."""
+    return _RENDERERS[type(thing)](thing, shape)
+
+
+def render_event(event: Event, api_version: str) -> Json:
+    shape = Shape.of(api_version)
+    data: Json = {"object": render(event.object, shape)}
+    if event.before is not None:
+        data["previous_attributes"] = previous_attributes(render(event.before, shape), data["object"])
+    return {
+        "id": event.id,
+        "object": "event",
+        "api_version": api_version,
+        "created": event.created,
+        "data": data,
+        "livemode": False,
+        "pending_webhooks": event.pending_webhooks,
+        "request": {"id": event.request_id, "idempotency_key": event.idempotency_key},
+        "type": event.type,
+    }
+
+
+def previous_attributes(before: Json, after: Json) -> Json:
+    """Return the old values of changed attributes: of objects the changed parts, of lists the whole old list."""
+    previous: Json = {}
+    for name in before | after:
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        nested = isinstance(old, dict) and isinstance(new, dict) and old.get("id") == new.get("id")
+        previous[name] = previous_attributes(old or {}, new or {}) if nested else old
+    return previous

@@ -1,83 +1,32 @@
-"""The simulated provider: Python methods for tests, and an ASGI application."""
+"""The simulated provider as an ASGI application: the API under ``/v1``, hosted pages, control."""
 
-from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
 from email.utils import formatdate
-from functools import cached_property
-from typing import Final
+from functools import cache, cached_property
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from tenantry.server.asgi_types import Receive, Scope, Send
+from litestar import Litestar, Response, route
+from litestar.datastructures import MutableScopeHeaders
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from litestar.types import Message
+from litestar.types import Scope as LitestarScope
+
+from tenantry.server.asgi_types import MAX_BODY, AsgiApp, Receive, Scope, Send
 from tenantry_devkit.serving import serving
+from tenantry_devkit.simulator.account import ApiError
 from tenantry_devkit.simulator.api import Api
-from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange
-from tenantry_devkit.simulator.delivery import Delivery, DeliveryRule
-from tenantry_devkit.simulator.engine import SimulationEngine, id_of
-from tenantry_devkit.simulator.objects import (
-    Card,
-    CheckoutSession,
-    Customer,
-    Event,
-    Invoice,
-    PortalSession,
-    Price,
-    Subscription,
-    WebhookEndpoint,
-)
-from tenantry_devkit.simulator.pages import Control, HostedPages, SimulatorPages
-from tenantry_devkit.simulator.requests import (
-    BodyTooLargeError,
-    ClientDisconnectedError,
-    HttpRequest,
-    HttpResponse,
-    found,
-    read_request,
-    send_response,
-)
+from tenantry_devkit.simulator.engine import SimulationEngine
+from tenantry_devkit.simulator.pages import ROUTES, AnyRequest, pages
+from tenantry_devkit.simulator.parameters import FORM, json_response
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _OWN_SITES: Final = ("none", "same-origin")
-
-
-class _Application:
-    """Answers every request, and then attempts the deliveries that it causes."""
-
-    def __init__(self, engine: SimulationEngine) -> None:
-        self._engine = engine
-        self._pages = SimulatorPages()
-        self._api = Api(engine)
-        self._hosted = HostedPages(engine, self._pages)
-        self._control = Control(engine, self._pages)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError(f"the simulator does not support {scope['type']}")
-        try:
-            response = await self._respond(await read_request(scope, receive))
-        except BodyTooLargeError:
-            response = HttpResponse(413, b"The body is too large.", "text/plain")
-        except ClientDisconnectedError:
-            return
-        response.headers["Date"] = formatdate(self._engine.account.now, usegmt=True)
-        await send_response(send, response)
-        await self._engine.catch_up()
-
-    async def _respond(self, request: HttpRequest) -> HttpResponse:
-        if request.path.startswith("/v1/"):
-            return self._api.respond(request)
-        if not self._is_same_site(request):
-            return self._pages.message("Refused", "The request did not come from a page of this server.", 403)
-        if request.path == "/simulator.css":
-            return self._pages.style_sheet()
-        response = self._hosted.respond(request) or await self._control.respond(request)
-        return response or self._pages.message("Not found", "There is nothing here.", 404)
-
-    def _is_same_site(self, request: HttpRequest) -> bool:
-        """Reject forms of other web sites, and host names that they resolve to loopback (DNS rebinding)."""
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname
-        is_known = host in {*_LOOPBACK, urlsplit(self._engine.url).hostname}
-        return is_known and (request.method == "GET" or request.headers.get("sec-fetch-site", "none") in _OWN_SITES)
+_SIMULATOR: Final = "simulator"
+_API: Final = "simulator_api"
+"""Keys of a request's ASGI scope."""
+_JSON_PATHS: Final = ("/v1/", "/_simulator/")
 
 
 class Simulator(SimulationEngine):
@@ -97,195 +46,63 @@ class Simulator(SimulationEngine):
     """
 
     @cached_property
-    def _application(self) -> _Application:
-        return _Application(self)
+    def _api(self) -> Api:
+        return Api(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._application(scope, receive, send)
+        await _application()({**scope, _SIMULATOR: self, _API: self._api}, receive, send)
+        await self.catch_up()
 
     def serving(self, port: int = 0) -> AbstractAsyncContextManager["Simulator"]:
         """Serve it on 127.0.0.1 within the block, at ``port`` or a free one; `url` is the address."""
         return serving(self, port)
 
-    def events(self, *types: str) -> list[Event]:
-        """Return the events of these types, or all, oldest first."""
-        return [event for event in self.account.events.values() if not types or event.type in types]
 
-    def deliveries(self, event: Event | str | None = None) -> list[Delivery]:
-        """Return every delivery, or an event's, in order, with their outcomes."""
-        wanted = None if event is None else id_of(event)
-        return [delivery for delivery in self.courier.log if wanted in {None, delivery.event}]
+@cache
+def _application() -> AsgiApp:
+    """Return the application of all simulators, since creating it is slow; the scope names the simulator."""
+    application = Litestar(
+        [_call_api, *ROUTES],
+        before_request=_refuse_other_sites,
+        before_send=[_set_date],
+        dependencies={"engine": Provide(_simulator, sync_to_thread=False)},
+        exception_handlers={ApiError: _show_error, HTTPException: _show_error},
+        logging_config=None,
+        openapi_config=None,
+        request_max_body_size=MAX_BODY,
+    )
+    return cast("AsgiApp", application)
 
-    def misbehave(
-        self,
-        *,
-        drop: float = 0.0,
-        duplicates: int = 0,
-        reorder: bool = False,
-        delay: timedelta | tuple[timedelta, timedelta] = timedelta(0),
-        endpoint: WebhookEndpoint | str | None = None,
-        types: Collection[str] = (),
-        events: Collection[str] = (),
-        only: Callable[[Event], bool] | None = None,
-    ) -> None:
-        """Add a `DeliveryRule` for events not yet being sent; of several matching rules, the newest counts."""
-        rule = DeliveryRule(
-            drop=drop,
-            duplicates=duplicates,
-            reorder=reorder,
-            delay=delay,
-            endpoint=None if endpoint is None else id_of(endpoint),
-            types=types,
-            events=events,
-            only=only,
-        )
-        self.courier.rules.append(rule)
 
-    def behave(self) -> None:
-        """Remove every rule; lost and delayed deliveries stay so."""
-        self.courier.rules.clear()
+def _simulator(request: AnyRequest) -> Simulator:
+    return cast("Simulator", request.scope.get(_SIMULATOR))
 
-    def add_endpoint(
-        self, url: str, secret: str, *, enabled_events: Collection[str] = ("*",), api_version: str | None = None
-    ) -> WebhookEndpoint:
-        """Send future events there too, by default in the account's shape."""
-        types = tuple(enabled_events)
-        return self.store_endpoint(
-            WebhookEndpoint(url=url, secret=secret, enabled_events=types, api_version=api_version)
-        )
 
-    def price(
-        self,
-        price_id: str | None = None,
-        amount: int = 2900,
-        *,
-        currency: str = "eur",
-        interval: str = "month",
-        interval_count: int = 1,
-    ) -> Price:
-        """Create a price, ``amount`` of the currency's smallest unit per so many days, weeks, months or years."""
-        return self.billing.add_price(
-            amount, price_id=price_id, currency=currency, interval=interval, interval_count=interval_count
-        )
+@route("/v1/{path:path}", http_method=["GET", "POST", "DELETE"])
+async def _call_api(request: AnyRequest) -> Response[bytes]:
+    api = cast("Api", request.scope.get(_API))
+    return api.respond(request, await request.body())
 
-    def customer(
-        self,
-        customer_id: str | None = None,
-        *,
-        email: str | None = None,
-        name: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        card: Card = Card.WORKS,
-    ) -> Customer:
-        return self.storefront.create_customer(
-            customer_id=customer_id, email=email, name=name, metadata=metadata, card=card
-        )  # fmt: skip
 
-    def card_declines(self, customer: Customer | str) -> None:
-        """Let the customer's future payments fail."""
-        self.storefront.set_card(id_of(customer), Card.DECLINES)
+def _refuse_other_sites(request: AnyRequest) -> Response[str] | None:
+    """Reject forms of other web sites, and host names that they resolve to loopback (DNS rebinding)."""
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+    is_known = host in {*_LOOPBACK, urlsplit(_simulator(request).url).hostname}
+    is_own = request.method == "GET" or request.headers.get("sec-fetch-site", "none") in _OWN_SITES
+    if (is_known and is_own) or request.url.path.startswith("/v1/"):
+        return None
+    return pages().message("Refused", "The request did not come from a page of this server.", 403)
 
-    def card_works(self, customer: Customer | str) -> None:
-        """Let the customer's future payments succeed; open invoices are retried when due, or by `pay`."""
-        self.storefront.set_card(id_of(customer), Card.WORKS)
 
-    def delete_customer(self, customer: Customer | str) -> None:
-        """Delete a customer and end the subscriptions at once."""
-        self.storefront.delete_customer(id_of(customer))
+def _show_error(request: AnyRequest, error: ApiError | HTTPException) -> Response[Any]:
+    if isinstance(error, HTTPException):
+        error = ApiError(error.status_code, error.detail)
+    if request.url.path.startswith(_JSON_PATHS) and request.content_type[0] != FORM:
+        return json_response({"error": error.error}, error.status)
+    return pages().message("This does not work", str(error), error.status)
 
-    def subscribe(
-        self,
-        customer: Customer | str,
-        price: Price | str,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        trial_days: int = 0,
-        quantity: int = 1,
-        cancel_at_period_end: bool = False,
-        first_payment: FirstPayment = FirstPayment.CHECKOUT,
-    ) -> Subscription:
-        """Subscribe a customer like a checkout: ``created`` is incomplete or trialing, then comes ``updated``.
 
-        With ``FirstPayment.ALLOW_INCOMPLETE`` it is like a plain API call: only ``created``, already active.
-        """
-        return self.billing.subscribe(
-            self.storefront.customer(id_of(customer), param="customer").id,
-            [(self._price(price), quantity)],
-            metadata=metadata or {},
-            trial_end=self.account.now + trial_days * DAY if trial_days else None,
-            cancel_at_period_end=cancel_at_period_end,
-            first_payment=first_payment,
-        )
-
-    def change_plan(self, subscription: Subscription | str, price: Price | str) -> Subscription:
-        """Replace the first item's price."""
-        current = self.billing.active_subscription(id_of(subscription))
-        change = ItemChange(current.items[0].id, self._price(price))
-        return self.billing.update_subscription(current.id, items=[change])
-
-    def set_metadata(self, subscription: Subscription | str, metadata: Mapping[str, str]) -> Subscription:
-        """Set these metadata values; an empty one removes its key."""
-        return self.billing.update_subscription(id_of(subscription), metadata=metadata)
-
-    def end_trial(self, subscription: Subscription | str) -> Subscription:
-        """End the trial and begin the first paid period now."""
-        return self.billing.update_subscription(id_of(subscription), end_trial=True)
-
-    def cancel(self, subscription: Subscription | str, *, at_period_end: bool = False) -> Subscription:
-        """Cancel now, or at the end of the period."""
-        if at_period_end:
-            return self.billing.update_subscription(id_of(subscription), cancel_at_period_end=True)
-        return self.billing.cancel_subscription(id_of(subscription))
-
-    def resume(self, subscription: Subscription | str) -> Subscription:
-        """Revoke a cancellation at the end of the period."""
-        return self.billing.update_subscription(id_of(subscription), cancel_at_period_end=False)
-
-    def pay(self, invoice: Invoice | str) -> Invoice:
-        """Charge the customer for an open invoice now; raises `ApiError` if the card declines."""
-        return self.billing.pay(id_of(invoice))
-
-    def checkout(
-        self,
-        price: Price | str,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        subscription_metadata: Mapping[str, str] | None = None,
-        customer: Customer | str | None = None,
-        customer_email: str | None = None,
-        client_reference_id: str | None = None,
-        trial_days: int = 0,
-        mode: str = "subscription",
-        success_url: str | None = None,
-        cancel_url: str | None = None,
-    ) -> CheckoutSession:
-        """Begin a checkout; the subscription gets the session's metadata, or its own."""
-        known = None if customer is None else self.storefront.customer(id_of(customer), param="customer").id
-        metadata = dict(metadata or {})
-        return self.storefront.create_checkout(
-            [(self._price(price), 1)],
-            mode=mode,
-            customer=known,
-            customer_email=customer_email,
-            client_reference_id=client_reference_id,
-            metadata=metadata,
-            subscription_metadata=metadata if subscription_metadata is None else dict(subscription_metadata),
-            trial_days=trial_days,
-            success_url=success_url,
-            cancel_url=cancel_url,
-        )
-
-    def complete(self, session: CheckoutSession | str) -> CheckoutSession:
-        """Pay: creates customer, subscription and all events, ``checkout.session.completed`` last."""
-        return self.storefront.complete_checkout(id_of(session))
-
-    def expire(self, session: CheckoutSession | str) -> CheckoutSession:
-        """End an open checkout."""
-        return self.storefront.expire_checkout(id_of(session))
-
-    def portal(self, customer: Customer | str, return_url: str | None = None) -> PortalSession:
-        """Open the portal for a customer."""
-        return self.storefront.open_portal(id_of(customer), return_url)
-
-    def _price(self, price: Price | str) -> Price:
-        return found(self.account.prices, "price", id_of(price), param="price")
+async def _set_date(message: Message, scope: LitestarScope) -> None:
+    if message["type"] == "http.response.start":
+        simulator = cast("Simulator", scope.get(_SIMULATOR))
+        MutableScopeHeaders.from_message(message)["Date"] = formatdate(simulator.account.now, usegmt=True)

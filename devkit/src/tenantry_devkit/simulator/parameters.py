@@ -1,0 +1,291 @@
+"""Parameters of the API's requests, pages of lists, and JSON responses."""
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from litestar import MediaType, Response
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from tenantry_devkit.simulator.account import ApiError, missing
+from tenantry_devkit.simulator.objects import Card, Json
+
+FORM: Final = "application/x-www-form-urlencoded"
+_NAME: Final = re.compile(r"([^\[\]]+)((?:\[[^\[\]]*\])*)")
+_PART: Final = re.compile(r"\[([^\[\]]*)\]")
+_INVALID: Final = re.compile(r"(Object missing required field `(?P<missing>\w+)`|.*?)( - at `\$\.?(?P<place>.*)`)?")
+"""The message of a ``msgspec.ValidationError``."""
+_MOST: Final = 2000
+_DECLINING_CARDS: Final = frozenset({"pm_card_chargeCustomerFail", "tok_chargeCustomerFail"})
+"""The provider's test cards that can be stored and decline every charge."""
+
+S = TypeVar("S", bound=Struct)
+
+
+def parse(*encoded: str) -> Json:
+    """Parse queries and forms such as ``items[0][price]=price_pro&expand[]=customer``; an empty value is None."""
+    values: Json = {}
+    for text in encoded:
+        try:
+            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST)
+        except ValueError as error:
+            raise ApiError(400, "Too many parameters.") from error
+        for name, value in pairs:
+            _put(values, name, value)
+    return {name: _with_lists(name, value) for name, value in values.items()}
+
+
+def _put(values: Json, name: str, value: str) -> None:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ApiError(400, f"Invalid parameter name: {name}", param=name)
+    *path, last = match[1], *_PART.findall(match[2])
+    for part in path:
+        inner = values.setdefault(part or str(len(values)), {})
+        if not isinstance(inner, dict):
+            raise ApiError(400, "Invalid object", param=name)
+        values = inner
+    values[last or str(len(values))] = value or None
+
+
+def _with_lists(name: str, value: Any) -> Any:  # noqa: ANN401
+    """Turn objects with numbers as names into lists, in the order of the numbers."""
+    if not isinstance(value, dict) or name == "metadata":
+        return value
+    inner = {key: _with_lists(key, each) for key, each in value.items()}
+    return [inner[key] for key in sorted(inner, key=int)] if all(key.isdecimal() for key in inner) else inner
+
+
+def decode(values: Mapping[str, Any], kind: type[S]) -> S:
+    """Convert parameters; unknown ones are ignored. Raises `ApiError` for missing and invalid ones."""
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        match = _INVALID.fullmatch(str(error))
+        assert match is not None  # noqa: S101  # it matches any text
+        names = [each for each in (match["place"], match["missing"]) if each]
+        param = re.sub(r"\.(\w+)", r"[\1]", ".".join(names))
+        if match["missing"] or match[1].endswith("got `null`"):
+            raise missing_parameter(param) from None
+        raise ApiError(400, f"Invalid {param}: {match[1]}", param=param) from None
+
+
+def missing_parameter(name: str) -> ApiError:
+    return ApiError(400, f"Missing required param: {name}.", code="parameter_missing", param=name)
+
+
+class Parameters(Struct, kw_only=True):
+    pass
+
+
+class Range(Parameters):
+    gt: int | None = None
+    gte: int | None = None
+    lt: int | None = None
+    lte: int | None = None
+
+
+def in_range(value: int, wanted: Range | int | None) -> bool:
+    """Whether a value passes a filter such as ``created=...`` or ``created[gte]=...``."""
+    if not isinstance(wanted, Range):
+        return wanted in {None, value}
+    bounds = ((operator.gt, wanted.gt), (operator.ge, wanted.gte), (operator.lt, wanted.lt), (operator.le, wanted.lte))
+    return all(compare(value, bound) for compare, bound in bounds if bound is not None)
+
+
+class ListParameters(Parameters):
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+    starting_after: str | None = None
+    ending_before: str | None = None
+    created: Range | int | None = None
+
+
+T = TypeVar("T")
+AtLeastOne = Annotated[list[T], Meta(min_length=1)]
+Metadata = dict[str, str | None]
+"""Null removes a key."""
+
+
+class Recurring(Parameters):
+    interval: Literal["day", "week", "month", "year"] = "month"
+    interval_count: int = 1
+
+
+class NewPrice(Parameters):
+    currency: str
+    unit_amount: int
+    recurring: Recurring = field(default_factory=Recurring)
+    product: str | None = None
+    nickname: str | None = None
+    lookup_key: str | None = None
+    metadata: Metadata = {}
+
+
+class PriceList(ListParameters):
+    product: str | None = None
+    active: bool | None = None
+    lookup_keys: tuple[str, ...] = ()
+
+
+class InvoiceSettings(Parameters):
+    default_payment_method: str | None = None
+
+
+class CustomerFields(Parameters):
+    """Of a new customer, or changes to one; null unsets a value."""
+
+    email: str | UnsetType | None = UNSET
+    name: str | UnsetType | None = UNSET
+    description: str | UnsetType | None = UNSET
+    metadata: Metadata = {}
+    payment_method: str | None = None
+    source: str | None = None
+    invoice_settings: InvoiceSettings = field(default_factory=InvoiceSettings)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        given = {"email": self.email, "name": self.name, "description": self.description}
+        return {name: value for name, value in given.items() if value is not UNSET}
+
+    @property
+    def card(self) -> Card | None:
+        """How the test card behaves that the request names."""
+        named = self.payment_method or self.source or self.invoice_settings.default_payment_method
+        if named is None:
+            return None
+        return Card.DECLINES if named in _DECLINING_CARDS else Card.WORKS
+
+
+class CustomerList(ListParameters):
+    email: str | None = None
+
+
+class NewItem(Parameters):
+    price: str
+    quantity: int = 1
+
+
+class NewSubscription(Parameters):
+    customer: str
+    items: AtLeastOne[NewItem]
+    metadata: Metadata = {}
+    trial_period_days: int = 0
+    trial_end: int | Literal["now"] | None = None
+    cancel_at_period_end: bool = False
+    payment_behavior: Literal["allow_incomplete", "error_if_incomplete", "default_incomplete"] = "allow_incomplete"
+
+
+class ChangedItem(Parameters):
+    id: str | None = None
+    price: str | None = None
+    quantity: int | None = None
+    deleted: bool = False
+
+
+class SubscriptionChanges(Parameters):
+    items: tuple[ChangedItem, ...] = ()
+    metadata: Metadata | None = None
+    cancel_at_period_end: bool | None = None
+    trial_end: int | Literal["now"] | None = None
+
+
+class SubscriptionList(ListParameters):
+    customer: str | None = None
+    price: str | None = None
+    current_period_end: Range | int | None = None
+    status: (
+        Literal[
+            "active", "all", "canceled", "ended", "incomplete", "incomplete_expired", "past_due", "paused", "trialing",
+            "unpaid",
+        ]
+        | None
+    ) = None  # fmt: skip
+
+
+class InvoiceList(ListParameters):
+    """Checkout sessions have the same filters."""
+
+    customer: str | None = None
+    subscription: str | None = None
+    status: str | None = None
+
+
+class SubscriptionData(Parameters):
+    metadata: Metadata = {}
+    trial_period_days: int = 0
+
+
+class NewCheckoutSession(Parameters):
+    mode: Literal["subscription", "payment"]
+    line_items: AtLeastOne[NewItem]
+    customer: str | None = None
+    customer_email: str | None = None
+    client_reference_id: str | None = None
+    metadata: Metadata = {}
+    subscription_data: SubscriptionData = field(default_factory=SubscriptionData)
+    success_url: str | None = None
+    cancel_url: str | None = None
+    ui_mode: str = "hosted"
+
+
+class NewPortalSession(Parameters):
+    customer: str
+    return_url: str | None = None
+
+
+class EventList(ListParameters):
+    type: str | None = None
+    types: tuple[str, ...] = ()
+    delivery_success: bool | None = None
+
+
+class EventRetry(Parameters):
+    webhook_endpoint: str | None = None
+
+
+class NewWebhookEndpoint(Parameters):
+    url: str
+    enabled_events: AtLeastOne[str]
+    api_version: str | None = None
+    description: str | None = None
+    metadata: Metadata = {}
+
+
+class Expansion(Parameters):
+    expand: tuple[str, ...] = ()
+
+
+class Listable(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+L = TypeVar("L", bound=Listable)
+
+
+def page(newest_first: Sequence[L], kind: type, given: ListParameters) -> tuple[list[L], bool]:
+    """Return the requested page, and whether there are more objects in the direction of reading."""
+    if given.starting_after is not None and given.ending_before is not None:
+        raise ApiError(400, "You may only specify one of these parameters: starting_after, ending_before.")
+    places = {thing.id: place for place, thing in enumerate(newest_first)}
+
+    def place(param: str, wanted: str) -> int:
+        if wanted not in places:
+            raise missing(kind, wanted, param=param)
+        return places[wanted]
+
+    if given.ending_before is not None:
+        rest = newest_first[: place("ending_before", given.ending_before)]
+        return list(rest[-given.limit :]), len(rest) > given.limit
+    first = 0 if given.starting_after is None else place("starting_after", given.starting_after) + 1
+    rest = newest_first[first:]
+    return list(rest[: given.limit]), len(rest) > given.limit
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+    """Return JSON, indented like the provider's."""
+    content = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    return Response(content, status_code=status, media_type=MediaType.JSON, headers=headers)
