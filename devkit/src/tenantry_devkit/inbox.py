@@ -22,7 +22,7 @@ from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
 from tenantry.common.clock import Clock, from_micros, system_clock, to_micros
-from tenantry_devkit.files import OWNER_ONLY, write_private
+from tenantry_devkit.files import write_private
 from tenantry_devkit.html import HEADERS, Pages
 
 _log = logging.getLogger(__name__)
@@ -57,8 +57,6 @@ class Inbox:
         self._limit = limit
         self._clock = clock
         directory.mkdir(parents=True, exist_ok=True)
-        for mail_id in self.ids():
-            self._file(mail_id).chmod(OWNER_ONLY)  # older releases created them readable by all users
         self._last = max((int(name) for name in self.ids()), default=0)
         self._arrival = threading.Condition()
 
@@ -107,10 +105,15 @@ class Inbox:
 
 
 def _read(mail_id: str, content: bytes) -> Mail:
-    # the older policy accepts any header; `_header` tries the newer one on each
-    raw = BytesHeaderParser(policy=compat32).parsebytes(content).raw_items()
-    headers = tuple((name, _header(name, str(text))) for name, text in raw)
-    text, html = _parts(content)
+    try:
+        message = BytesParser(EmailMessage, policy=default_policy).parsebytes(content)
+        headers = [(name, str(value)) for name, value in message.items()]
+        text, html = _part(message, "plain") or "", _part(message, "html")
+    except Exception:  # noqa: BLE001  # the library fails in many ways on malformed messages: show what is there
+        raw = BytesHeaderParser(policy=compat32).parsebytes(content).raw_items()
+        headers = [(name, " ".join(str(value).splitlines())) for name, value in raw]
+        text, html = content.replace(b"\r\n", b"\n").partition(b"\n\n")[2].decode("utf-8", "replace"), None
+    headers = [(name, _without_surrogates(value)) for name, value in headers]
 
     def first(*names: str) -> str:
         found = (text for wanted in names for name, text in headers if name.lower() == wanted and text)
@@ -122,42 +125,15 @@ def _read(mail_id: str, content: bytes) -> Mail:
         sender=first("from", "return-path"),
         subject=first("subject"),
         date=from_micros(int(mail_id)),
-        headers=headers,
+        headers=tuple(headers),
         text=text,
         html=html,
     )
 
 
-def _header(name: str, raw: str) -> str:
-    try:
-        text = str(default_policy.header_fetch_parse(name, raw))
-    except Exception:  # noqa: BLE001  # the library fails in many ways on malformed headers
-        text = " ".join(raw.splitlines())
-    return _without_surrogates(text)
-
-
-def _parts(content: bytes) -> tuple[str, str | None]:
-    """Return the text and the HTML of a message; for a malformed one, everything below its headers."""
-    try:
-        message = BytesParser(EmailMessage, policy=default_policy).parsebytes(content)
-        return _part(message, "plain") or "", _part(message, "html")
-    except Exception:  # noqa: BLE001  # as above, for a malformed Content-Type
-        body = content.replace(b"\r\n", b"\n").partition(b"\n\n")[2]
-        return body.decode("utf-8", "replace"), None
-
-
 def _part(message: EmailMessage, kind: str) -> str | None:
     part = message.get_body(preferencelist=(kind,))
-    if part is None:
-        return None
-    payload = part.get_payload(decode=True)
-    if not isinstance(payload, bytes):
-        return None
-    try:
-        text = payload.decode(part.get_content_charset("utf-8"), "replace")
-    except (LookupError, ValueError):
-        text = payload.decode("utf-8", "replace")
-    return _without_surrogates(text).replace("\r\n", "\n")
+    return None if part is None else _without_surrogates(part.get_content()).replace("\r\n", "\n")
 
 
 def _without_surrogates(text: str) -> str:

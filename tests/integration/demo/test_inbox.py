@@ -109,9 +109,6 @@ def test_mails_are_for_their_owner_alone(companion: Companion, folder: Path) -> 
     send(companion, make())
     [mail] = (folder / "inbox").glob("*.eml")
     assert mail.stat().st_mode & 0o777 == 0o600
-    mail.chmod(0o644)  # as an older release left it
-    Inbox(folder / "inbox")
-    assert mail.stat().st_mode & 0o777 == 0o600
 
 
 async def test_mail_of_the_services_own_library_arrives(companion: Companion) -> None:

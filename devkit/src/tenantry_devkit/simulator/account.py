@@ -138,9 +138,16 @@ _KINDS: Final[Mapping[type, str]] = {
     CheckoutSession: "checkout.session", PortalSession: "portal session", WebhookEndpoint: "webhook endpoint",
     Event: "event",
 }  # fmt: skip
-TABLES: Final = (
-    "prices", "customers", "subscriptions", "invoices", "checkout_sessions", "portal_sessions", "endpoints", "events",
-)  # fmt: skip
+TABLES: Final[Mapping[str, type]] = {
+    "prices": Price,
+    "customers": Customer,
+    "subscriptions": Subscription,
+    "invoices": Invoice,
+    "checkout_sessions": CheckoutSession,
+    "portal_sessions": PortalSession,
+    "endpoints": WebhookEndpoint,
+    "events": Event,
+}
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BillingObject)
@@ -155,25 +162,16 @@ class Account:
         self.api_version = api_version
         self.url = url
         self.agenda = Agenda()
-        self.prices: dict[str, Price] = {}
-        self.customers: dict[str, Customer] = {}
-        self.subscriptions: dict[str, Subscription] = {}
-        self.invoices: dict[str, Invoice] = {}
-        self.checkout_sessions: dict[str, CheckoutSession] = {}
-        self.portal_sessions: dict[str, PortalSession] = {}
-        self.endpoints: dict[str, WebhookEndpoint] = {}
-        self.events: dict[str, Event] = {}
+        self.tables: dict[type, dict[str, Any]] = {kind: {} for kind in TABLES.values()}
+        self.prices: dict[str, Price] = self.tables[Price]
+        self.customers: dict[str, Customer] = self.tables[Customer]
+        self.subscriptions: dict[str, Subscription] = self.tables[Subscription]
+        self.invoices: dict[str, Invoice] = self.tables[Invoice]
+        self.checkout_sessions: dict[str, CheckoutSession] = self.tables[CheckoutSession]
+        self.portal_sessions: dict[str, PortalSession] = self.tables[PortalSession]
+        self.endpoints: dict[str, WebhookEndpoint] = self.tables[WebhookEndpoint]
+        self.events: dict[str, Event] = self.tables[Event]
         self.on_event: Callable[[Event], None] = lambda _: None
-        self.tables: dict[type, dict[str, Any]] = {
-            Price: self.prices,
-            Customer: self.customers,
-            Subscription: self.subscriptions,
-            Invoice: self.invoices,
-            CheckoutSession: self.checkout_sessions,
-            PortalSession: self.portal_sessions,
-            WebhookEndpoint: self.endpoints,
-            Event: self.events,
-        }
         self._request: tuple[str | None, str | None] = None, None
 
     @property

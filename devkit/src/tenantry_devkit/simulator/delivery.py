@@ -52,20 +52,6 @@ class DeliveryRule:
         least, most = (self.delay, self.delay) if isinstance(self.delay, timedelta) else self.delay
         return int(least.total_seconds()), int(most.total_seconds())
 
-    def __str__(self) -> str:
-        least, most = self.delay_seconds
-        late = f"{least} to {most}" if most > least else f"{least}"
-        faults = [
-            f"{self.drop:.0%} lost" if self.drop else "",
-            f"{self.duplicates} more cop{'y' if self.duplicates == 1 else 'ies'} of each" if self.duplicates else "",
-            f"{late} seconds late" if most else "",
-            "in any order" if self.reorder else "",
-        ]
-        text = ", ".join(fault for fault in faults if fault) or "no faults"
-        matching = [self.endpoint or "", *self.types, *self.events, "some events" if self.only else ""]
-        names = ", ".join(name for name in matching if name)
-        return f"{text}: {names}" if names else text
-
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600

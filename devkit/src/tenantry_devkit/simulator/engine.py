@@ -169,7 +169,7 @@ class SimulationEngine:
             tasks=account.agenda.tasks(),
             invoice_numbers=self.billing.invoice_counts,
             deliveries=self.courier.log,
-            **{name: list(getattr(account, name).values()) for name in TABLES},
+            **{name: list(account.tables[kind].values()) for name, kind in TABLES.items()},
         )
 
     def restore(self, state: AccountState) -> None:
@@ -179,8 +179,8 @@ class SimulationEngine:
         """
         before, after = (msgspec.json.encode(f"{address}/")[:-1] for address in (state.url, self.url))
         state = AccountState.decode(state.encode().replace(before, after))
-        for name in TABLES:
-            getattr(self.account, name).update((thing.id, thing) for thing in getattr(state, name))
+        for name, kind in TABLES.items():
+            self.account.tables[kind].update((thing.id, thing) for thing in getattr(state, name))
         self.account.agenda.restore(state.tasks)
         self.billing.invoice_counts.update(state.invoice_numbers)
         self.courier.restore(state.deliveries)
