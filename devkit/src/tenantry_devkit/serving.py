@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
 import uvicorn
@@ -25,29 +25,14 @@ class Servable(Protocol):
 S = TypeVar("S", bound=Servable)
 
 
-class LoopbackServer(uvicorn.Server):
-    """Calls ``on_listening``, and leaves the process's signals alone."""
+class _LoopbackServer(uvicorn.Server):
+    """Sets ``listening``, and leaves the process's signals alone."""
 
-    def __init__(self, app: Any, on_listening: Callable[[], object], *, date_header: bool = True) -> None:  # noqa: ANN401
-        super().__init__(
-            uvicorn.Config(
-                app,
-                interface="asgi3",
-                lifespan="off",
-                ws="none",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                date_header=date_header,
-                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-            )
-        )
-        self._on_listening = on_listening
+    listening: asyncio.Event
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._on_listening()
+        self.listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -71,16 +56,35 @@ def url_of(bound: socket.socket) -> str:
 
 
 @contextlib.asynccontextmanager
+async def running(application: Any, bound: socket.socket, *, date_header: bool = True) -> AsyncIterator[None]:  # noqa: ANN401
+    """Serve an application on a listening socket within the block."""
+    config = uvicorn.Config(
+        application,
+        interface="asgi3",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=date_header,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
+    server = _LoopbackServer(config)
+    server.listening = asyncio.Event()
+    task = asyncio.create_task(server.serve(sockets=[bound]))
+    try:
+        await server.listening.wait()
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+@contextlib.asynccontextmanager
 async def serving(application: S, port: int = 0) -> AsyncIterator[S]:
     """Serve ``application`` within the block, and set its ``url``; raises `OSError` without a port."""
     with bind(port) as bound:
         application.url = url_of(bound)
-        listening = asyncio.Event()
-        server = LoopbackServer(application, listening.set, date_header=False)
-        running = asyncio.create_task(server.serve(sockets=[bound]))
-        try:
-            await listening.wait()
+        async with running(application, bound, date_header=False):
             yield application
-        finally:
-            server.should_exit = True
-            await running

@@ -5,13 +5,12 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, Protocol, Self
 
-import uvicorn
-from litestar import Response, get
+from litestar import Litestar, Response, get
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.secret import Secret
@@ -19,7 +18,7 @@ from tenantry_devkit.html import COMPANION_PAGES, Pages, redirect
 from tenantry_devkit.identity_provider import create_identity_provider
 from tenantry_devkit.identity_tokens import DemoUser, TokenIssuer, load_or_create_signing_key
 from tenantry_devkit.inbox import Inbox, inbox_routes, serving_smtp
-from tenantry_devkit.serving import LoopbackServer, Servable, bind, url_of
+from tenantry_devkit.serving import Servable, bind, running, url_of
 
 _log = logging.getLogger(__name__)
 
@@ -68,8 +67,8 @@ class Companion:
         self._clock = clock
         self._provider = provider
         self._inbox = inbox
-        self._servers: list[uvicorn.Server] = []
         self._thread: threading.Thread | None = None
+        self._end: Future[None] = Future()
         self.http_url = ""
         """``http://127.0.0.1:<port>``, without a slash at the end: also the issuer."""
         self.http_port = http_port
@@ -93,34 +92,23 @@ class Companion:
         """
         if self._thread is not None:
             raise RuntimeError("the companion is running already")
-        inbox = self._inbox or Inbox(self._directory / INBOX_DIRECTORY, clock=self._clock)
         listening: Future[None] = Future()
-        with contextlib.ExitStack() as on_error:
-            # bound first: the issuer's address is in every token and page
-            http, smtp = (on_error.enter_context(_bind(port)) for port in (self.http_port, self.smtp_port))
-            self.http_port, self.smtp_port, self.http_url = http.getsockname()[1], smtp.getsockname()[1], url_of(http)
-            on_listening: Callable[[], None] = lambda: listening.set_result(None)  # noqa: E731
-            servers = [(LoopbackServer(self._app(inbox), on_listening), http)]
-            if self._provider is not None:
-                bound = on_error.enter_context(_bind(self.provider_port))
-                self.provider_port, self._provider.url = bound.getsockname()[1], url_of(bound)
-                servers.insert(0, (LoopbackServer(self._provider, lambda: None, date_header=False), bound))
-            self._servers = [server for server, _ in servers]
-            arguments = (servers, inbox, smtp, self._provider, listening)
-            self._thread = threading.Thread(target=_run, args=arguments, name="companion", daemon=True)
-            self._thread.start()
-            on_error.callback(self.stop)
+        self._end = Future()
+        self._thread = threading.Thread(target=self._run, args=(listening,), name="companion", daemon=True)
+        self._thread.start()
+        try:
             listening.result()
-            on_error.pop_all()
+        except BaseException:  # also at a signal
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Close all connections and end the thread, if it is running."""
         if self._thread is None:
             return
-        for server in self._servers:
-            server.should_exit = True
+        self._end.set_result(None)
         self._thread.join()
-        self._servers, self._thread = [], None
+        self._thread = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -129,7 +117,30 @@ class Companion:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _app(self, inbox: Inbox) -> object:
+    def _run(self, listening: Future[None]) -> None:
+        try:
+            asyncio.run(self._serve(listening))
+        except BaseException as error:  # noqa: BLE001  # `start` raises it
+            if listening.done():
+                _log.exception("the identity provider and the inbox have stopped")
+            else:
+                listening.set_exception(error)
+
+    async def _serve(self, listening: Future[None]) -> None:
+        inbox = self._inbox or Inbox(self._directory / INBOX_DIRECTORY, clock=self._clock)
+        async with contextlib.AsyncExitStack() as stack:
+            http, smtp = (stack.enter_context(_bind(port)) for port in (self.http_port, self.smtp_port))
+            self.http_port, self.smtp_port, self.http_url = http.getsockname()[1], smtp.getsockname()[1], url_of(http)
+            await stack.enter_async_context(serving_smtp(inbox, smtp))
+            await stack.enter_async_context(running(self._app(inbox), http))
+            if self._provider is not None:
+                bound = stack.enter_context(_bind(self.provider_port))
+                self.provider_port, self._provider.url = bound.getsockname()[1], url_of(bound)
+                await stack.enter_async_context(_acting(self._provider, bound))
+            listening.set_result(None)
+            await asyncio.wrap_future(self._end)
+
+    def _app(self, inbox: Inbox) -> Litestar:
         pages = Pages(COMPANION_PAGES)
 
         @get("/")
@@ -156,31 +167,13 @@ def _bind(port: int) -> socket.socket:
         return bind(0)
 
 
-def _run(
-    servers: Sequence[tuple[uvicorn.Server, socket.socket]],
-    inbox: Inbox,
-    smtp: socket.socket,
-    provider: RunningApplication | None,
-    listening: Future[None],
-) -> None:
-    async def serve() -> None:
-        async with serving_smtp(inbox, smtp):
-            acting = asyncio.create_task(provider.run()) if provider else None
-            try:
-                await asyncio.gather(*(server.serve(sockets=[bound]) for server, bound in servers))
-            finally:
-                if acting is not None:
-                    acting.cancel()
-                    await asyncio.wait({acting})
-
+@contextlib.asynccontextmanager
+async def _acting(provider: RunningApplication, bound: socket.socket) -> AsyncIterator[None]:
+    """Serve a payment provider, and let it act, within the block."""
+    acting = asyncio.create_task(provider.run())
     try:
-        asyncio.run(serve())
-    except BaseException as error:  # noqa: BLE001  # `start` raises it
-        if listening.done():
-            _log.exception("the identity provider and the inbox have stopped")
-        else:
-            listening.set_exception(error)
+        async with running(provider, bound, date_header=False):
+            yield
     finally:
-        smtp.close()
-        for _, bound in servers:
-            bound.close()
+        acting.cancel()
+        await asyncio.wait({acting})

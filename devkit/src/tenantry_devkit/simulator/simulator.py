@@ -1,5 +1,6 @@
 """The simulated provider as an ASGI application: the API under ``/v1``, hosted pages, control."""
 
+import logging
 from contextlib import AbstractAsyncContextManager
 from email.utils import formatdate
 from functools import cache, cached_property
@@ -20,6 +21,8 @@ from tenantry_devkit.simulator.api import Api
 from tenantry_devkit.simulator.engine import SimulationEngine
 from tenantry_devkit.simulator.pages import ROUTES, AnyRequest, pages
 from tenantry_devkit.simulator.parameters import FORM, json_response
+
+_log = logging.getLogger(__name__)
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _OWN_SITES: Final = ("none", "same-origin")
@@ -63,6 +66,7 @@ def _application() -> AsgiApp:
     """Return the application of all simulators, since creating it is slow; the scope names the simulator."""
     application = Litestar(
         [_call_api, *ROUTES],
+        after_exception=[_log_failure],
         before_request=_refuse_other_sites,
         before_send=[_set_date],
         dependencies={"engine": Provide(_simulator, sync_to_thread=False)},
@@ -100,6 +104,11 @@ def _show_error(request: AnyRequest, error: ApiError | HTTPException) -> Respons
     if request.url.path.startswith(_JSON_PATHS) and request.content_type[0] != FORM:
         return json_response({"error": error.error}, error.status)
     return pages().message("This does not work", str(error), error.status)
+
+
+async def _log_failure(error: Exception, scope: LitestarScope) -> None:
+    if not isinstance(error, ApiError | HTTPException):
+        _log.error("%s failed", scope["path"], exc_info=error)
 
 
 async def _set_date(message: Message, scope: LitestarScope) -> None:
