@@ -14,6 +14,7 @@ from email.policy import compat32
 from email.policy import default as default_policy
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 import msgspec
 from aiosmtpd.smtp import SMTP, Envelope, Session
@@ -77,6 +78,18 @@ class Inbox:
         with self._arrival:
             self._arrival.notify_all()
         return mail_id
+
+    async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
+        """Store a message that the SMTP server has received; it calls this by name."""
+        content = envelope.content
+        if not isinstance(content, bytes):
+            raise TypeError("the SMTP server must not decode messages")
+        try:
+            self.store(content, sender=envelope.mail_from or "", recipients=envelope.rcpt_tos)
+        except OSError as error:
+            _log.warning("cannot store a message: %s", error)
+            return "452 4.3.1 The message could not be stored"
+        return "250 2.0.0 Stored"
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait for a condition, checked now and after each message; call it in another thread than the server's."""
@@ -144,60 +157,28 @@ def _without_surrogates(text: str) -> str:
 @contextlib.asynccontextmanager
 async def serving_smtp(inbox: Inbox, listening: socket.socket) -> AsyncIterator[None]:
     """Accept mail on ``listening``, without authentication or TLS, until the end of the block."""
-    loop = asyncio.get_running_loop()
-    connections: set[_SmtpConnection] = set()
-    server = await loop.create_server(lambda: _SmtpConnection(inbox, connections, loop), sock=listening)
+    connections = WeakSet[SMTP]()
+
+    def connect() -> SMTP:
+        connection = SMTP(
+            inbox,
+            data_size_limit=MAX_MESSAGE_BYTES,
+            enable_SMTPUTF8=True,
+            hostname="localhost",  # otherwise the library looks it up, which may be slow
+            ident="tenantry inbox",
+        )
+        connections.add(connection)
+        return connection
+
+    server = await asyncio.get_running_loop().create_server(connect, sock=listening)
     try:
         yield
     finally:
         server.close()
-        for connection in tuple(connections):
-            connection.close()
+        for connection in connections:
+            if connection.transport is not None:
+                connection.transport.close()
         await server.wait_closed()
-
-
-class _SmtpConnection(SMTP):
-    def __init__(self, inbox: Inbox, connections: "set[_SmtpConnection]", loop: asyncio.AbstractEventLoop) -> None:
-        # with a host name, the library does not look it up, which may be slow
-        super().__init__(
-            _MailHandler(inbox),
-            data_size_limit=MAX_MESSAGE_BYTES,
-            enable_SMTPUTF8=True,
-            hostname="localhost",
-            ident="tenantry inbox",
-            loop=loop,
-        )
-        self._connections = connections
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._connections.add(self)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._connections.discard(self)
-        super().connection_lost(error)
-
-    def close(self) -> None:
-        if self.transport is not None:
-            self.transport.close()
-
-
-class _MailHandler:
-    """The hooks that the server calls, by name."""
-
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
-
-    async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
-        content = envelope.content
-        if not isinstance(content, bytes):
-            raise TypeError("the SMTP server must not decode messages")
-        try:
-            self._inbox.store(content, sender=envelope.mail_from or "", recipients=envelope.rcpt_tos)
-        except OSError as error:
-            _log.warning("cannot store a message: %s", error)
-            return "452 4.3.1 The message could not be stored"
-        return "250 2.0.0 Stored"
 
 
 _MAIL_POLICY: Final = (

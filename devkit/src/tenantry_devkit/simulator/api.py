@@ -3,7 +3,6 @@
 import hmac
 import re
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final
 
@@ -16,7 +15,6 @@ from tenantry_devkit.simulator.account import ApiError, missing
 from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange
 from tenantry_devkit.simulator.engine import SimulationEngine
 from tenantry_devkit.simulator.objects import (
-    ENDED,
     Card,
     CheckoutSession,
     Customer,
@@ -60,19 +58,19 @@ class Api:
         nothing = params.Parameters
         operations: dict[str, tuple[Callable[..., object], type[Struct]]] = {
             "POST /v1/prices": (self._create_price, params.NewPrice),
-            "GET /v1/prices": (self._list_prices, params.PriceList),
+            "GET /v1/prices": (partial(self._list, Price), params.PriceList),
             "POST /v1/customers": (self._create_customer, params.CustomerFields),
-            "GET /v1/customers": (self._list_customers, params.CustomerList),
+            "GET /v1/customers": (partial(self._list, Customer), params.CustomerList),
             "POST /v1/customers/{}": (self._update_customer, params.CustomerFields),
             "DELETE /v1/customers/{}": (lambda _, wanted: engine.delete_customer(wanted), nothing),
             "POST /v1/subscriptions": (self._create_subscription, params.NewSubscription),
-            "GET /v1/subscriptions": (self._list_subscriptions, params.SubscriptionList),
+            "GET /v1/subscriptions": (partial(self._list, Subscription), params.SubscriptionList),
             "POST /v1/subscriptions/{}": (self._update_subscription, params.SubscriptionChanges),
             "DELETE /v1/subscriptions/{}": (lambda _, wanted: engine.cancel(wanted), nothing),
-            "GET /v1/invoices": (partial(self._list_payments, Invoice), params.InvoiceList),
+            "GET /v1/invoices": (partial(self._list, Invoice), params.InvoiceList),
             "POST /v1/invoices/{}/pay": (lambda _, wanted: engine.pay(wanted), nothing),
             "POST /v1/checkout/sessions": (self._create_checkout, params.NewCheckoutSession),
-            "GET /v1/checkout/sessions": (partial(self._list_payments, CheckoutSession), params.InvoiceList),
+            "GET /v1/checkout/sessions": (partial(self._list, CheckoutSession), params.InvoiceList),
             "POST /v1/checkout/sessions/{}/expire": (lambda _, wanted: engine.expire(wanted), nothing),
             "POST /v1/billing_portal/sessions": (self._create_portal, params.NewPortalSession),
             "GET /v1/events": (self._list_events, params.EventList),
@@ -182,19 +180,13 @@ class Api:
         return self._account.find(kind, wanted)
 
     def _list(
-        self, kind: type, given: params.ListParameters, test: Callable[[Any], bool] = lambda _: True, **wanted: object
+        self, kind: type, given: params.ListParameters, test: Callable[[Any], bool] = lambda _: True
     ) -> tuple[list[Any], bool]:
-        """Return a page of the objects that pass a test, the filter ``created``, and have the ``wanted`` values."""
-        if isinstance(customer := wanted.get("customer"), str):
+        """Return a page of the objects that pass the filters and a test."""
+        customer = getattr(given, "customer", None)
+        if customer is not None:
             self._account.find(Customer, customer, param="customer")
-        filters = {name: value for name, value in wanted.items() if value is not None}
-        matching = [
-            thing
-            for thing in self._account.tables[kind].values()
-            if params.in_range(thing.created, given.created)
-            and all(getattr(thing, name) == value for name, value in filters.items())
-            and test(thing)
-        ]
+        matching = [thing for thing in self._account.tables[kind].values() if given.matches(thing) and test(thing)]
         return params.page(matching[::-1], kind, given)
 
     def _create_price(self, given: params.NewPrice) -> Price:
@@ -203,18 +195,9 @@ class Api:
         del fields["recurring"]
         return self._engine.billing.add_price(**fields)
 
-    def _list_prices(self, given: params.PriceList) -> tuple[list[Any], bool]:
-        def test(price: Price) -> bool:
-            return not given.lookup_keys or price.lookup_key in given.lookup_keys
-
-        return self._list(Price, given, test, product=given.product, active=given.active)
-
     def _create_customer(self, given: params.CustomerFields) -> Customer:
         metadata = merged({}, given.metadata)
         return self._engine.customer(metadata=metadata, card=given.card or Card.WORKS, **given.fields)
-
-    def _list_customers(self, given: params.CustomerList) -> tuple[list[Any], bool]:
-        return self._list(Customer, given, lambda customer: not customer.deleted, email=given.email)
 
     def _update_customer(self, given: params.CustomerFields, customer_id: str) -> Customer:
         before = self._account.find_customer(customer_id)
@@ -236,22 +219,6 @@ class Api:
             first_payment=FirstPayment(given.payment_behavior),
         )
 
-    def _list_subscriptions(self, given: params.SubscriptionList) -> tuple[list[Any], bool]:
-        def has_status(status: str) -> bool:
-            if given.status is None:
-                return status != "canceled"
-            return given.status in {"all", status} or (given.status == "ended" and status in ENDED)
-
-        def test(subscription: Subscription) -> bool:
-            has_price = given.price is None or any(item.price.id == given.price for item in subscription.items)
-            return (
-                has_price
-                and has_status(subscription.status)
-                and params.in_range(subscription.period_end, given.current_period_end)
-            )
-
-        return self._list(Subscription, given, test, customer=given.customer)
-
     def _update_subscription(self, given: params.SubscriptionChanges, subscription_id: str) -> Subscription:
         changes = [
             ItemChange(
@@ -269,9 +236,6 @@ class Api:
             cancel_at_period_end=given.cancel_at_period_end,
             end_trial=given.trial_end == "now",
         )
-
-    def _list_payments(self, kind: type, given: params.InvoiceList) -> tuple[list[Any], bool]:
-        return self._list(kind, given, customer=given.customer, subscription=given.subscription, status=given.status)
 
     def _create_checkout(self, given: params.NewCheckoutSession) -> CheckoutSession:
         if given.customer is not None and given.customer_email is not None:
@@ -295,19 +259,14 @@ class Api:
         return self._engine.portal(given.customer, given.return_url)
 
     def _list_events(self, given: params.EventList) -> tuple[list[Any], bool]:
-        if given.type is not None and given.types:
+        if given.wanted_type is not None and given.types:
             raise ApiError(400, "You may only specify one of these parameters: type, types.")
-        types = [given.type] if given.type else given.types
         undelivered = self._engine.courier.undelivered() if given.delivery_success is not None else set()
-
-        def test(event: Event) -> bool:
-            return (
-                self._is_listed(event)
-                and (not types or any(fnmatchcase(event.type, wanted) for wanted in types))
-                and given.delivery_success in {None, event.id not in undelivered}
-            )
-
-        return self._list(Event, given, test)
+        return self._list(
+            Event,
+            given,
+            lambda event: self._is_listed(event) and given.delivery_success in {None, event.id not in undelivered},
+        )
 
     def _retry_event(self, given: params.EventRetry, event_id: str) -> Event:
         event = self._event(event_id)

@@ -3,6 +3,7 @@
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
@@ -11,7 +12,7 @@ from litestar import MediaType, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from tenantry_devkit.simulator.account import ApiError, missing
-from tenantry_devkit.simulator.objects import Card, Json
+from tenantry_devkit.simulator.objects import Card, Customer, Event, Json, Price, Subscription
 
 FORM: Final = "application/x-www-form-urlencoded"
 _NAME: Final = re.compile(r"([^\[\]]+)((?:\[[^\[\]]*\])*)")
@@ -102,6 +103,12 @@ class ListParameters(Parameters):
     ending_before: str | None = None
     created: Range | int | None = None
 
+    def matches(self, thing: Any) -> bool:  # noqa: ANN401
+        """Whether an object passes the filters; one that is named like an attribute is for its value."""
+        names = {*self.__struct_fields__} & {*thing.__struct_fields__} - {"created"}
+        is_equal = all(getattr(self, name) in {None, getattr(thing, name)} for name in names)
+        return is_equal and in_range(thing.created, self.created)
+
 
 T = TypeVar("T")
 AtLeastOne = Annotated[list[T], Meta(min_length=1)]
@@ -128,6 +135,9 @@ class PriceList(ListParameters):
     product: str | None = None
     active: bool | None = None
     lookup_keys: tuple[str, ...] = ()
+
+    def matches(self, thing: Price) -> bool:
+        return super().matches(thing) and (not self.lookup_keys or thing.lookup_key in self.lookup_keys)
 
 
 class InvoiceSettings(Parameters):
@@ -161,6 +171,9 @@ class CustomerFields(Parameters):
 
 class CustomerList(ListParameters):
     email: str | None = None
+
+    def matches(self, thing: Customer) -> bool:
+        return super().matches(thing) and not thing.deleted
 
 
 class NewItem(Parameters):
@@ -196,13 +209,22 @@ class SubscriptionList(ListParameters):
     customer: str | None = None
     price: str | None = None
     current_period_end: Range | int | None = None
-    status: (
+    wanted_status: (
         Literal[
             "active", "all", "canceled", "ended", "incomplete", "incomplete_expired", "past_due", "paused", "trialing",
             "unpaid",
         ]
         | None
-    ) = None  # fmt: skip
+    ) = field(name="status", default=None)  # fmt: skip
+
+    def matches(self, thing: Subscription) -> bool:
+        if self.wanted_status is None:
+            has_status = thing.status != "canceled"
+        else:
+            has_status = self.wanted_status in {"all", thing.status, "ended" if thing.has_ended else None}
+        has_price = self.price is None or any(item.price.id == self.price for item in thing.items)
+        is_in_range = in_range(thing.period_end, self.current_period_end)
+        return super().matches(thing) and has_status and has_price and is_in_range
 
 
 class InvoiceList(ListParameters):
@@ -237,9 +259,13 @@ class NewPortalSession(Parameters):
 
 
 class EventList(ListParameters):
-    type: str | None = None
+    wanted_type: str | None = field(name="type", default=None)
     types: tuple[str, ...] = ()
     delivery_success: bool | None = None
+
+    def matches(self, thing: Event) -> bool:
+        wanted = (self.wanted_type,) if self.wanted_type else self.types
+        return super().matches(thing) and (not wanted or any(fnmatchcase(thing.type, each) for each in wanted))
 
 
 class EventRetry(Parameters):
