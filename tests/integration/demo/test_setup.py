@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 
-from tenantry.db.database import Database
 from tenantry_devkit.demo.setup import next_moment
 from tests.support.billing import rows
 
@@ -14,7 +13,7 @@ NEWEST = (
 
 
 async def next_of(conninfo: str) -> datetime:
-    return await next_moment(Database(conninfo, pool_size=1), NOW)
+    return await next_moment(conninfo, NOW)
 
 
 async def test_provider_clock_begins_now_without_events(conninfo: str) -> None:

@@ -17,12 +17,10 @@ from typing import Final
 import click
 import msgspec
 import psycopg
+from jinja2 import StrictUndefined, Template
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenantry.accounts.projects import ProjectService
-from tenantry.accounts.tenants import TenantService
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
-from tenantry.auth.api_keys import ApiKeyService
 from tenantry.cli.database import command_values, database, fail_on_settings, migrated
 from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY, data_dir, find_demo
 from tenantry.cli.output import USAGE, fail, own_command
@@ -30,11 +28,8 @@ from tenantry.cli.serve import end_on_sigterm, run_server
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
-from tenantry.db.database import Database
-from tenantry.domain.api_keys import Pepper
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.plans import Catalog
-from tenantry.jobs.queue import JobQueue
 from tenantry.settings import (
     DEMO_COMMAND,
     DEMO_FLAG,
@@ -110,7 +105,7 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         if is_named and not inherited((Settings.database_url.name, Settings.database_url.file_name)):
             _check_database(conninfo)
         migrated(conninfo)
-        start = asyncio.run(setup.next_moment(Database(conninfo, pool_size=1), system_clock()))
+        start = asyncio.run(setup.next_moment(conninfo, system_clock()))
         provider = PersistentProvider(
             directory / setup.PROVIDER_FILE,
             secret_key=file.values["PROVIDER_SECRET_KEY"],
@@ -141,7 +136,9 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         base = f"http://{host}:{settings.port}"
         file.save({ADDRESS: base})
-        _seed(settings, conninfo, file)
+        keys = asyncio.run(setup.seed(settings, conninfo))
+        if keys is not None:
+            file.save({LIVE_KEY: keys[0], setup.TEST_KEY: keys[1]})
         _fill(provider.simulator, settings.billing.catalog, base + WEBHOOK_PATH, settings.webhook_secrets[0])
         logs.configure_service(settings.log_format, settings.secrets())
         banner = _banner(settings, file, base, companion, provider)
@@ -162,7 +159,7 @@ def _check_database(conninfo: str) -> None:
             revision = current_revision(connection)
     except psycopg.Error:
         return  # the migration reports the error
-    if revision is not None and asyncio.run(setup.has_other_tenants(Database(conninfo, pool_size=1))):
+    if revision is not None and asyncio.run(setup.has_other_tenants(conninfo)):
         fail(
             f"DATABASE_URL in .env: that database ({_without_password(conninfo)}) has tenants and is not the demo's. "
             "The demo would put a tenant, an OWNER key and a sign-in without a password into it.\n"
@@ -214,59 +211,23 @@ def _companion(directory: Path, port: str, client_secret: Secret, provider: Pers
     )
 
 
-def _seed(settings: Settings, conninfo: str, file: DemoFile) -> None:
-    database = Database(conninfo, pool_size=1)
-    pepper = Pepper(settings.peppers[0].reveal().encode())
-    issuer = settings.oidc.issuer if settings.oidc else None
-    jobs = JobQueue(conninfo, asks_provider=False)
-    keys = asyncio.run(
-        setup.seed(
-            database,
-            TenantService(database, settings.billing, jobs, system_clock, issuer),
-            ApiKeyService(database, settings.billing.catalog, pepper, system_clock),
-            ProjectService(database, settings.billing.catalog, system_clock),
-        )
-    )
-    if keys is not None:
-        file.save({LIVE_KEY: keys[0], setup.TEST_KEY: keys[1]})
-
-
 def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion, provider: PersistentProvider) -> str:
-    values, command = file.values, own_command()
-    elsewhere = os.environ.get("TENANTRY_DATA_DIR")
-    folder = f"    export TENANTRY_DATA_DIR={shlex.quote(str(settings.data_dir.resolve()))}\n" if elsewhere else ""
-    live = values.get(LIVE_KEY, "(created by an earlier start; see demo.env)")
-    secret = settings.webhook_secrets[0].reveal()
+    template = Path(__file__).with_name("pages") / "banner.txt"
+    directory = shlex.quote(str(settings.data_dir.resolve())) if os.environ.get("TENANTRY_DATA_DIR") else None
     url = settings.database_url
-    place = settings.data_dir if url is None else f"the database {_without_password(url)}"
-    return f"""
-  tenantry is ready at {base}            (Ctrl-C stops everything; the data stays in {place})
-
-  dashboard        {base}/   (choose a demo user to sign in)
-
-  tenant           {setup.TENANT}, customer {setup.CUSTOMER}
-  live key         {live}
-  test key         {values.get(setup.TEST_KEY, "-")}
-  operator token   {settings.operator_token.reveal() if settings.operator_token else "-"}
-  webhook secret   {secret}
-  API reference    {base}/docs
-  identity         {companion.issuer}   (users: {", ".join(user.sub for user in setup.USERS)})
-  mail inbox       {companion.http_url}/inbox
-  payment provider {provider.url}   (simulated)
-
-  Try, in another terminal in this folder:
-{folder}    export KEY={live}
-    curl -s {base}/api/v1/projects -H "Authorization: Bearer $KEY"
-
-    TOKEN=$({command} demo token --user olivia)
-    curl -s {base}/api/v1/auth/whoami -H "Authorization: Bearer $TOKEN"
-
-    {command} trigger invoice.payment_failed
-    curl -s {base}/api/v1/tenants/{setup.TENANT} -H "Authorization: Bearer $KEY"
-    curl -s {companion.http_url}/inbox/messages.json
-
-  To delete all data and start again: {command} demo reset
-"""
+    banner: str = Template(template.read_text("utf-8"), trim_blocks=True, undefined=StrictUndefined).render(
+        base=base,
+        command=own_command(),
+        companion=companion,
+        data_dir=directory,
+        live_key=file.values.get(LIVE_KEY, "(created by an earlier start; see demo.env)"),
+        place=settings.data_dir if url is None else f"the database {_without_password(url)}",
+        provider=provider,
+        settings=settings,
+        setup=setup,
+        test_key=file.values.get(setup.TEST_KEY, "-"),
+    )
+    return banner
 
 
 @demo.command()

@@ -16,15 +16,18 @@ from msgspec.structs import replace
 from tenantry.accounts import tenants_store
 from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenants import TenantInput, TenantService
-from tenantry.auth.api_keys import OPERATOR, ApiKeyService
+from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing import ledger_queries_store
-from tenantry.common.clock import from_epoch
+from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.access import AccessLevel, Mode
+from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import TenantExistsError
+from tenantry.jobs.queue import JobQueue
 from tenantry.server.asgi_types import Receive, Scope, Send
+from tenantry.settings import Settings
 from tenantry_devkit.files import write_private
 from tenantry_devkit.identity_tokens import DemoUser
 from tenantry_devkit.simulator import AccountState, Simulator
@@ -76,32 +79,26 @@ class DemoFile:
         write_private(self._path, f"# Made by `tenantry demo`; for this machine only.\n{text}".encode())
 
 
-async def seed(
-    database: Database, tenants: TenantService, keys: ApiKeyService, projects: ProjectService
-) -> tuple[str, str] | None:
+async def seed(settings: Settings, conninfo: str) -> tuple[str, str] | None:
     """Create the demo tenant with projects and keys; return its live and test key, or None if it exists."""
-    owner = USERS[0]
+    owner, issuer, catalog = USERS[0], settings.oidc.issuer if settings.oidc else None, settings.billing.catalog
     wanted = TenantInput(
         name="Demo Company", owner_email=owner.email or "", owner_id=owner.sub, stripe_customer_id=CUSTOMER, plan="free"
     )
-    async with _opened(database):
+    pepper = Pepper(settings.peppers[0].reveal().encode())
+    async with _opened(conninfo) as database:
+        tenants = TenantService(
+            database, settings.billing, JobQueue(conninfo, asks_provider=False), system_clock, issuer
+        )
+        projects = ProjectService(database, catalog, system_clock)
+        keys = ApiKeyService(database, catalog, pepper, system_clock)
         try:
             await tenants.put(BY_OPERATOR, TENANT, wanted, only_new=True)
         except TenantExistsError:
             return None
         created = []
         for mode, project in ((Mode.LIVE, "First project"), (Mode.TEST, "First test project")):
-            principal = Principal(
-                kind=PrincipalKind.USER,
-                id=OPERATOR,
-                org_id=TENANT,
-                mode=mode,
-                scopes=("*:*",),
-                access_level=AccessLevel.OWNER,
-                plan="free",
-                subscription_status="none",
-                expires_at=None,
-            )
+            principal = replace(operator_principal(TENANT), mode=mode)
             await projects.create(principal, BY_OPERATOR, project, None, None)
             key = await keys.create(
                 principal,
@@ -117,24 +114,25 @@ async def seed(
         return created[0], created[1]
 
 
-async def next_moment(database: Database, now: datetime) -> datetime:
+async def next_moment(conninfo: str, now: datetime) -> datetime:
     """Return ``now``, or the second after the newest event, which may be ahead of the clock."""
-    async with _opened(database), database.transaction(ACROSS_TENANTS) as connection:
+    async with _opened(conninfo) as database, database.transaction(ACROSS_TENANTS) as connection:
         newest = from_epoch(await ledger_queries_store.newest_second(connection))
     return now if newest is None else max(now, newest + timedelta(seconds=1))
 
 
-async def has_other_tenants(database: Database) -> bool:
+async def has_other_tenants(conninfo: str) -> bool:
     """Whether the database has tenants, but not the demo's."""
-    async with _opened(database), database.transaction(ACROSS_TENANTS) as connection:
+    async with _opened(conninfo) as database, database.transaction(ACROSS_TENANTS) as connection:
         return await tenants_store.has_tenants_without_customer(connection, TENANT, CUSTOMER)
 
 
 @asynccontextmanager
-async def _opened(database: Database) -> AsyncIterator[None]:
+async def _opened(conninfo: str) -> AsyncIterator[Database]:
+    database = Database(conninfo, pool_size=1)
     await database.open()
     try:
-        yield
+        yield database
     finally:
         await database.close()
 
