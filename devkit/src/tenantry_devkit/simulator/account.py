@@ -133,6 +133,10 @@ def missing(kind: type, wanted: str, *, param: str = "id") -> ApiError:
     return ApiError(404 if param == "id" else 400, message, code="resource_missing", param=param)
 
 
+def missing_parameter(name: str) -> ApiError:
+    return ApiError(400, f"Missing required param: {name}.", code="parameter_missing", param=name)
+
+
 _KINDS: Final[Mapping[type, str]] = {
     Price: "price", Customer: "customer", Subscription: "subscription", Item: "subscription item", Invoice: "invoice",
     CheckoutSession: "checkout.session", PortalSession: "portal session", WebhookEndpoint: "webhook endpoint",

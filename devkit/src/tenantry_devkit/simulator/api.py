@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from tenantry_devkit.simulator import parameters as params
-from tenantry_devkit.simulator.account import ApiError, missing
-from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange
+from tenantry_devkit.simulator.account import ApiError, missing, missing_parameter
+from tenantry_devkit.simulator.billing import DAY, FirstPayment
 from tenantry_devkit.simulator.engine import SimulationEngine
 from tenantry_devkit.simulator.objects import (
     Card,
@@ -33,7 +33,6 @@ from tenantry_devkit.simulator.objects import (
 
 _EVENT_SECONDS: Final = 30 * DAY
 """How long the API lists an event."""
-_SHOWN_KEY_CHARACTERS: Final = 4
 _OBJECTS: Final = {
     "prices": Price,
     "customers": Customer,
@@ -73,7 +72,7 @@ class Api:
             "GET /v1/checkout/sessions": (partial(self._list, CheckoutSession), params.InvoiceList),
             "POST /v1/checkout/sessions/{}/expire": (lambda _, wanted: engine.expire(wanted), nothing),
             "POST /v1/billing_portal/sessions": (self._create_portal, params.NewPortalSession),
-            "GET /v1/events": (self._list_events, params.EventList),
+            "GET /v1/events": (partial(self._list, Event), params.EventList),
             "GET /v1/events/{}": (lambda _, wanted: self._event(wanted), nothing),
             "POST /v1/events/{}/retry": (self._retry_event, params.EventRetry),
             "POST /v1/webhook_endpoints": (self._create_endpoint, params.NewWebhookEndpoint),
@@ -130,8 +129,7 @@ class Api:
             message = "You did not provide an API key. You need to provide it in the Authorization header, as a Bearer."
             raise ApiError(401, message)
         if not hmac.compare_digest(key.encode(), self._engine.secret_key.encode()):
-            masked = "*" * max(0, len(key) - _SHOWN_KEY_CHARACTERS) + key[-_SHOWN_KEY_CHARACTERS:]
-            raise ApiError(401, f"Invalid API Key provided: {masked}")
+            raise ApiError(401, "Invalid API Key provided.")
 
     def _act(self, method: str, path: str, parameters: Json, shape: Shape) -> tuple[int, Json]:
         for pattern, action, kind in self._operations:
@@ -179,21 +177,20 @@ class Api:
     def _retrieve(self, kind: type, _: params.Parameters, wanted: str) -> object:
         return self._account.find(kind, wanted)
 
-    def _list(
-        self, kind: type, given: params.ListParameters, test: Callable[[Any], bool] = lambda _: True
-    ) -> tuple[list[Any], bool]:
-        """Return a page of the objects that pass the filters and a test."""
+    def _list(self, kind: type, given: params.ListParameters) -> tuple[list[Any], bool]:
+        """Return a page of the objects that pass the filters."""
         customer = getattr(given, "customer", None)
         if customer is not None:
             self._account.find(Customer, customer, param="customer")
-        matching = [thing for thing in self._account.tables[kind].values() if given.matches(thing) and test(thing)]
+        things = self._account.tables[kind].values()
+        matching = [thing for thing in things if given.matches(thing) and self._is_listed(thing)]
         return params.page(matching[::-1], kind, given)
 
     def _create_price(self, given: params.NewPrice) -> Price:
         fields = asdict(given) | asdict(given.recurring)
         fields |= {"currency": given.currency.lower(), "metadata": merged({}, given.metadata)}
         del fields["recurring"]
-        return self._engine.billing.add_price(**fields)
+        return self._engine.price(None, fields.pop("unit_amount"), **fields)
 
     def _create_customer(self, given: params.CustomerFields) -> Customer:
         metadata = merged({}, given.metadata)
@@ -206,32 +203,20 @@ class Api:
         return self._account.change(before, "customer.updated", metadata=metadata, **given.fields)
 
     def _create_subscription(self, given: params.NewSubscription) -> Subscription:
-        customer = self._account.find_customer(given.customer, param="customer")
-        end = self._account.now + given.trial_period_days * DAY if given.trial_period_days else None
-        if given.trial_end is not None:
-            end = None if given.trial_end == "now" else given.trial_end
-        return self._engine.billing.subscribe(
-            customer.id,
+        return self._engine.subscribe(
+            given.customer,
             self._priced(given.items, "items"),
             metadata=merged({}, given.metadata),
-            trial_end=end,
+            trial_days=0 if given.trial_end else given.trial_period_days,
+            trial_end=None if given.trial_end == "now" else given.trial_end,
             cancel_at_period_end=given.cancel_at_period_end,
             first_payment=FirstPayment(given.payment_behavior),
         )
 
     def _update_subscription(self, given: params.SubscriptionChanges, subscription_id: str) -> Subscription:
-        changes = [
-            ItemChange(
-                item.id,
-                self._price(item.price, f"items[{number}]") if item.price else None,
-                item.quantity,
-                item.deleted,
-            )
-            for number, item in enumerate(given.items)
-        ]
-        return self._engine.billing.update_subscription(
+        return self._engine.update_subscription(
             subscription_id,
-            items=changes,
+            items=given.items,
             metadata=given.metadata,
             cancel_at_period_end=given.cancel_at_period_end,
             end_trial=given.trial_end == "now",
@@ -241,32 +226,19 @@ class Api:
         if given.customer is not None and given.customer_email is not None:
             raise ApiError(400, "You may only specify one of these parameters: customer, customer_email.")
         if given.ui_mode in {"hosted", "hosted_page"} and given.success_url is None:
-            raise params.missing_parameter("success_url")
+            raise missing_parameter("success_url")
+        fields = asdict(given) | {"metadata": merged({}, given.metadata)}
+        for name in ("line_items", "subscription_data", "ui_mode"):
+            del fields[name]
         return self._engine.checkout(
             self._priced(given.line_items, "line_items"),
-            mode=given.mode,
-            customer=given.customer,
-            customer_email=given.customer_email,
-            client_reference_id=given.client_reference_id,
-            metadata=merged({}, given.metadata),
             subscription_metadata=merged({}, given.subscription_data.metadata),
             trial_days=given.subscription_data.trial_period_days,
-            success_url=given.success_url,
-            cancel_url=given.cancel_url,
+            **fields,
         )
 
     def _create_portal(self, given: params.NewPortalSession) -> object:
         return self._engine.portal(given.customer, given.return_url)
-
-    def _list_events(self, given: params.EventList) -> tuple[list[Any], bool]:
-        if given.wanted_type is not None and given.types:
-            raise ApiError(400, "You may only specify one of these parameters: type, types.")
-        undelivered = self._engine.courier.undelivered() if given.delivery_success is not None else set()
-        return self._list(
-            Event,
-            given,
-            lambda event: self._is_listed(event) and given.delivery_success in {None, event.id not in undelivered},
-        )
 
     def _retry_event(self, given: params.EventRetry, event_id: str) -> Event:
         event = self._event(event_id)
@@ -274,15 +246,8 @@ class Api:
         return event
 
     def _create_endpoint(self, given: params.NewWebhookEndpoint) -> Json:
-        endpoint = WebhookEndpoint(
-            url=given.url,
-            secret=self._account.ids.new("whsec"),
-            enabled_events=tuple(given.enabled_events),
-            api_version=given.api_version,
-            description=given.description,
-            metadata=merged({}, given.metadata),
-        )
-        endpoint = self._engine.store_endpoint(endpoint)
+        fields = asdict(given) | {"metadata": merged({}, given.metadata)}
+        endpoint = self._engine.store_endpoint(WebhookEndpoint(secret=self._account.ids.new("whsec"), **fields))
         return {**render(endpoint, Shape.NEW), "secret": endpoint.secret}  # only now, like the provider
 
     def _delete_endpoint(self, _: params.Parameters, endpoint_id: str) -> Json:
@@ -291,13 +256,13 @@ class Api:
         return {"id": endpoint.id, "object": "webhook_endpoint", "deleted": True}
 
     def _priced(self, items: Sequence[params.NewItem], name: str) -> list[tuple[Price, int]]:
-        return [(self._price(item.price, f"{name}[{number}]"), item.quantity) for number, item in enumerate(items)]
+        return [
+            (self._account.find(Price, item.price, param=f"{name}[{number}][price]"), item.quantity)
+            for number, item in enumerate(items)
+        ]
 
-    def _price(self, price_id: str, item: str) -> Price:
-        return self._account.find(Price, price_id, param=f"{item}[price]")
-
-    def _is_listed(self, event: Event) -> bool:
-        return event.created > self._account.now - _EVENT_SECONDS
+    def _is_listed(self, thing: object) -> bool:
+        return not isinstance(thing, Event) or thing.created > self._account.now - _EVENT_SECONDS
 
     def _event(self, event_id: str) -> Event:
         event = self._account.find(Event, event_id)

@@ -4,12 +4,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from tenantry_devkit.simulator.account import Account, ApiError, missing, period_end
-from tenantry_devkit.simulator.objects import Card, Invoice, Item, Line, Price, Subscription, merged
+from tenantry_devkit.simulator.account import Account, ApiError, missing, missing_parameter, period_end
+from tenantry_devkit.simulator.objects import (
+    Card,
+    Customer,
+    Invoice,
+    Item,
+    Line,
+    Metadata,
+    Price,
+    Subscription,
+    id_of,
+    merged,
+)
 
 DAY: Final = 86_400
 _TRIAL_WARNING: Final = 3 * DAY
@@ -35,28 +47,24 @@ class FirstPayment(StrEnum):
 
     ALLOW_INCOMPLETE = "allow_incomplete"
     """Charged before the first event; the subscription is ``incomplete`` if that fails."""
-    ERROR_IF_INCOMPLETE = "error_if_incomplete"
-    """The same, but nothing is created if that fails."""
-    DEFAULT_INCOMPLETE = "default_incomplete"
-    """Not charged: the subscription is ``incomplete`` until it is paid."""
     CHECKOUT = "checkout"
     """As in a checkout: first ``incomplete``, then charged."""
 
 
-class ItemChange(NamedTuple):
-    """A change to the item ``id``, or a new item without one."""
+class ItemChange(Struct, frozen=True):
+    """A change to the item ``id``, or a new item without one. ``price`` is an id."""
 
     id: str | None = None
-    price: Price | None = None
+    price: str | None = None
     quantity: int | None = None
     deleted: bool = False
 
 
 class SubscriptionBilling:
-    """Creates prices and subscriptions. It schedules their future on the account's agenda."""
+    """Creates and changes prices and subscriptions. It schedules their future on the account's agenda."""
 
     def __init__(self, account: Account, rules: Rules) -> None:
-        self._account = account
+        self.account = account
         self._rules = rules
         self.invoice_counts: Counter[str] = Counter()
         """The number of invoices of each customer."""
@@ -68,31 +76,63 @@ class SubscriptionBilling:
             retry=self._retry,
         )
 
-    def add_price(self, unit_amount: int, *, price_id: str | None = None, **fields: Any) -> Price:  # noqa: ANN401
-        """Create a price, or replace the one with this id for new subscriptions; ``fields`` are those of `Price`."""
-        account = self._account
-        price_id = price_id or account.ids.new("price")
-        product = fields.pop("product", None) or account.ids.new("prod")
-        price = Price(id=price_id, created=account.now, product=product, unit_amount=unit_amount, **fields)
+    def price(
+        self,
+        price_id: str | None = None,
+        amount: int = 2900,
+        *,
+        currency: str = "eur",
+        interval: str = "month",
+        interval_count: int = 1,
+        product: str | None = None,
+        nickname: str | None = None,
+        lookup_key: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> Price:
+        """Create a price, or replace the one with this id for new subscriptions.
+
+        It is ``amount`` of the currency's smallest unit per so many days, weeks, months or years.
+        """
+        account = self.account
+        price = Price(
+            id=price_id or account.ids.new("price"),
+            created=account.now,
+            product=product or account.ids.new("prod"),
+            unit_amount=amount,
+            currency=currency,
+            interval=interval,
+            interval_count=interval_count,
+            nickname=nickname,
+            lookup_key=lookup_key,
+            metadata=metadata or {},
+        )
         return account.add(price, "price.created")
 
     def subscribe(
         self,
-        customer: str,
-        prices: Sequence[tuple[Price, int]],
+        customer: Customer | str,
+        price: Price | str | Sequence[tuple[Price, int]],
         *,
-        metadata: Mapping[str, str],
+        metadata: Metadata | None = None,
+        trial_days: int = 0,
         trial_end: int | None = None,
+        quantity: int = 1,
         cancel_at_period_end: bool = False,
-        first_payment: FirstPayment = FirstPayment.ALLOW_INCOMPLETE,
+        first_payment: FirstPayment = FirstPayment.CHECKOUT,
     ) -> Subscription:
-        """Subscribe a customer to prices with quantities; raises `ApiError` if a payment fails that must succeed."""
-        account, now = self._account, self._account.now
+        """Subscribe a customer to a price, or to several with quantities. Raises `ApiError`.
+
+        It is like a checkout: ``created`` is incomplete or trialing, then comes ``updated``. With
+        ``FirstPayment.ALLOW_INCOMPLETE`` it is like a plain API call: only ``created``, already active.
+        """
+        account, now = self.account, self.account.now
+        customer = account.find_customer(id_of(customer), param="customer").id
+        prices = self._with_quantities(price, quantity)
+        if trial_days:
+            trial_end = now + trial_days * DAY
         first = prices[0][0]
         end = trial_end or period_end(now, first.interval, first.interval_count, now)
         cost = 0 if trial_end else sum(price.unit_amount * quantity for price, quantity in prices)
-        if first_payment is FirstPayment.ERROR_IF_INCOMPLETE and cost and self._declines(customer):
-            raise declined()
         subscription = Subscription(
             id=account.ids.new("sub"),
             created=now,
@@ -105,13 +145,13 @@ class SubscriptionBilling:
             anchor=end if trial_end else now,
             period_start=now,
             period_end=end,
-            metadata=dict(metadata),
+            metadata=dict(metadata or {}),
             trial_start=now if trial_end else None,
             trial_end=trial_end,
             **_cancellation(end, now) if cancel_at_period_end else {},
         )
         invoice = self._draft(subscription, "subscription_create")
-        at_once = first_payment in {FirstPayment.ALLOW_INCOMPLETE, FirstPayment.ERROR_IF_INCOMPLETE}
+        at_once = first_payment is FirstPayment.ALLOW_INCOMPLETE
         fields: dict[str, Any] = {"latest_invoice": invoice.id}
         if not trial_end and self._can_pay(invoice) and (at_once or not cost):
             fields["status"] = "active"
@@ -124,7 +164,7 @@ class SubscriptionBilling:
         invoice = self._finalize(invoice)
         if at_once or not invoice.amount_due:
             self._charge_first(invoice)
-        if first_payment is FirstPayment.CHECKOUT:
+        if not at_once:
             self._complete(subscription, invoice)
         subscription = account.subscriptions[subscription.id]
         if subscription.status == "incomplete":
@@ -135,9 +175,32 @@ class SubscriptionBilling:
         self._schedule_period_end(subscription)
         return account.subscriptions[subscription.id]
 
+    def change_plan(self, subscription: Subscription | str, price: Price | str) -> Subscription:
+        """Replace the first item's price."""
+        first = self.account.find(Subscription, id_of(subscription)).items[0]
+        return self.update_subscription(subscription, items=[ItemChange(first.id, id_of(price))])
+
+    def set_metadata(self, subscription: Subscription | str, metadata: Mapping[str, str]) -> Subscription:
+        """Set these metadata values; an empty one removes its key."""
+        return self.update_subscription(subscription, metadata=metadata)
+
+    def end_trial(self, subscription: Subscription | str) -> Subscription:
+        """End the trial and begin the first paid period now."""
+        return self.update_subscription(subscription, end_trial=True)
+
+    def cancel(self, subscription: Subscription | str, *, at_period_end: bool = False) -> Subscription:
+        """Cancel now, or at the end of the period."""
+        if at_period_end:
+            return self.update_subscription(subscription, cancel_at_period_end=True)
+        return self._end(self._active_subscription(subscription), "cancellation_requested")
+
+    def resume(self, subscription: Subscription | str) -> Subscription:
+        """Revoke a cancellation at the end of the period."""
+        return self.update_subscription(subscription, cancel_at_period_end=False)
+
     def update_subscription(
         self,
-        subscription_id: str,
+        subscription: Subscription | str,
         *,
         items: Sequence[ItemChange] = (),
         metadata: Mapping[str, str | None] | None = None,
@@ -149,8 +212,8 @@ class SubscriptionBilling:
         There are no prorations: a new price counts from the next invoice, unless its interval is different. Then a new
         period begins, and is charged, at once. An empty metadata value removes its key.
         """
-        account = self._account
-        before = self.active_subscription(subscription_id)
+        account = self.account
+        before = self._active_subscription(subscription)
         fields: dict[str, Any] = {}
         if items:
             fields["items"] = self._changed_items(before, items)
@@ -169,12 +232,18 @@ class SubscriptionBilling:
         if not begins_period:
             return account.change(before, _UPDATED, **fields)
         self._begin_period(before, account.now, anchor=account.now, reason="subscription_update", fields=fields)
-        return account.subscriptions[subscription_id]
+        return account.subscriptions[before.id]
 
-    def cancel_subscription(self, subscription_id: str, reason: str = "cancellation_requested") -> Subscription:
-        """End it now, and stop collecting its invoice. Raises `ApiError` for an ended subscription."""
-        account, now = self._account, self._account.now
-        before = self.active_subscription(subscription_id)
+    def _active_subscription(self, subscription: Subscription | str) -> Subscription:
+        """Return a subscription; raises `ApiError` if it does not exist or has ended."""
+        current = self.account.find(Subscription, id_of(subscription))
+        if current.has_ended:
+            raise missing(Subscription, current.id)
+        return current
+
+    def _end(self, before: Subscription, reason: str) -> Subscription:
+        """Cancel it now, and stop collecting its invoice."""
+        account, now = self.account, self.account.now
         after = account.change(
             before,
             "customer.subscription.deleted",
@@ -188,16 +257,9 @@ class SubscriptionBilling:
             account.change(invoice, auto_advance=False, next_payment_attempt=None)
         return after
 
-    def active_subscription(self, subscription_id: str) -> Subscription:
-        """Return a subscription; raises `ApiError` if it does not exist or has ended."""
-        subscription = self._account.find(Subscription, subscription_id)
-        if subscription.has_ended:
-            raise missing(Subscription, subscription_id)
-        return subscription
-
-    def pay(self, invoice_id: str) -> Invoice:
-        """Charge the customer for an open invoice; raises `ApiError` if it is not open or the card declines."""
-        invoice = self._account.find(Invoice, invoice_id)
+    def pay(self, invoice: Invoice | str) -> Invoice:
+        """Charge the customer for an open invoice now; raises `ApiError` if it is not open or the card declines."""
+        invoice = self.account.find(Invoice, id_of(invoice))
         if invoice.status == "draft":
             invoice = self._finalize(invoice)
         if invoice.status == "paid":
@@ -206,16 +268,16 @@ class SubscriptionBilling:
             raise ApiError(400, f"The invoice is {invoice.status} and cannot be paid.", code="invoice_not_editable")
         if not self._can_pay(invoice):
             # only automatic attempts count
-            self._account.emit("invoice.payment_failed", invoice)
+            self.account.emit("invoice.payment_failed", invoice)
             raise declined()
         return self._settle(invoice)
 
     def _declines(self, customer: str) -> bool:
-        return self._account.customers[customer].card is Card.DECLINES
+        return self.account.customers[customer].card is Card.DECLINES
 
     def _draft(self, subscription: Subscription, reason: str) -> Invoice:
         """Draft an invoice for the current period, which costs nothing in a trial. The caller emits its event."""
-        account = self._account
+        account = self.account
         customer = account.customers[subscription.customer]
         is_trial = subscription.status == "trialing"
         period: dict[str, Any] = {"period_start": subscription.period_start, "period_end": subscription.period_end}
@@ -247,7 +309,7 @@ class SubscriptionBilling:
 
     def _finalize(self, invoice: Invoice) -> Invoice:
         """Open a draft for payment."""
-        account = self._account
+        account = self.account
         self.invoice_counts[invoice.customer] += 1
         prefix = account.customers[invoice.customer].invoice_prefix
         return account.change(
@@ -263,7 +325,7 @@ class SubscriptionBilling:
         return not invoice.amount_due or not self._declines(invoice.customer)
 
     def _mark_paid(self, invoice: Invoice) -> Invoice:
-        return self._account.change(
+        return self.account.change(
             invoice,
             "invoice.paid",
             "invoice.payment_succeeded",
@@ -272,11 +334,11 @@ class SubscriptionBilling:
             attempt_count=invoice.attempt_count + bool(invoice.amount_due),
             auto_advance=False,
             next_payment_attempt=None,
-            paid_at=self._account.now,
+            paid_at=self.account.now,
         )
 
     def _mark_failed(self, invoice: Invoice, next_attempt: int | None) -> None:
-        self._account.change(
+        self.account.change(
             invoice,
             "invoice.payment_failed",
             attempt_count=invoice.attempt_count + 1,
@@ -292,7 +354,7 @@ class SubscriptionBilling:
 
     def _complete(self, subscription: Subscription, invoice: Invoice) -> None:
         """Set the payment method and charge it, as at the end of a checkout."""
-        account = self._account
+        account = self.account
         if invoice.amount_due:
             self._charge_first(invoice)
         fields = {"default_payment_method": account.customers[subscription.customer].payment_method}
@@ -300,38 +362,47 @@ class SubscriptionBilling:
             fields["status"] = "active"
         account.change(subscription, _UPDATED, **fields)
 
+    def _with_quantities(
+        self, price: Price | str | Sequence[tuple[Price, int]], quantity: int = 1
+    ) -> Sequence[tuple[Price, int]]:
+        if isinstance(price, Price | str):
+            return [(self.account.find(Price, id_of(price), param="price"), quantity)]
+        return price
+
     def _changed_items(self, subscription: Subscription, changes: Sequence[ItemChange]) -> tuple[Item, ...]:
-        account = self._account
+        account = self.account
         items = {item.id: item for item in subscription.items}
-        for change in changes:
-            old = items.get(change.id or "")
-            if change.id is not None and old is None:
-                raise missing(Item, change.id, param="items[0][id]")
+        for number, change in enumerate(changes):
+            item = items.get(change.id or "")
+            if change.id is not None and item is None:
+                raise missing(Item, change.id, param=f"items[{number}][id]")
             if change.deleted and change.id is not None:
                 del items[change.id]
                 continue
-            price = change.price or (old.price if old else None)
-            if price is None:
-                raise ApiError(400, "Missing required param: items[0][price].", code="parameter_missing")
-            item_id = change.id or account.ids.new("si")
-            created, quantity = (old.created, old.quantity) if old else (account.now, 1)
-            if change.quantity is not None:
-                quantity = change.quantity
-            items[item_id] = Item(id=item_id, created=created, price=price, quantity=quantity)
+            param = f"items[{number}][price]"
+            if change.price is not None:
+                price = account.find(Price, change.price, param=param)
+            elif item is not None:
+                price = item.price
+            else:
+                raise missing_parameter(param)
+            item = item or Item(id=account.ids.new("si"), created=account.now, price=price)
+            quantity = item.quantity if change.quantity is None else change.quantity
+            items[item.id] = replace(item, price=price, quantity=quantity)
         if not items:
             raise ApiError(400, "A subscription must have at least one active item.")
         return tuple(items.values())
 
     def _schedule_period_end(self, subscription: Subscription) -> None:
         end = subscription.period_end
-        self._account.agenda.add(end, "end_period", subscription.id, end)
+        self.account.agenda.add(end, "end_period", subscription.id, end)
 
     def _end_period(self, subscription_id: str, end: int) -> None:
-        subscription = self._account.subscriptions[subscription_id]
+        subscription = self.account.subscriptions[subscription_id]
         if subscription.has_ended or subscription.period_end != end or subscription.status == "incomplete":
             return
         if subscription.cancel_at_period_end:
-            self.cancel_subscription(subscription_id)
+            self._end(subscription, "cancellation_requested")
         else:
             self._begin_period(subscription, end, anchor=subscription.anchor, reason="subscription_cycle", fields={})
 
@@ -339,7 +410,7 @@ class SubscriptionBilling:
         self, before: Subscription, start: int, *, anchor: int, reason: str, fields: dict[str, Any]
     ) -> None:
         """Begin and bill the next period; an unpaid subscription is not billed."""
-        account = self._account
+        account = self.account
         items: tuple[Item, ...] = fields.get("items", before.items)
         price = items[0].price
         fields = {
@@ -366,19 +437,19 @@ class SubscriptionBilling:
                 self._collect(invoice.id)
 
     def _collect(self, invoice_id: str) -> None:
-        invoice = self._account.invoices[invoice_id]
-        if invoice.status == "draft" and not self._account.subscriptions[invoice.subscription].has_ended:
+        invoice = self.account.invoices[invoice_id]
+        if invoice.status == "draft" and not self.account.subscriptions[invoice.subscription].has_ended:
             self._try(self._finalize(invoice))
 
     def _retry(self, invoice_id: str, moment: int) -> None:
-        invoice = self._account.invoices[invoice_id]
-        has_ended = self._account.subscriptions[invoice.subscription].has_ended
+        invoice = self.account.invoices[invoice_id]
+        has_ended = self.account.subscriptions[invoice.subscription].has_ended
         if invoice.status == "open" and invoice.next_payment_attempt == moment and not has_ended:
             self._try(invoice)
 
     def _try(self, invoice: Invoice) -> None:
         """Charge an open invoice; after a failure, schedule a retry or apply the rules."""
-        account, tries = self._account, self._rules.retry_days
+        account, tries = self.account, self._rules.retry_days
         if self._can_pay(invoice):
             self._settle(invoice)
             return
@@ -389,7 +460,7 @@ class SubscriptionBilling:
         if moment is not None:
             account.agenda.add(moment, "retry", invoice.id, moment)
         elif self._rules.when_retries_end == "cancel":
-            self.cancel_subscription(subscription.id, "payment_failed")
+            self._end(subscription, "payment_failed")
             return
         status = "unpaid" if is_last and self._rules.when_retries_end == "unpaid" else "past_due"
         if subscription.status != "unpaid":
@@ -397,7 +468,7 @@ class SubscriptionBilling:
 
     def _settle(self, invoice: Invoice) -> Invoice:
         """Mark an invoice as paid; if it is the newest, its subscription becomes active again."""
-        account = self._account
+        account = self.account
         paid = self._mark_paid(invoice)
         subscription = account.subscriptions[invoice.subscription]
         if subscription.latest_invoice == invoice.id and subscription.status in {"incomplete", "past_due", "unpaid"}:
@@ -405,21 +476,21 @@ class SubscriptionBilling:
         return paid
 
     def _expire_incomplete(self, subscription_id: str) -> None:
-        subscription = self._account.subscriptions[subscription_id]
+        subscription = self.account.subscriptions[subscription_id]
         if subscription.status == "incomplete":
-            self._account.change(
-                subscription, _UPDATED, status="incomplete_expired", ended_at=self._account.now
+            self.account.change(
+                subscription, _UPDATED, status="incomplete_expired", ended_at=self.account.now
             )  # fmt: skip
-            invoice = self._account.invoices[subscription.latest_invoice or ""]
-            self._account.change(
+            invoice = self.account.invoices[subscription.latest_invoice or ""]
+            self.account.change(
                 invoice, "invoice.voided", status="void", auto_advance=False, next_payment_attempt=None,
-                voided_at=self._account.now,
+                voided_at=self.account.now,
             )  # fmt: skip
 
     def _warn_of_trial_end(self, subscription_id: str, trial_end: int) -> None:
-        subscription = self._account.subscriptions[subscription_id]
+        subscription = self.account.subscriptions[subscription_id]
         if subscription.status == "trialing" and subscription.trial_end == trial_end:
-            self._account.emit("customer.subscription.trial_will_end", subscription)
+            self.account.emit("customer.subscription.trial_will_end", subscription)
 
 
 def declined() -> ApiError:

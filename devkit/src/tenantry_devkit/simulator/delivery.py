@@ -142,10 +142,6 @@ class Courier:
                 delivery.due = min(delivery.due, self._account.now) if delivery.attempts else delivery.due
                 self._push(delivery)
 
-    def undelivered(self) -> set[str]:
-        """Return the ids of events with unsuccessful deliveries."""
-        return {delivery.event for delivery in self.log if delivery.state is not State.DELIVERED}
-
     def next_moment(self) -> int | None:
         return self._queue[0][0] if self._queue else None
 

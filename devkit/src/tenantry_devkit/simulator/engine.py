@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.simulator.account import TABLES, Account, ApiError, SimulatedClock, Task
-from tenantry_devkit.simulator.billing import DAY, FirstPayment, ItemChange, Rules, SubscriptionBilling, declined
+from tenantry_devkit.simulator.billing import DAY, Rules, SubscriptionBilling, declined
 from tenantry_devkit.simulator.delivery import Courier, Delivery, DeliveryRule
 from tenantry_devkit.simulator.objects import (
     NEW_VERSION,
@@ -27,6 +27,7 @@ from tenantry_devkit.simulator.objects import (
     Price,
     Subscription,
     WebhookEndpoint,
+    id_of,
 )
 
 SECRET_KEY: Final = "sk_test_simulator"  # noqa: S105  # for simulators only
@@ -66,7 +67,7 @@ class AccountState(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"this is not the state of a simulated account: {error}") from error
 
 
-class SimulationEngine:
+class SimulationEngine(SubscriptionBilling):
     """The Python methods of the `Simulator`, which the API and the pages call too."""
 
     def __init__(
@@ -90,9 +91,9 @@ class SimulationEngine:
         clock = SimulatedClock(moment, running=wall_clock if running else None)
         self.secret_key = secret_key
         """The API key that it accepts."""
-        self.account = account = Account(clock=clock, ids=Ids(seed), api_version=api_version, url=url)
+        account = Account(clock=clock, ids=Ids(seed), api_version=api_version, url=url)
         self.courier = Courier(account, wall_clock=wall_clock, seed=seed, concurrency=concurrency, client=client)
-        self.billing = SubscriptionBilling(account, rules or Rules())
+        super().__init__(account, rules or Rules())
         self.prices: Mapping[str, Price] = account.prices
         self.customers: Mapping[str, Customer] = account.customers
         self.subscriptions: Mapping[str, Subscription] = account.subscriptions
@@ -104,7 +105,7 @@ class SimulationEngine:
         account.agenda.register(expire_checkout=self._expire_if_open)
         account.on_event = self.courier.enqueue
         for price_id, amount in prices.items():
-            self.billing.add_price(amount, price_id=price_id)
+            self.price(price_id, amount)
         for endpoint in endpoints:
             self.store_endpoint(endpoint)
 
@@ -167,7 +168,7 @@ class SimulationEngine:
             now=account.now,
             url=account.url,
             tasks=account.agenda.tasks(),
-            invoice_numbers=self.billing.invoice_counts,
+            invoice_numbers=self.invoice_counts,
             deliveries=self.courier.log,
             **{name: list(account.tables[kind].values()) for name, kind in TABLES.items()},
         )
@@ -182,7 +183,7 @@ class SimulationEngine:
         for name, kind in TABLES.items():
             self.account.tables[kind].update((thing.id, thing) for thing in getattr(state, name))
         self.account.agenda.restore(state.tasks)
-        self.billing.invoice_counts.update(state.invoice_numbers)
+        self.invoice_counts.update(state.invoice_numbers)
         self.courier.restore(state.deliveries)
 
     def events(self, *types: str) -> list[Event]:
@@ -251,20 +252,6 @@ class SimulationEngine:
         account.endpoints[endpoint.id] = endpoint
         return endpoint
 
-    def price(
-        self,
-        price_id: str | None = None,
-        amount: int = 2900,
-        *,
-        currency: str = "eur",
-        interval: str = "month",
-        interval_count: int = 1,
-    ) -> Price:
-        """Create a price, ``amount`` of the currency's smallest unit per so many days, weeks, months or years."""
-        return self.billing.add_price(
-            amount, price_id=price_id, currency=currency, interval=interval, interval_count=interval_count
-        )
-
     def customer(
         self,
         customer_id: str | None = None,
@@ -303,61 +290,9 @@ class SimulationEngine:
         account, before = self.account, self.account.find_customer(id_of(customer))
         for subscription in list(account.subscriptions.values()):
             if subscription.customer == before.id and not subscription.has_ended:
-                self.billing.cancel_subscription(subscription.id)
+                self.cancel(subscription)
         account.emit("customer.deleted", before)
         return account.change(before, deleted=True)
-
-    def subscribe(
-        self,
-        customer: Customer | str,
-        price: Price | str,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        trial_days: int = 0,
-        quantity: int = 1,
-        cancel_at_period_end: bool = False,
-        first_payment: FirstPayment = FirstPayment.CHECKOUT,
-    ) -> Subscription:
-        """Subscribe a customer like a checkout: ``created`` is incomplete or trialing, then comes ``updated``.
-
-        With ``FirstPayment.ALLOW_INCOMPLETE`` it is like a plain API call: only ``created``, already active.
-        """
-        return self.billing.subscribe(
-            self.account.find_customer(id_of(customer), param="customer").id,
-            [(self._price(price), quantity)],
-            metadata=metadata or {},
-            trial_end=self.account.now + trial_days * DAY if trial_days else None,
-            cancel_at_period_end=cancel_at_period_end,
-            first_payment=first_payment,
-        )
-
-    def change_plan(self, subscription: Subscription | str, price: Price | str) -> Subscription:
-        """Replace the first item's price."""
-        current = self.billing.active_subscription(id_of(subscription))
-        change = ItemChange(current.items[0].id, self._price(price))
-        return self.billing.update_subscription(current.id, items=[change])
-
-    def set_metadata(self, subscription: Subscription | str, metadata: Mapping[str, str]) -> Subscription:
-        """Set these metadata values; an empty one removes its key."""
-        return self.billing.update_subscription(id_of(subscription), metadata=metadata)
-
-    def end_trial(self, subscription: Subscription | str) -> Subscription:
-        """End the trial and begin the first paid period now."""
-        return self.billing.update_subscription(id_of(subscription), end_trial=True)
-
-    def cancel(self, subscription: Subscription | str, *, at_period_end: bool = False) -> Subscription:
-        """Cancel now, or at the end of the period."""
-        if at_period_end:
-            return self.billing.update_subscription(id_of(subscription), cancel_at_period_end=True)
-        return self.billing.cancel_subscription(id_of(subscription))
-
-    def resume(self, subscription: Subscription | str) -> Subscription:
-        """Revoke a cancellation at the end of the period."""
-        return self.billing.update_subscription(id_of(subscription), cancel_at_period_end=False)
-
-    def pay(self, invoice: Invoice | str) -> Invoice:
-        """Charge the customer for an open invoice now; raises `ApiError` if the card declines."""
-        return self.billing.pay(id_of(invoice))
 
     def checkout(
         self,
@@ -388,7 +323,7 @@ class SimulationEngine:
             expires_at=account.now + DAY,
             mode=mode,
             url=f"{account.url}/c/pay/{session_id}",
-            prices=((self._price(price), 1),) if isinstance(price, Price | str) else tuple(price),
+            prices=tuple(self._with_quantities(price)),
             success_url=success_url and success_url.replace("{CHECKOUT_SESSION_ID}", session_id),
             cancel_url=cancel_url,
             customer=known,
@@ -413,12 +348,8 @@ class SimulationEngine:
         customer = session.customer or self.customer(email=session.customer_email).id
         self.account.set_card(customer, card)
         if session.mode == "subscription":
-            subscription = self.billing.subscribe(
-                customer,
-                session.prices,
-                metadata=session.subscription_metadata,
-                trial_end=account.now + session.trial_days * DAY if session.trial_days else None,
-                first_payment=FirstPayment.CHECKOUT,
+            subscription = self.subscribe(
+                customer, session.prices, metadata=session.subscription_metadata, trial_days=session.trial_days
             )
             fields |= {"subscription": subscription.id, "invoice": subscription.latest_invoice}
             if session.trial_days or not session.amount:
@@ -449,13 +380,6 @@ class SimulationEngine:
     def _expire_if_open(self, session_id: str) -> None:
         if self.checkout_sessions[session_id].status == "open":
             self.expire(session_id)
-
-    def _price(self, price: Price | str) -> Price:
-        return self.account.find(Price, id_of(price), param="price")
-
-
-def id_of(thing: Customer | Subscription | Invoice | Price | CheckoutSession | Event | WebhookEndpoint | str) -> str:
-    return thing if isinstance(thing, str) else thing.id
 
 
 def _check_url(url: str | None, param: str) -> None:

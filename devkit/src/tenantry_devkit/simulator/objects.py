@@ -225,6 +225,10 @@ class Event(Struct, frozen=True, kw_only=True):
         return None if isinstance(self.object, Price) else self.object.customer
 
 
+def id_of(thing: Customer | Subscription | Invoice | Price | CheckoutSession | Event | WebhookEndpoint | str) -> str:
+    return thing if isinstance(thing, str) else thing.id
+
+
 Json = dict[str, Any]
 
 OLD_VERSION: Final = "2024-06-20"

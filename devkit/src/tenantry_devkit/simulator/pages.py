@@ -16,7 +16,7 @@ from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.html import Pages, form_action_to, redirect
 from tenantry_devkit.simulator.account import ApiError
 from tenantry_devkit.simulator.engine import SimulationEngine
-from tenantry_devkit.simulator.objects import Card, CheckoutSession, Invoice, PortalSession
+from tenantry_devkit.simulator.objects import Card, CheckoutSession, Invoice, PortalSession, Subscription
 from tenantry_devkit.simulator.parameters import FORM, json_response
 
 _SHOWN_EVENTS: Final = 50
@@ -102,7 +102,7 @@ async def change_subscription(request: AnyRequest, session_id: FromPath[str], en
     if form.action == "card":
         engine.account.set_card(customer, form.card)
         return redirect(f"/p/session/{session_id}")
-    subscription = engine.billing.active_subscription(form.subscription)
+    subscription = engine.account.find(Subscription, form.subscription)
     if subscription.customer != customer:
         raise ApiError(404, "There is no such subscription.")
     match form.action:

@@ -11,7 +11,8 @@ import msgspec
 from litestar import MediaType, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from tenantry_devkit.simulator.account import ApiError, missing
+from tenantry_devkit.simulator.account import ApiError, missing, missing_parameter
+from tenantry_devkit.simulator.billing import ItemChange
 from tenantry_devkit.simulator.objects import Card, Customer, Event, Json, Price, Subscription
 
 FORM: Final = "application/x-www-form-urlencoded"
@@ -72,10 +73,6 @@ def decode(values: Mapping[str, Any], kind: type[S]) -> S:
         if match["missing"] or match[1].endswith("got `null`"):
             raise missing_parameter(param) from None
         raise ApiError(400, f"Invalid {param}: {match[1]}", param=param) from None
-
-
-def missing_parameter(name: str) -> ApiError:
-    return ApiError(400, f"Missing required param: {name}.", code="parameter_missing", param=name)
 
 
 class Parameters(Struct, kw_only=True):
@@ -188,18 +185,11 @@ class NewSubscription(Parameters):
     trial_period_days: int = 0
     trial_end: int | Literal["now"] | None = None
     cancel_at_period_end: bool = False
-    payment_behavior: Literal["allow_incomplete", "error_if_incomplete", "default_incomplete"] = "allow_incomplete"
-
-
-class ChangedItem(Parameters):
-    id: str | None = None
-    price: str | None = None
-    quantity: int | None = None
-    deleted: bool = False
+    payment_behavior: Literal["allow_incomplete"] = "allow_incomplete"
 
 
 class SubscriptionChanges(Parameters):
-    items: tuple[ChangedItem, ...] = ()
+    items: tuple[ItemChange, ...] = ()
     metadata: Metadata | None = None
     cancel_at_period_end: bool | None = None
     trial_end: int | Literal["now"] | None = None
@@ -208,7 +198,6 @@ class SubscriptionChanges(Parameters):
 class SubscriptionList(ListParameters):
     customer: str | None = None
     price: str | None = None
-    current_period_end: Range | int | None = None
     wanted_status: (
         Literal[
             "active", "all", "canceled", "ended", "incomplete", "incomplete_expired", "past_due", "paused", "trialing",
@@ -223,8 +212,7 @@ class SubscriptionList(ListParameters):
         else:
             has_status = self.wanted_status in {"all", thing.status, "ended" if thing.has_ended else None}
         has_price = self.price is None or any(item.price.id == self.price for item in thing.items)
-        is_in_range = in_range(thing.period_end, self.current_period_end)
-        return super().matches(thing) and has_status and has_price and is_in_range
+        return super().matches(thing) and has_status and has_price
 
 
 class InvoiceList(ListParameters):
@@ -261,7 +249,6 @@ class NewPortalSession(Parameters):
 class EventList(ListParameters):
     wanted_type: str | None = field(name="type", default=None)
     types: tuple[str, ...] = ()
-    delivery_success: bool | None = None
 
     def matches(self, thing: Event) -> bool:
         wanted = (self.wanted_type,) if self.wanted_type else self.types
