@@ -122,7 +122,7 @@ def _read(mail_id: str, content: bytes) -> Mail:
         message = BytesParser(EmailMessage, policy=default_policy).parsebytes(content)
         headers = [(name, str(value)) for name, value in message.items()]
         text, html = _part(message, "plain") or "", _part(message, "html")
-    except Exception:  # noqa: BLE001  # the library fails in many ways on malformed messages: show what is there
+    except Exception:  # noqa: BLE001  # the library fails in many ways on malformed messages
         raw = BytesHeaderParser(policy=compat32).parsebytes(content).raw_items()
         headers = [(name, " ".join(str(value).splitlines())) for name, value in raw]
         text, html = content.replace(b"\r\n", b"\n").partition(b"\n\n")[2].decode("utf-8", "replace"), None

@@ -28,7 +28,6 @@ from tenantry_devkit.simulator.objects import (
 
 _DAYS: Final = {"day": 1, "week": 7}
 _MONTHS: Final = {"month": 1, "year": 12}
-INTERVALS: Final = (*_DAYS, *_MONTHS)
 
 
 class SimulatedClock:

@@ -1,6 +1,5 @@
 """Prices, subscriptions and invoices: trials, renewals, failed payments, cancellation."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -66,8 +65,6 @@ class SubscriptionBilling:
     def __init__(self, account: Account, rules: Rules) -> None:
         self.account = account
         self._rules = rules
-        self.invoice_counts: Counter[str] = Counter()
-        """The number of invoices of each customer."""
         account.agenda.register(
             expire_incomplete=self._expire_incomplete,
             warn_of_trial_end=self._warn_of_trial_end,
@@ -310,13 +307,15 @@ class SubscriptionBilling:
     def _finalize(self, invoice: Invoice) -> Invoice:
         """Open a draft for payment."""
         account = self.account
-        self.invoice_counts[invoice.customer] += 1
+        numbered = sum(
+            each.customer == invoice.customer and each.number is not None for each in account.invoices.values()
+        )
         prefix = account.customers[invoice.customer].invoice_prefix
         return account.change(
             invoice,
             "invoice.finalized",
             status="open",
-            number=f"{prefix}-{self.invoice_counts[invoice.customer]:04}",
+            number=f"{prefix}-{numbered + 1:04}",
             hosted_invoice_url=f"{account.url}/i/{invoice.id}",
             finalized_at=account.now,
         )

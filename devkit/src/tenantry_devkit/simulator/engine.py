@@ -48,7 +48,6 @@ class AccountState(msgspec.Struct, frozen=True, kw_only=True):
     customers: list[Customer]
     subscriptions: list[Subscription]
     invoices: list[Invoice]
-    invoice_numbers: dict[str, int]
     checkout_sessions: list[CheckoutSession]
     portal_sessions: list[PortalSession]
     endpoints: list[WebhookEndpoint]
@@ -168,7 +167,6 @@ class SimulationEngine(SubscriptionBilling):
             now=account.now,
             url=account.url,
             tasks=account.agenda.tasks(),
-            invoice_numbers=self.invoice_counts,
             deliveries=self.courier.log,
             **{name: list(account.tables[kind].values()) for name, kind in TABLES.items()},
         )
@@ -183,7 +181,6 @@ class SimulationEngine(SubscriptionBilling):
         for name, kind in TABLES.items():
             self.account.tables[kind].update((thing.id, thing) for thing in getattr(state, name))
         self.account.agenda.restore(state.tasks)
-        self.invoice_counts.update(state.invoice_numbers)
         self.courier.restore(state.deliveries)
 
     def events(self, *types: str) -> list[Event]:
