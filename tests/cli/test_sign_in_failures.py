@@ -107,9 +107,8 @@ async def test_token_with_invalid_characters_is_not_stored(home: Home, provider:
     provider.answer(TOKEN, Reply(200, {**GOOD, "access_token": "an access token"}))
     done = await home.run("login", "--device", *provider.flags())
     assert done.code == 4
-    assert "invalid characters" in done.err
+    assert "holds characters that none has" in done.err
     assert not is_stored(home)
-    assert [form["token"] for form in provider.forms_at(REVOKE)] == ["refresh-1"]
 
 
 async def test_sign_in_is_stored_while_the_service_is_unreachable(home: Home, provider: FakeProvider) -> None:

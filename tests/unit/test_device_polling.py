@@ -1,13 +1,11 @@
 """When the device flow polls for the token, and what a response means (RFC 8628, 3.5)."""
 
+import msgspec
 import pytest
 
 from tenantry.cli.api_client import WaitTimes
+from tenantry.cli.oauth_client import CODE_EXPIRED, DevicePolling, ProviderResponse
 from tenantry.cli.output import NOT_AUTHENTICATED, CommandError
-from tenantry.cli.sign_in_flows import CODE_EXPIRED, DevicePolling
-from tenantry.cli.sign_in_provider import ProviderResponse
-
-GOOD = ProviderResponse(200, {"access_token": "a", "token_type": "bearer", "expires_in": 60, "refresh_token": "r"})
 
 
 def begin(interval: float, ends: float, message: str = CODE_EXPIRED) -> DevicePolling:
@@ -15,26 +13,26 @@ def begin(interval: float, ends: float, message: str = CODE_EXPIRED) -> DevicePo
     return DevicePolling(interval, ends, message, WaitTimes().poll)
 
 
-def error_response(error: str) -> ProviderResponse:
-    return ProviderResponse(400, {"error": error})
+def error_response(error: str | None, status: int = 400) -> ProviderResponse:
+    return ProviderResponse(status, b"" if error is None else msgspec.json.encode({"error": error}))
 
 
 def test_pending_authorization_keeps_the_interval() -> None:
     polling = begin(5, ends=100)
-    assert polling.token(error_response("authorization_pending")) is None
+    polling.refused(error_response("authorization_pending"))
     assert polling.wait(0) == 5
 
 
 def test_slow_down_adds_five_seconds_permanently() -> None:
     polling = begin(5, ends=100)
     for expected in (10, 15):
-        assert polling.token(error_response("slow_down")) is None
+        polling.refused(error_response("slow_down"))
         assert polling.wait(0) == expected
 
 
 def test_failing_provider_is_polled_less_and_less_often() -> None:
     polling = begin(5, ends=1000)
-    assert polling.token(ProviderResponse(503, {})) is None
+    polling.refused(error_response(None, 503))
     polling.slow_down()
     assert polling.wait(0) == 20
     for _ in range(9):
@@ -57,7 +55,7 @@ def test_failing_provider_is_polled_less_and_less_often() -> None:
 )
 def test_temporary_error_is_no_denial(status: int, error: str | None) -> None:
     polling = begin(5, ends=1000)
-    assert polling.token(ProviderResponse(status, {} if error is None else {"error": error})) is None
+    polling.refused(error_response(error, status))
     assert polling.wait(0) == 10
 
 
@@ -77,34 +75,13 @@ def test_it_polls_once_even_if_the_timeout_is_shorter() -> None:
 def test_it_ends_when_the_code_expires() -> None:
     polling = begin(5, ends=100)
     assert polling.wait(94) == 5
+    assert polling.wait(97) == 3
     with pytest.raises(CommandError, match="expired"):
-        polling.wait(95)
+        polling.wait(100)
 
 
 @pytest.mark.parametrize("error", ["access_denied", "expired_token", "invalid_grant", "invalid_client"])
 def test_denial_ends_it(error: str) -> None:
     with pytest.raises(CommandError) as caught:
-        begin(5, ends=100).token(error_response(error))
+        begin(5, ends=100).refused(error_response(error))
     assert caught.value.code == NOT_AUTHENTICATED
-
-
-def test_it_returns_the_tokens() -> None:
-    token = begin(5, ends=100).token(GOOD)
-    assert token is not None
-    assert (token.access_token.reveal(), token.lifetime) == ("a", 60)
-    assert token.refresh_token is not None
-    assert token.refresh_token.reveal() == "r"
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        ProviderResponse(200, {}),
-        ProviderResponse(200, {"access_token": "a", "token_type": "mac"}),
-        ProviderResponse(200, {"access_token": 1, "token_type": "Bearer"}),
-        ProviderResponse(302, GOOD.fields),
-    ],
-)
-def test_malformed_token_response_is_rejected(response: ProviderResponse) -> None:
-    with pytest.raises(CommandError):
-        begin(5, ends=100).token(response)

@@ -44,7 +44,7 @@ class FileStore:
     def save(self, token: Token) -> None:
         """Store this token; the file is replaced atomically. Raises `ConfigurationError`."""
         try:
-            self._replace(_encoded(token))
+            write_private(self._path, _encoded(token))
         except OSError as error:
             raise ConfigurationError(f"{self._path} cannot be written: {error.strerror}") from error
 
@@ -59,21 +59,6 @@ class FileStore:
     def unlock(self, lock: int) -> None:
         """Unlock the token."""
         _unlock(lock)
-
-    def _replace(self, content: bytes) -> None:
-        import tempfile  # noqa: PLC0415  # slow to import
-
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)  # of mode 0600
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self._path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
 
 
 class KeyringStore:
@@ -112,6 +97,23 @@ class KeyringStore:
     def unlock(self, lock: int) -> None:
         """Unlock the token."""
         _unlock(lock)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file atomically by one of mode 0600, in a folder of mode 0700. Raises `OSError`."""
+    import tempfile  # noqa: PLC0415  # slow to import
+
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # of mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def _try_lock(path: Path) -> int | None:

@@ -12,8 +12,9 @@ from click.shell_completion import CompletionItem
 
 from tenantry.cli.api_client import PAGE, ApiContext, CommandFailure, wait_times
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
-from tenantry.cli.output import USAGE, CommandError, printable
+from tenantry.cli.output import FAILED, USAGE, CommandError, printable
 from tenantry_sdk import Tenantry
+from tenantry_sdk.errors import TenantryError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -42,7 +43,7 @@ yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for con
 class ServiceCommand(click.Command):
     """A command with the options that name a service; its callback gets them, and ``as_json``.
 
-    Reports a `CommandError` on stderr and exits.
+    Reports a `CommandError`, or an error of the SDK, on stderr and exits.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class ServiceCommand(click.Command):
             return self.call(ctx, options, as_json=as_json)
         except CommandError as error:
             CommandFailure(str(error), error.code).exit(as_json=as_json)
+        except TenantryError as error:
+            CommandFailure(str(error), FAILED).exit(as_json=as_json)
         except click.UsageError as error:
             if not as_json:
                 raise

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -15,7 +16,8 @@ from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry_sdk import Secret
 
 DEFAULT_PROFILE: Final = "default"
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SIGN_IN: Final = "tenantry login"
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,106 +97,94 @@ class ClientConfiguration:
     """
 
     def __init__(self, options: ServiceOptions, environment: Mapping[str, str], *, signs_in: bool = False) -> None:
+        for name, value in options._asdict().items():
+            if value is not None and not value.strip():  # in scripts, an unset variable
+                raise CommandError(f"--{name.replace('_', '-')}: is empty.", USAGE)
         self.options = options
         self.environment = environment
         path = _folder(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
         config = read_config(path)
-        self.name = self._profile_name(config)
+        self._named = options.profile or environment.get("TENANTRY_PROFILE")
+        self.name = checked_id(self._named or config.profile, "A profile's name")
         self._file = f"profile {self.name} in {path}"
         self._folder = path.parent
         self.profile = config.profiles.get(self.name, Profile())
         self.storage = SignInStorage(_folder(environment, "XDG_STATE_HOME", ".local/state"), self.name)
-        self.sign_in = self.storage.load()
-        for name, value in options._asdict().items():
-            if value is not None and not value.strip():  # in scripts, an unset variable
-                raise CommandError(f"--{name.replace('_', '-')}: is empty.", USAGE)
-        self._is_named = bool(options.profile or environment.get("TENANTRY_PROFILE"))
-        is_named = self._is_named or self.name != DEFAULT_PROFILE
-        if is_named and not signs_in and self.name not in config.profiles and self.sign_in is None:
+        is_named = self._named or self.name != DEFAULT_PROFILE
+        if is_named and not signs_in and self.name not in config.profiles and not self.storage.exists():
             known = ", ".join(config.profiles) or "none"
             raise CommandError(f"There is no profile {self.name}. {path} has: {known}.", USAGE)
 
-    def address(self) -> tuple[SourcedValue, Demo | None]:
-        """Return the service's address; also the demo, if neither an address nor a credential is set."""
-        option = (self.options.base_url, "--base-url")
-        variable = (self.environment.get("TENANTRY_BASE_URL"), "TENANTRY_BASE_URL")
-        stored = (self.profile.base_url, self._file)
-        signed_in = (self.sign_in.base_url if self.sign_in else None, "tenantry login")
-        others = [stored, signed_in, variable] if self.options.profile else [variable, stored, signed_in]
-        for value, source in [option, *others]:
-            if value:
-                return SourcedValue(checked_address(value, source), source), None
-        has_key = self.options.api_key_file or self.environment.get("TENANTRY_API_KEY") or self.profile.api_key_file
-        demo = None if self._is_named or has_key else demo_here(self.environment)
-        if demo is not None:
-            return SourcedValue(demo.base_url, f"the demo in {demo.folder}"), demo
-        return SourcedValue("http://127.0.0.1:3001", "the default"), None
-
-    def target(self) -> Target:
-        """Return the service and the credential. Raises `CommandError` without a credential."""
-        address, demo = self.address()
-        organization = self.organization()
-        key, source = self._key(address)
-        sign_in = self.sign_in_for(address) if key is None else None
-        if sign_in is not None:
-            source = "tenantry login"
-            # the configured organization is for users: a key belongs to one organization
-            organization = organization or self.profile.organization or sign_in.organization
-        elif key is None and demo is not None:
-            key, source = Secret(demo.live_key), f"the demo in {demo.folder}"
-        elif key is None:
-            raise CommandError(self._explain_missing(address), NOT_AUTHENTICATED)
-        return Target(self.name, address, organization, key, sign_in, self.storage, source, demo)
-
-    def organization(self) -> str | None:
-        """Return the organization that the command line or the environment names."""
-        named, source = self.options.organization, "--organization"
-        if named is None:
-            named, source = self.environment.get("TENANTRY_ORGANIZATION") or None, "TENANTRY_ORGANIZATION"
-            if self.options.profile and self.profile.organization:
-                return None
-        if named is not None and _NAME.fullmatch(named) is None:
-            raise CommandError(f"{source}: an organization's id is 1 to 64 of A-Za-z0-9_-, not {named!r}.", USAGE)
-        return named
-
-    def setting(self, variable: str, of_profile: str | None) -> str | None:
-        """Return a setting of environment or profile; a profile named on the command line takes precedence."""
-        of_environment = self.environment.get(variable, "").strip() or None
-        return (of_profile or of_environment) if self.options.profile else (of_environment or of_profile)
+    @cached_property
+    def sign_in(self) -> StoredSignIn | None:
+        """The stored sign-in, for whatever service. Raises `FaultySignInError`."""
+        return self.storage.load()
 
     def sign_in_for(self, address: SourcedValue) -> StoredSignIn | None:
         """Return the stored sign-in, if it is for this service."""
         return self.sign_in if self.sign_in is not None and self.sign_in.base_url == address.value else None
 
-    def _profile_name(self, config: Config) -> str:
-        name, source = config.profile, "profile in the configuration file"
-        if self.options.profile is not None:
-            name, source = self.options.profile, "--profile"
-        elif named := self.environment.get("TENANTRY_PROFILE"):
-            name, source = named, "TENANTRY_PROFILE"
-        if _NAME.fullmatch(name) is None:
-            raise CommandError(f"{source}: a profile's name is 1 to 64 of A-Za-z0-9_-, not {name!r}.", USAGE)
-        return name
+    def setting(
+        self, name: str, option: str | None, sign_in: StoredSignIn | None, demo: Demo | None = None
+    ) -> SourcedValue | None:
+        """Return the setting from the first that has it of option, environment, profile, sign-in and demo.
 
-    def _key(self, address: SourcedValue) -> tuple[Secret | None, str]:
-        """Return the API key for this service and where it is set. A profile's key goes only to its service."""
+        A profile named on the command line takes precedence over the environment, and so does its sign-in.
+        """
+        variable = f"TENANTRY_{name.upper()}"
+        environment = [(self.environment.get(variable), variable)]
+        stored = [(getattr(self.profile, name), self._file), (getattr(sign_in, name, None), _SIGN_IN)]
+        others = [*stored, *environment] if self.options.profile else [*environment, *stored]
+        last = [] if demo is None else [(getattr(demo, name), demo.source)]
+        candidates = [(option, f"--{name.replace('_', '-')}"), *others, *last]
+        return next((SourcedValue(value, source) for value, source in candidates if value), None)
+
+    def address(self) -> tuple[SourcedValue, Demo | None]:
+        """Return the service's address; also the demo, if neither an address nor a credential is set."""
+        if found := self.setting("base_url", self.options.base_url, self.sign_in):
+            return SourcedValue(checked_address(*found), found.source), None
+        has_key = self.options.api_key_file or self.environment.get("TENANTRY_API_KEY") or self.profile.api_key_file
+        demo = None if self._named or has_key else demo_here(self.environment)
+        if demo is not None:
+            return SourcedValue(demo.base_url, demo.source), demo
+        return SourcedValue("http://127.0.0.1:3001", "the default"), None
+
+    def organization(self, sign_in: StoredSignIn | None, *, has_key: bool = False) -> str | None:
+        """Return the organization; with a key, which belongs to one, only that of command line or environment."""
+        found = self.setting("organization", self.options.organization, sign_in)
+        if found is None or (has_key and found.source in (self._file, _SIGN_IN)):
+            return None
+        return checked_id(found.value, f"{found.source}: an organization's id")
+
+    def target(self) -> Target:
+        """Return the service and the credential. Raises `CommandError` without a credential."""
+        address, demo = self.address()
+        sign_in = self.sign_in_for(address)
+        key, source = self._key(address, sign_in) or (None, _SIGN_IN)
+        if key is None and sign_in is None:
+            if demo is None:
+                raise CommandError(self._explain_missing(address), NOT_AUTHENTICATED)
+            key, source = Secret(demo.live_key), address.source
+        organization = self.organization(sign_in, has_key=key is not None)
+        return Target(
+            self.name, address, organization, key, sign_in if key is None else None, self.storage, source, demo
+        )
+
+    def _key(self, address: SourcedValue, sign_in: StoredSignIn | None) -> tuple[Secret, str] | None:
+        """Return the API key for this service, and its source. A profile's key goes only to the profile's service."""
         if self.options.api_key_file:
-            return _read_key(self.options.api_key_file, "--api-key-file"), "--api-key-file"
-        of_service = (self.profile.base_url or address.value).rstrip("/") == address.value
-        has_profile_key = self.profile.api_key_file is not None and of_service
-        if self.options.profile and not has_profile_key and self.sign_in_for(address) is not None:
-            return None, ""
-        variable = self.environment.get("TENANTRY_API_KEY", "").strip()
-        # the key of the environment is for its service; a profile on the command line has its own
-        is_of_profile = self.options.profile and address.source in (self._file, "tenantry login")
-        is_of_other = is_of_profile and self.environment.get("TENANTRY_BASE_URL", "").rstrip("/") != address.value
-        if variable and not (self.options.profile and has_profile_key) and not is_of_other:
-            return _checked_key(variable, "TENANTRY_API_KEY"), "TENANTRY_API_KEY"
-        if not has_profile_key:
-            return None, ""
-        named = self.profile.api_key_file or ""
-        # a relative name is relative to the configuration file
-        return _read_key(named if named.startswith("~") else str(self._folder / named), self._file), self._file
+            return _read_key(Path(), self.options.api_key_file, "--api-key-file")
+        file, variable = self.profile.api_key_file, self.environment.get("TENANTRY_API_KEY", "").strip()
+        if (self.profile.base_url or address.value).rstrip("/") != address.value:
+            file = None
+        if self.options.profile:
+            # the key of the environment is for its service; a profile on the command line has its own
+            is_of_profile = address.source in (self._file, _SIGN_IN)
+            is_of_other = is_of_profile and self.environment.get("TENANTRY_BASE_URL", "").rstrip("/") != address.value
+            variable = "" if file or sign_in or is_of_other else variable
+        if variable:
+            return _checked_key(variable, "TENANTRY_API_KEY")
+        return None if file is None else _read_key(self._folder, file, self._file)
 
     def _explain_missing(self, address: SourcedValue) -> str:
         lines = [f"There is no credential for {address.value} (from {address.source})."]
@@ -206,6 +196,13 @@ class ClientConfiguration:
             lines.append(f"TENANTRY_API_KEY is set, but --profile {self.name} names another service.")
         lines.append("Set TENANTRY_API_KEY, pass --api-key-file, or sign in: tenantry login")
         return "\n".join(lines)
+
+
+def checked_id(text: str, what: str) -> str:
+    """Return the name of a profile or the id of an organization. Raises `CommandError`."""
+    if _ID.fullmatch(text) is None:
+        raise CommandError(f"{what} is 1 to 64 of A-Za-z0-9_-, not {text!r}.", USAGE)
+    return text
 
 
 def checked_address(address: str, source: str) -> str:
@@ -231,22 +228,18 @@ def is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and " " not in text
 
 
-def _checked_key(key: str, source: str) -> Secret:
-    if not is_plain(key):
-        raise CommandError(f"{source}: this is not an API key: it has invalid characters.", NOT_AUTHENTICATED)
-    return Secret(key)
+def _checked_key(key: str, source: str) -> tuple[Secret, str]:
+    if not key or not is_plain(key):
+        fault = "it has invalid characters" if key else "it is empty"
+        raise CommandError(f"{source}: this is not an API key: {fault}.", NOT_AUTHENTICATED)
+    return Secret(key), source
 
 
-def _read_key(path: str, source: str) -> Secret:
-    file = Path(path)
+def _read_key(folder: Path, path: str, source: str) -> tuple[Secret, str]:
+    """Read an API key; a relative path is relative to the folder. Raises `CommandError`."""
     try:
-        file = file.expanduser()
-        with file.open("rb") as opened:
-            key = opened.read(4096).decode("utf-8", "replace").strip()
-    except OSError as error:
-        raise CommandError(f"{source}: {file} cannot be read: {error.strerror}.", NOT_AUTHENTICATED) from None
-    except (RuntimeError, ValueError) as error:  # an unknown home, or an invalid file name
-        raise CommandError(f"{source}: {str(file)!r} cannot be read: {error}.", NOT_AUTHENTICATED) from None
-    if not key:
-        raise CommandError(f"{source}: {file} is empty.", NOT_AUTHENTICATED)
+        with (folder / Path(path).expanduser()).open("rb") as file:
+            key = file.read(4096).decode("utf-8", "replace").strip()
+    except (OSError, RuntimeError, ValueError) as error:  # also an unknown home, or an invalid file name
+        raise CommandError(f"{source}: {path!r} cannot be read: {error}.", NOT_AUTHENTICATED) from None
     return _checked_key(key, source)

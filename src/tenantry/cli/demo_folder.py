@@ -30,6 +30,10 @@ class Demo(NamedTuple):
     issuer: str | None
     client_id: str | None
 
+    @property
+    def source(self) -> str:
+        return f"the demo in {self.folder}"
+
 
 def is_loopback_url(address: str) -> bool:
     try:

@@ -11,18 +11,9 @@ import msgspec
 from tenantry.cli.api_client import ApiContext, failure_of, wait_times
 from tenantry.cli.api_command import ApiCommand, ServiceCommand
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, SourcedValue, Target
-from tenantry.cli.demo_folder import Demo, demo_here
-from tenantry.cli.output import (
-    FAILED,
-    NOT_AUTHENTICATED,
-    USAGE,
-    CommandError,
-    print_json,
-    printable,
-    printable_lines,
-    shown,
-)
-from tenantry.cli.sign_in_storage import FaultySignInError, RemovedSignIn, StoredSignIn
+from tenantry.cli.demo_folder import demo_here
+from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, USAGE, CommandError, print_json, printable_lines, shown
+from tenantry.cli.sign_in_storage import FaultySignInError, StoredSignIn
 from tenantry_sdk import Token, Whoami
 from tenantry_sdk.errors import AuthenticationError, TenantryError
 
@@ -74,60 +65,43 @@ def login(
 
     Exits with 0 if you are signed in, with 4 if not, and with 6 if the identity provider is out of reach.
     """
-    from tenantry.cli.sign_in_flows import sign_in_with_browser, sign_in_with_code  # noqa: PLC0415  # slow to import
-    from tenantry.cli.sign_in_provider import IdentityProvider, checked_token  # noqa: PLC0415
+    from tenantry.cli.oauth_client import IdentityProvider, sign_in_with_browser, sign_in_with_code  # noqa: PLC0415
 
-    configuration = ClientConfiguration(service, os.environ, signs_in=True)
-    profile, storage = configuration.profile, configuration.storage
-    address, demo = configuration.address()
-    previous = configuration.sign_in_for(address)
-    known_issuer = issuer or configuration.setting("TENANTRY_ISSUER", profile.issuer)
-    known_issuer = known_issuer or (previous.issuer if previous else None)
-    sign_in = _plan_sign_in(configuration, address, known_issuer, client_id, demo)
-    storage.check_writable(keyring=sign_in.keyring)
-    removed = RemovedSignIn([], [], [])
-    audience, waits = audience or profile.audience, wait_times()
+    configuration, waits = ClientConfiguration(service, os.environ, signs_in=True), wait_times()
+    storage, profile = configuration.storage, configuration.profile
+    address, sign_in, is_of_demo = _plan_sign_in(configuration, issuer, client_id)
+    storage.check(keyring=sign_in.keyring)
+    scope, audience = scope or profile.scope or SCOPE, audience or profile.audience
+    old_tokens: list[Token] = []
+    faults: list[str] = []
     with contextlib.closing(
-        IdentityProvider(
-            sign_in.issuer, sign_in.client_id, audience, seconds=waits.provider, local_only=not known_issuer
-        )
+        IdentityProvider(sign_in.issuer, sign_in.client_id, audience, seconds=waits.provider, local_only=is_of_demo)
     ) as provider:
         provider.discover()
-        scope = scope or profile.scope or SCOPE
         if device:
             token = sign_in_with_code(provider, scope, timeout=timeout, poll=waits.poll, tell=_say)
         else:
             token = sign_in_with_browser(provider, scope, port=port, opens=not no_browser, timeout=timeout, tell=_say)
         try:
-            token = msgspec.structs.replace(checked_token(token), issuer=sign_in.issuer, client_id=sign_in.client_id)
-            organization, source = sign_in.organization, "the identity provider"
-            who, doubt = _whoami(
-                Target(configuration.name, address, organization, token.access_token, None, storage, source)
-            )
+            target = Target(configuration.name, address, sign_in.organization, token.access_token, None, storage, "")
+            who, doubt = _whoami(target)
             with storage.locked():
-                removed = storage.remove(keyring=sign_in.keyring)
+                old_tokens, faults = storage.remove(keyring=sign_in.keyring)
                 storage.save(sign_in, token)
         except BaseException:
             with contextlib.suppress(CommandError):
                 provider.revoke(token)
             raise
         finally:
-            _revoke_previous(removed, token, configuration.sign_in)
+            _revoke_previous(old_tokens, faults, sign_in)
+    is_renewable = token.refresh_token is not None
     if as_json:
-        print_json(
-            {
-                "service": sign_in.base_url,
-                "issuer": sign_in.issuer,
-                "profile": configuration.name,
-                "renewable": token.refresh_token is not None,
-                "whoami": who,
-                "doubt": doubt,
-            }
-        )
+        document = {"service": sign_in.base_url, "issuer": sign_in.issuer, "profile": configuration.name}
+        print_json({**document, "renewable": is_renewable, "whoami": who, "doubt": doubt})
     else:
         outcome = f", but: {doubt}" if who is None else f" as {who.id} of {who.org_id}."
         _say(f"Signed in to {sign_in.base_url}{outcome}")
-        if token.refresh_token is None:
+        if not is_renewable:
             _say("The identity provider gave no refresh token: you are signed in until the token expires.")
     _warn_of_key(service)
 
@@ -137,29 +111,25 @@ def _say(message: str) -> None:
 
 
 def _plan_sign_in(
-    configuration: ClientConfiguration,
-    address: SourcedValue,
-    known_issuer: str | None,
-    client_id: str | None,
-    demo: Demo | None,
-) -> StoredSignIn:
-    """Decide where to sign in: by option or environment, profile, the previous sign-in, or the demo of the folder."""
-    previous, profile = configuration.sign_in_for(address), configuration.profile
-    demo = demo or demo_here(configuration.environment)
+    configuration: ClientConfiguration, issuer_option: str | None, client_id_option: str | None
+) -> tuple[SourcedValue, StoredSignIn, bool]:
+    """Decide where to sign in; return the service too, and whether the demo of the folder names the provider."""
+    address, _ = configuration.address()
+    previous, demo = configuration.sign_in_for(address), demo_here(configuration.environment)
     demo = demo if demo is not None and demo.base_url == address.value else None
-    issuer = known_issuer or (demo and demo.issuer)
-    client_id = client_id or configuration.setting("TENANTRY_CLIENT_ID", profile.client_id)
-    client_id = client_id or (previous and previous.client_id) or (demo and demo.client_id)
-    if not issuer or not client_id:
-        missing = [name for name, value in (("--issuer", issuer), ("--client-id", client_id)) if not value]
+    issuer = configuration.setting("issuer", issuer_option, previous, demo)
+    client_id = configuration.setting("client_id", client_id_option, previous, demo)
+    if issuer is None or client_id is None:
+        missing = [name for name, found in (("--issuer", issuer), ("--client-id", client_id)) if found is None]
         raise CommandError(
             f"The identity provider for {address.value} is not known: pass {' and '.join(missing)}, or set them in the "
             f"profile {configuration.name}. Ask the operator of the service for OIDC_ISSUER, and for the id of a "
             "public client (one without a secret).",
             USAGE,
         )
-    organization = configuration.organization() or profile.organization or (previous.organization if previous else None)
-    return StoredSignIn(address.value, issuer, client_id, organization, profile.keyring)
+    organization, keyring = configuration.organization(previous), configuration.profile.keyring
+    sign_in = StoredSignIn(address.value, issuer.value, client_id.value, organization, keyring)
+    return address, sign_in, demo is not None and issuer.source == demo.source
 
 
 def _whoami(target: Target) -> tuple[Whoami | None, str | None]:
@@ -179,34 +149,28 @@ def _whoami(target: Target) -> tuple[Whoami | None, str | None]:
         return None, f"{failure.detail} {failure.next_step or ''}".strip()
 
 
-def _revoke(token: Token, sign_in: StoredSignIn | None) -> bool:
-    """Revoke the refresh token (RFC 7009); return whether its identity provider supports that.
-
-    ``sign_in`` names the provider of tokens that do not name it. Raises `CommandError`.
-    """
-    from tenantry.cli.sign_in_provider import IdentityProvider  # noqa: PLC0415  # slow to import
+def _revoke(token: Token) -> bool:
+    """Revoke the refresh token (RFC 7009); return whether its provider supports that. Raises `CommandError`."""
+    from tenantry.cli.oauth_client import IdentityProvider  # noqa: PLC0415  # slow to import
 
     if token.refresh_token is None:
         return True
-    issuer = token.issuer or (sign_in and sign_in.issuer)
-    client_id = token.client_id or (sign_in and sign_in.client_id)
-    if not issuer or not client_id:
+    if not token.issuer or not token.client_id:
         raise CommandError("The token's identity provider is not known.")
-    with contextlib.closing(IdentityProvider(issuer, client_id, seconds=wait_times().provider)) as provider:
+    with contextlib.closing(IdentityProvider(token.issuer, token.client_id, seconds=wait_times().provider)) as provider:
         provider.discover()
         return provider.revoke(token)
 
 
-def _revoke_previous(removed: RemovedSignIn, token: Token, sign_in: StoredSignIn | None) -> None:
+def _revoke_previous(tokens: list[Token], faults: list[str], sign_in: StoredSignIn) -> None:
     """Revoke the refresh tokens of the previous sign-in, unless provider and client are those of the new one.
 
     Some providers would then revoke all tokens that a user has given this client, and so the new one.
     """
-    faults = [*removed.unread, *removed.left]
-    for old in removed.tokens:
-        if not old.is_of(token.issuer or "", token.client_id or ""):
+    for token in tokens:
+        if not token.is_of(sign_in.issuer, sign_in.client_id):
             try:
-                _revoke(old, sign_in)
+                _revoke(token)
             except CommandError as error:
                 faults.append(str(error))
     if faults:
@@ -231,40 +195,38 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
     Removes the tokens in any case, unless another command is fetching one. Exits with 6 if the identity provider is out
     of reach, and with 1 if the stored tokens cannot be read: the refresh token then works until it expires.
     """
-    is_faulty = False
-    try:
-        configuration = ClientConfiguration(service, os.environ)
-        storage, sign_in = configuration.storage, configuration.sign_in
-    except FaultySignInError as error:
-        is_faulty, storage, sign_in = True, error.storage, None
-    if sign_in is None and not is_faulty and not storage.has_tokens():
+    configuration = ClientConfiguration(service, os.environ)
+    storage = configuration.storage
+    if not storage.exists():
         _report_logout("You are not signed in.", None, revoked=False, as_json=as_json)
         return
+    try:
+        base_url = configuration.sign_in.base_url if configuration.sign_in is not None else None
+    except FaultySignInError:
+        base_url = None
     with storage.locked():
-        removed = storage.remove()
-    is_revoked, faults, code = True, list(removed.unread), FAILED
-    for token in removed.tokens:
+        tokens, faults = storage.remove(keyring=configuration.profile.keyring)
+    code, is_revoked = FAILED, True
+    for token in tokens:
         try:
-            is_revoked = _revoke(token, sign_in) and is_revoked
+            is_revoked = _revoke(token) and is_revoked
         except CommandError as error:
             code = error.code if not faults else FAILED
             faults.append(str(error))
-    if faults or removed.left:
+    if faults:
         if as_json:
-            _report_logout("", sign_in, revoked=False, as_json=True)
-        here = "Removed here" if not removed.left else f"The sign-in cannot be removed: {' '.join(removed.left)}"
-        there = f", but not revoked at the identity provider. {' '.join(faults)}" if faults else ""
-        raise CommandError(here + there, FAILED if removed.left else code)
-    service_name = f" of {sign_in.base_url}" if sign_in is not None else ""
+            _report_logout("", base_url, revoked=False, as_json=True)
+        raise CommandError(f"Removed here, but not revoked at the identity provider. {' '.join(faults)}", code)
+    message = f"Signed out{f' of {base_url}' if base_url else ''}."
     note = "" if is_revoked else " The identity provider cannot revoke the refresh token: it works until it expires."
-    _report_logout(f"Signed out{service_name}.{note}", sign_in, revoked=is_revoked, as_json=as_json)
+    _report_logout(message + note, base_url, revoked=is_revoked, as_json=as_json)
 
 
-def _report_logout(message: str, sign_in: StoredSignIn | None, *, revoked: bool, as_json: bool) -> None:
+def _report_logout(message: str, base_url: str | None, *, revoked: bool, as_json: bool) -> None:
     if as_json:
-        click.echo(msgspec.json.encode({"service": sign_in and sign_in.base_url, "refreshTokenEnded": revoked}))
+        click.echo(msgspec.json.encode({"service": base_url, "refreshTokenEnded": revoked}))
     else:
-        click.echo(printable(message), err=True)
+        _say(message)
 
 
 @click.command("whoami", cls=ApiCommand)

@@ -1,26 +1,22 @@
 """Stores the sign-in of a profile: the service, the identity provider and the tokens."""
 
 import contextlib
-import os
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from tenantry.cli.output import FAILED, CommandError
+from tenantry.cli.output import CommandError
 from tenantry.common.encoding import NOT_JSON
-from tenantry_sdk import FileStore, KeyringStore, Secret, Token, TokenStore
+from tenantry_sdk import FileStore, KeyringStore, Token, TokenStore
+from tenantry_sdk._sync._token_renewal import locked
+from tenantry_sdk._token_stores import write_private
 from tenantry_sdk.errors import ConfigurationError
 
 _SIGN_IN: Final = "session.json"
 _TOKEN: Final = "token.json"  # noqa: S105  # a file's name
-# longer than the SDK's limit for a token refresh, which holds the lock
-_LOCK_TIMEOUT: Final = 35.0
-_POLL: Final = 0.05
 
 
 class StoredSignIn(msgspec.Struct, frozen=True):
@@ -38,19 +34,7 @@ class StoreError(ConfigurationError):
 
 
 class FaultySignInError(CommandError):
-    """The file of a sign-in cannot be read; ``storage`` can remove it."""
-
-    def __init__(self, message: str, storage: "SignInStorage") -> None:
-        super().__init__(message, FAILED)
-        self.storage = storage
-
-
-class RemovedSignIn(NamedTuple):
-    """The removed tokens, and messages about tokens that could not be read or removed."""
-
-    tokens: list[Token]
-    unread: list[str]
-    left: list[str]
+    """The file of a sign-in cannot be read."""
 
 
 class SignInStorage:
@@ -58,7 +42,6 @@ class SignInStorage:
 
     def __init__(self, state: Path, profile: str) -> None:
         self._folder = state / profile
-        self._profile = profile
         self.file = FileStore(self._folder / _TOKEN)
 
     def load(self) -> StoredSignIn | None:
@@ -70,135 +53,84 @@ class SignInStorage:
             return None
         except (OSError, *NOT_JSON) as error:
             raise FaultySignInError(
-                f"{path} cannot be read ({error}). Remove it, and sign in again: tenantry logout, tenantry login", self
+                f"{path} cannot be read ({error}). Remove it, and sign in again: tenantry logout, tenantry login"
             ) from None
 
+    def exists(self) -> bool:
+        """Whether there is a sign-in, or what is left of one."""
+        return any((self._folder / name).exists() for name in (_SIGN_IN, _TOKEN))
+
     def tokens(self, sign_in: StoredSignIn) -> TokenStore:
-        """Return the tokens of this sign-in. Raises `CommandError` if they are in a keyring that is not installed."""
-        return _SignInTokens(self, sign_in, self._keyring() if sign_in.keyring else self.file)
-
-    def has_tokens(self) -> bool:
-        return (self._folder / _TOKEN).exists()
-
-    def check_writable(self, *, keyring: bool) -> None:
-        """Write and remove test data. Raises `CommandError` if that fails."""
-        with _storing():
-            for folder in (self._folder.parent, self._folder):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self.locked(), _storing():
-            with tempfile.TemporaryFile(dir=self._folder) as file:
-                file.write(b"-")
-            if keyring:
-                trial = self._keyring(".trial")
-                with _converted_errors():
-                    trial.save(Token(Secret("-")))
-                    trial.clear()
-
-    def save(self, sign_in: StoredSignIn, token: Token) -> None:
-        """Store this sign-in, or nothing. The caller holds `locked`. Raises `CommandError`."""
-        try:
-            store = self._keyring() if sign_in.keyring else self.file
-            with _storing(), _converted_errors():
-                store.save(token)
-                self._write(sign_in)  # last, because tokens without a sign-in are not used
-        except BaseException:
-            self.remove(keyring=sign_in.keyring)
-            raise
-
-    def remove(self, *, keyring: bool = False) -> RemovedSignIn:
-        """Remove and return the stored sign-in. The caller holds `locked`.
-
-        Looks into the keyring if ``keyring`` or the sign-in says so, or if the sign-in is unreadable.
-        """
-        removed = RemovedSignIn([], [], [])
-        for store in self._stores(removed, keyring=keyring):
-            try:
-                with _converted_errors():
-                    token = store.load()
-            except ConfigurationError as error:
-                removed.unread.append(str(error))
-            else:
-                removed.tokens.extend([] if token is None else [token])
-            try:
-                with _converted_errors():
-                    store.clear()
-            except ConfigurationError as error:
-                removed.left.append(str(error))
-        try:
-            (self._folder / _SIGN_IN).unlink(missing_ok=True)
-        except OSError as error:
-            removed.left.append(str(error))
-        return removed
+        """Return the tokens of this sign-in. Raises `ConfigurationError` if the keyring is not installed."""
+        return _SignInTokens(self, sign_in, self._store(keyring=sign_in.keyring))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other commands from using the storage. Raises `CommandError` if one does not release it in time."""
-        ends = time.monotonic() + _LOCK_TIMEOUT
-        try:
-            while (lock := self.file.try_lock()) is None:
-                if time.monotonic() >= ends:
-                    raise CommandError("Another command is still fetching a token. Try again in a moment.")
-                time.sleep(_POLL)
-        except ConfigurationError as error:
-            raise CommandError(f"The stored sign-in cannot be used: {error}") from None
-        try:
+        """Keep other commands from using the storage. Raises an error of the SDK, also if one uses it for too long."""
+        with store_errors():
+            for folder in (self._folder.parent, self._folder):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(self.file):
             yield
-        finally:
-            self.file.unlock(lock)
 
-    def _stores(self, removed: RemovedSignIn, *, keyring: bool) -> Iterator[TokenStore]:
-        with contextlib.suppress(OSError):
-            (self._folder / _TOKEN).chmod(0o600)  # the store refuses a file that others can read
-        yield self.file
-        is_readable = True
-        try:
+    def check(self, *, keyring: bool) -> None:
+        """Check before a sign-in that it can be stored. Raises an error of the SDK."""
+        self._store(keyring=keyring)
+        with self.locked():
+            pass
+
+    def save(self, sign_in: StoredSignIn, token: Token) -> None:
+        """Store this sign-in. The caller holds `locked`. Raises an error of the SDK."""
+        store = self._store(keyring=sign_in.keyring)
+        with store_errors():
+            store.save(token)
+            # last, because tokens without a sign-in are not used
+            write_private(self._folder / _SIGN_IN, msgspec.json.encode(sign_in))
+
+    def remove(self, *, keyring: bool) -> tuple[list[Token], list[str]]:
+        """Remove the sign-in; return its tokens, and messages about those that cannot be read.
+
+        The caller holds `locked`. Looks into the keyring too if ``keyring`` or the sign-in says so. Raises an error of
+        the SDK if something cannot be removed.
+        """
+        with contextlib.suppress(FaultySignInError):
             sign_in = self.load()
             keyring = keyring or (sign_in is not None and sign_in.keyring)
-        except FaultySignInError:
-            is_readable, keyring = False, True
-        if not keyring:
-            return
-        try:
-            store = self._keyring()
-        except CommandError as error:
-            if is_readable:
-                removed.unread.append(str(error))
-        else:
-            yield store
+        tokens: list[Token] = []
+        unread: list[str] = []
+        with store_errors():
+            (self._folder / _SIGN_IN).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                (self._folder / _TOKEN).chmod(0o600)  # the store refuses a file that others can read
+        for in_keyring in (False, True) if keyring else (False,):
+            store = self._store(keyring=in_keyring)
+            try:
+                with store_errors():
+                    token = store.load()
+                tokens.extend([] if token is None else [token])
+            except ConfigurationError as error:
+                unread.append(str(error))
+            with store_errors():
+                store.clear()
+        return tokens, unread
 
-    def _write(self, sign_in: StoredSignIn) -> None:
-        descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=_SIGN_IN)  # of mode 0600
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(sign_in))
-            Path(name).replace(self._folder / _SIGN_IN)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-
-    def _keyring(self, suffix: str = "") -> KeyringStore:
-        try:
+    def _store(self, *, keyring: bool) -> FileStore | KeyringStore:
+        with store_errors():
             # named after the folder, because other folders have profiles of the same name
-            return KeyringStore(f"{self._folder}{suffix}")
-        except ConfigurationError as error:
-            raise CommandError(f"The profile {self._profile} says keyring = true. {error}") from None
-        except Exception as error:  # noqa: BLE001  # backends raise anything
-            raise CommandError(f"The system's keyring cannot be used: {error}") from None
+            return KeyringStore(str(self._folder)) if keyring else self.file
 
 
 @contextmanager
-def _converted_errors() -> Iterator[None]:
-    """Raise errors of a store as `ConfigurationError`; as `StoreError` if the machine causes them."""
+def store_errors() -> Iterator[None]:
+    """Raise what the machine causes, such as a full disk or a missing keyring, as `StoreError`."""
     try:
         yield
     except ConfigurationError as error:
-        if isinstance(error.__cause__, OSError):
+        if isinstance(error.__cause__, (OSError, ImportError)):
             raise StoreError(str(error)) from error
         raise
-    except OSError as error:
-        raise StoreError(str(error)) from error
-    except Exception as error:
-        raise StoreError(f"The system's keyring cannot be used: {error}") from error  # backends raise anything
+    except Exception as error:  # keyrings raise anything
+        raise StoreError(f"The sign-in cannot be stored or read: {error}") from error
 
 
 class _SignInTokens:
@@ -212,6 +144,7 @@ class _SignInTokens:
         self._sign_in = sign_in
         self._store = store
 
+    @store_errors()
     def load(self) -> Token | None:
         try:
             is_current = self._storage.load() == self._sign_in
@@ -219,25 +152,17 @@ class _SignInTokens:
             return None
         return self._store.load() if is_current else None
 
-    @_converted_errors()
+    @store_errors()
     def save(self, token: Token) -> None:
         self._store.save(token)
 
-    @_converted_errors()
+    @store_errors()
     def clear(self) -> None:
         self._store.clear()
 
-    @_converted_errors()
+    @store_errors()
     def try_lock(self) -> int | None:
         return self._storage.file.try_lock()
 
     def unlock(self, lock: Any) -> None:  # noqa: ANN401
         self._storage.file.unlock(lock)
-
-
-@contextmanager
-def _storing() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ConfigurationError) as error:
-        raise CommandError(f"The sign-in cannot be stored: {error}") from None

@@ -117,7 +117,7 @@ class AsyncTokenRenewer:
         store = source.store
         if store is None:
             return self._set_current(await self._fetch_token(source, old))
-        async with _locked(store):
+        async with locked(store):
             kept = await in_thread(store.load)
             if kept is not None and not kept.is_of(source.issuer, source.client_id):
                 kept = None
@@ -207,7 +207,7 @@ def _build_request(http: httpx2.AsyncClient, request: TokenRequest) -> httpx2.Re
 
 
 @asynccontextmanager
-async def _locked(store: TokenStore) -> AsyncGenerator[None]:
+async def locked(store: TokenStore) -> AsyncGenerator[None]:
     """Lock the store, so that no other process renews the same token."""
     ends = time.monotonic() + 2 * _SECONDS
     lock: Any = await in_thread(store.try_lock)

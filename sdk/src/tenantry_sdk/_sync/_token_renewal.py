@@ -118,7 +118,7 @@ class TokenRenewer:
         store = source.store
         if store is None:
             return self._set_current(self._fetch_token(source, old))
-        with _locked(store):
+        with locked(store):
             kept = in_thread(store.load)
             if kept is not None and not kept.is_of(source.issuer, source.client_id):
                 kept = None
@@ -208,7 +208,7 @@ def _build_request(http: httpx2.Client, request: TokenRequest) -> httpx2.Request
 
 
 @contextmanager
-def _locked(store: TokenStore) -> Generator[None]:
+def locked(store: TokenStore) -> Generator[None]:
     """Lock the store, so that no other process renews the same token."""
     ends = time.monotonic() + 2 * _SECONDS
     lock: Any = in_thread(store.try_lock)

@@ -1,8 +1,6 @@
-"""Sign-in from a terminal: with a browser on this machine, or with a code on another device."""
+"""An OAuth client without a secret: signs in with a browser or with a code on another device, and revokes tokens."""
 
-import base64
 import contextlib
-import hashlib
 import hmac
 import os
 import queue
@@ -12,31 +10,35 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
-from urllib.parse import parse_qsl, urlencode
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs
 
+import httpx2
 import msgspec
+from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
+from tenantry.cli.client_configuration import checked_address, is_plain
+from tenantry.cli.demo_folder import is_loopback_url
 from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable
-from tenantry.cli.sign_in_provider import IdentityProvider, ProviderResponse, checked_endpoint, token_of
-from tenantry_sdk import Token
+from tenantry.common.encoding import NOT_JSON
+from tenantry_sdk import RefreshToken, Token
+from tenantry_sdk._sync._compat import fetch
+from tenantry_sdk._sync._http import Http
+from tenantry_sdk._tokens import token_of
+from tenantry_sdk.errors import TenantryError
 
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
-_SECRETS: Final = re.compile(
-    r"(?:TENANTRY|DATABASE)_.*|.*(?:SECRET|PASSW|PASSPHRASE|PEPPER|CREDENTIAL).*|(?:.*_)?(?:KEY|TOKEN)S?(?:_.*)?",
-    re.IGNORECASE,
-)
+_SECRETS: Final = re.compile(r"(TENANTRY|DATABASE)_.*|.*(SECRET|PASS|PEPPER|CREDENTIAL|KEY|TOKEN).*", re.IGNORECASE)
 """Variables that the browser's process must not get."""
-_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>tenantry</title>
-<body><h1>{title}</h1><p>{text}</p></body></html>
-"""
-_DONE: Final = _PAGE.format(title="Go back to the terminal", text="You can close this page.")
-_UNEXPECTED: Final = _PAGE.format(title="Unexpected response", text="The request is not part of this sign-in.")
+_PAGE: Final = '<!doctype html><html lang="en"><meta charset="utf-8"><title>tenantry</title><h1>{}</h1></html>\n'
+_DONE: Final = _PAGE.format("Go back to the terminal. You can close this page.")
+_UNEXPECTED: Final = _PAGE.format("The request is not part of this sign-in.")
 _HEADERS: Final = {
     "Content-Type": "text/html; charset=utf-8",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -53,6 +55,125 @@ _TEMPORARY_STATUSES: Final = {429, *range(500, 600)}
 Fields = dict[str, str]
 
 
+class ProviderMetadata(msgspec.Struct, frozen=True):
+    """An issuer's discovery document (OpenID Connect Discovery, RFC 8414)."""
+
+    issuer: str
+    token_endpoint: str
+    authorization_endpoint: str | None = None
+    device_authorization_endpoint: str | None = None
+    revocation_endpoint: str | None = None
+    authorization_response_iss_parameter_supported: bool = False
+
+
+class ProviderResponse(NamedTuple):
+    """An endpoint's response."""
+
+    status: int
+    content: bytes
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The JSON object; empty if the response is none."""
+        try:
+            return msgspec.json.decode(self.content, type=dict[str, Any])
+        except NOT_JSON:
+            return {}
+
+    @property
+    def reason(self) -> str:
+        text = self.fields.get("error_description") or self.fields.get("error") or "an unreadable response"
+        return f"{self.status}, {printable(str(text))[:300]}"
+
+
+class IdentityProvider:
+    """An identity provider as a public client uses it. Every method raises `CommandError`.
+
+    Each response may take ``seconds``. With ``local_only`` every endpoint must be on this machine.
+    """
+
+    def __init__(
+        self, issuer: str, client_id: str, audience: str | None = None, *, seconds: float, local_only: bool = False
+    ) -> None:
+        checked_address(issuer, "The issuer")
+        self.issuer = issuer
+        self.client_id = client_id
+        self._audience = audience
+        self._local_only = local_only
+        self._seconds = seconds
+        self._http = Http(None)
+        self.metadata = ProviderMetadata(issuer, "")
+
+    def discover(self) -> None:
+        response = self.request(f"{self.issuer.rstrip('/')}/.well-known/openid-configuration")
+        try:
+            self.metadata = msgspec.convert(response.fields, ProviderMetadata)
+        except msgspec.ValidationError as error:
+            raise CommandError(f"{self.issuer} has no valid OpenID discovery document: {error}") from None
+        if (named := self.metadata.issuer) != self.issuer:
+            raise CommandError(f"{self.issuer} calls itself {printable(named)}: the two must be equal.")
+        for name in ("token", "authorization", "device_authorization", "revocation"):
+            if (endpoint := getattr(self.metadata, f"{name}_endpoint")) is not None:
+                _check_endpoint(endpoint, f"{self.issuer}, {name}_endpoint")
+                if self._local_only and not is_loopback_url(endpoint):
+                    raise CommandError(f"{self.issuer} is on this machine, but its {name}_endpoint is not: {endpoint}")
+
+    def token_parameters(self, scope: str) -> Fields:
+        """Return the parameters of every request for tokens: client, scope and audience (RFC 8707)."""
+        audience = {"audience": self._audience, "resource": self._audience} if self._audience else {}
+        return {"client_id": self.client_id, "scope": scope, **audience}
+
+    def grant(self, form: Fields) -> ProviderResponse:
+        """Send a grant to the token endpoint."""
+        resource = {"resource": self._audience} if self._audience else {}
+        return self.request(self.metadata.token_endpoint, {**form, "client_id": self.client_id, **resource})
+
+    def token_in(self, response: ProviderResponse) -> Token:
+        """Return the tokens of a response to a grant (RFC 6749, 5.1)."""
+        grant = RefreshToken(issuer=self.issuer, client_id=self.client_id)
+        try:
+            return token_of(grant, response.status, response.content, time.time(), None)
+        except TenantryError as error:
+            raise CommandError(str(error), NOT_AUTHENTICATED) from None
+
+    def revoke(self, token: Token) -> bool:
+        """Revoke the refresh token (RFC 7009); return whether this provider supports that."""
+        endpoint = self.metadata.revocation_endpoint
+        if token.refresh_token is None or endpoint is None:
+            return token.refresh_token is None
+        refresh_token = token.refresh_token.reveal()
+        form = {"token": refresh_token, "token_type_hint": "refresh_token", "client_id": self.client_id}
+        response = self.request(endpoint, form)
+        if response.status != HTTPStatus.OK:
+            raise CommandError(f"The identity provider answered {response.reason}.")
+        return True
+
+    def close(self) -> None:
+        self._http.close()
+
+    def request(self, url: str, form: Mapping[str, str] | None = None) -> ProviderResponse:
+        """Send a form, or without one a GET request."""
+        client, method = self._http.client(), "GET" if form is None else "POST"
+        headers = {"Accept": "application/json"}
+        try:
+            request = client.build_request(method, url, data=form, headers=headers, timeout=self._seconds)
+            response = fetch(client, request, self._seconds)
+        except TimeoutError:
+            reason = f"no complete response within {self._seconds:g} s"
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+        else:
+            return ProviderResponse(response.status_code, response.content)
+        raise CommandError(f"The identity provider at {url} does not answer: {reason}", OUT_OF_REACH)
+
+
+def _check_endpoint(endpoint: str, source: str) -> None:
+    """Accept an endpoint, which may have a query (RFC 6749, 3.1). Raises `CommandError` for an unsafe one."""
+    if not is_plain(endpoint):
+        raise CommandError(f"{source}: {endpoint!a} is no http address.")
+    checked_address(endpoint.partition("?")[0], source)
+
+
 def sign_in_with_browser(
     provider: IdentityProvider, scope: str, *, port: int, opens: bool, timeout: float, tell: Callable[[str], None]
 ) -> Token:
@@ -64,17 +185,16 @@ def sign_in_with_browser(
     if endpoint is None:
         raise CommandError(f"{provider.issuer} has no sign-in for browsers.")
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(48)
-    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     with _listening(state, port) as (redirect_uri, responses):
-        parameters = {
-            "response_type": "code",
-            "redirect_uri": redirect_uri,
-            "state": state,
-            "code_challenge": challenge,
-            "code_challenge_method": "S256",
+        url = prepare_grant_uri(
+            endpoint,
+            response_type="code",
+            redirect_uri=redirect_uri,
+            state=state,
+            code_challenge=create_s256_code_challenge(verifier),  # type: ignore[no-untyped-call]
+            code_challenge_method="S256",
             **provider.token_parameters(scope),
-        }
-        url = f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(parameters)}"
+        )
         if opens:
             _open(url)
         tell(f"{'Your browser opens. If it does not, open' if opens else 'Open'} this address:\n\n{url}\n")
@@ -84,7 +204,7 @@ def sign_in_with_browser(
             raise CommandError(f"The sign-in was not completed within {timeout:.0f} s.", NOT_AUTHENTICATED) from None
     code = _code_of(response, provider)
     form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri, "code_verifier": verifier}
-    return token_of(provider.token(form))
+    return provider.token_in(provider.grant(form))
 
 
 def _open(url: str) -> None:
@@ -115,8 +235,6 @@ def _code_of(response: Fields, provider: IdentityProvider) -> str:
 
 
 class _CallbackServer(ThreadingHTTPServer):
-    daemon_threads = True
-
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore a client that closes the connection."""
 
@@ -129,7 +247,8 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
-            fields = _fields(query)
+            # a repeated name counts as missing (RFC 6749, 3.1)
+            fields = {name: values[0] for name, values in parse_qs(query).items() if len(values) == 1}
             if path != _PATH:
                 self._show(HTTPStatus.NOT_FOUND, _UNEXPECTED)
             elif not hmac.compare_digest(fields.get("state", "").encode(), state.encode()):
@@ -141,12 +260,11 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
                     responses.put(fields)
 
         def _show(self, status: HTTPStatus, page: str) -> None:
-            content = page.encode()
             self.send_response_only(status)
-            for name, value in {**_HEADERS, "Content-Length": str(len(content))}.items():
+            for name, value in _HEADERS.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(content)
+            self.wfile.write(page.encode())
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
             """Log nothing: the request holds a code."""
@@ -164,15 +282,6 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
         server.server_close()
 
 
-def _fields(query: str) -> Fields:
-    """Parse a query; a malformed one, or one with a repeated name, has no fields."""
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=30)
-    except ValueError:
-        return {}
-    return dict(pairs) if len({name for name, _ in pairs}) == len(pairs) else {}
-
-
 class DeviceAuthorization(msgspec.Struct, frozen=True):
     """The response of the device authorization endpoint (RFC 8628, 3.2). Times are in seconds."""
 
@@ -185,29 +294,27 @@ class DeviceAuthorization(msgspec.Struct, frozen=True):
 
 
 class DevicePolling:
-    """Decides when to poll the token endpoint, and what a response means (RFC 8628, 3.4 and 3.5). Does no I/O."""
+    """Decides when to poll the token endpoint, and what a refusal means (RFC 8628, 3.4 and 3.5). Does no I/O."""
 
     def __init__(self, interval: float, ends: float, timeout_message: str, shortest: float) -> None:
         """``timeout_message`` is the error when it ``ends`` without a token; ``shortest`` is the least interval."""
         self._interval = min(max(interval, shortest), _MINUTE)
         self._ends = ends
         self._timeout_message = timeout_message
-        self._has_waited = False
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the next poll; there is at least one. Raises `CommandError` at the end."""
-        if now + self._interval >= self._ends and self._has_waited:
+        """Return the seconds until the next poll; the last one is at the end. Raises `CommandError` after it."""
+        if now >= self._ends:
             raise CommandError(self._timeout_message, NOT_AUTHENTICATED)
-        self._has_waited = True
-        return self._interval if now + self._interval < self._ends else max(0.0, self._ends - now)
+        return min(self._interval, self._ends - now)
 
     def slow_down(self) -> None:
         """Poll less often: there was no response, or the provider is overloaded."""
         self._interval = min(self._interval * 2, _MINUTE)
 
-    def token(self, response: ProviderResponse) -> Token | None:
-        """Return the tokens, or None to poll again. Raises `CommandError`."""
-        match response.error:
+    def refused(self, response: ProviderResponse) -> None:
+        """Prepare the next poll after a response without tokens. Raises `CommandError` for a final one."""
+        match str(response.fields.get("error")):
             case "authorization_pending":
                 pass
             case "slow_down":
@@ -219,8 +326,7 @@ class DevicePolling:
             case error if error in _TEMPORARY or response.status in _TEMPORARY_STATUSES:
                 self.slow_down()
             case _:
-                return token_of(response)
-        return None
+                raise CommandError(f"The identity provider gave no token: {response.reason}.", NOT_AUTHENTICATED)
 
 
 def sign_in_with_code(
@@ -239,14 +345,13 @@ def sign_in_with_code(
     while True:
         time.sleep(polling.wait(time.monotonic()))
         try:
-            response = provider.token(form)
-        except CommandError as error:
-            if error.code != OUT_OF_REACH:
-                raise
+            response = provider.grant(form)
+        except CommandError:
             polling.slow_down()
             continue
-        if (token := polling.token(response)) is not None:
-            return token
+        if response.status == HTTPStatus.OK:
+            return provider.token_in(response)
+        polling.refused(response)
 
 
 def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthorization:
@@ -262,15 +367,15 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
         raise CommandError(f"The response of {endpoint} does not follow RFC 8628: {error}") from None
     for address in (device.verification_uri, device.verification_uri_complete):
         if address is not None:
-            checked_endpoint(address, f"{endpoint}, verification_uri")
+            _check_endpoint(address, f"{endpoint}, verification_uri")
     return device
 
 
 def _instructions(device: DeviceAuthorization, seconds: float) -> str:
     complete = device.verification_uri_complete
-    direct = f"or open {printable(complete)}\n\n" if complete else ""
+    direct = f"or open {complete}\n\n" if complete else ""
     duration = f"{seconds // 60:.0f} min" if seconds >= _MINUTE else f"{max(0.0, seconds):.0f} s"
     return (
-        f"Open {printable(device.verification_uri)} on any device, and enter the code\n\n"
+        f"Open {device.verification_uri} on any device, and enter the code\n\n"
         f"    {printable(device.user_code)[:64]}\n\n{direct}It is good for {duration}. Waiting ..."
     )
