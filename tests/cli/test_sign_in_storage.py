@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.cli.api_client import ApiContext
+from tenantry.cli.api_command import ApiContext
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry_sdk import Secret, Token, errors

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tenantry.cli.api_client import failure_of
+from tenantry.cli.api_command import failure_of
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
 from tenantry_sdk import errors
 from tests.cli.fake_provider import GOOD, TOKEN, WHOAMI, FakeProvider, Reply, fake_provider, signed_in

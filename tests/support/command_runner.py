@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 from click.testing import BytesIOCopy, CliRunner
 
 from tenantry.cli import main
-from tenantry.cli.api_client import WaitTimes
+from tenantry.cli.api_command import WaitTimes
 from tenantry_sdk._retry import Backoff
 from tests.support.commands import Done
 

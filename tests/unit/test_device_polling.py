@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tenantry.cli.api_client import WaitTimes
+from tenantry.cli.api_command import WaitTimes
 from tenantry.cli.oauth_client import CODE_EXPIRED, DevicePolling, ProviderResponse
 from tenantry.cli.output import NOT_AUTHENTICATED, CommandError
 

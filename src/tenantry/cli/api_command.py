@@ -1,33 +1,67 @@
-"""Commands that use a service: their options and completion."""
+"""Commands that use a service: their options, output and completion, and messages for failures."""
 
-import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from operator import attrgetter
+from types import TracebackType
+from typing import Any, Final, NamedTuple, NoReturn, Self, TypeVar
 
 import click
+import msgspec
 from click.shell_completion import CompletionItem
 
-from tenantry.cli.api_client import PAGE, ApiContext, CommandFailure, wait_times
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
-from tenantry.cli.output import FAILED, USAGE, CommandError, printable
-from tenantry_sdk import Tenantry
-from tenantry_sdk.errors import TenantryError
+from tenantry.cli.output import (
+    FAILED,
+    NOT_AUTHENTICATED,
+    NOT_FOUND,
+    OUT_OF_REACH,
+    USAGE,
+    Column,
+    CommandError,
+    json_text,
+    own_command,
+    print_pages,
+    print_record,
+    printable,
+    printable_lines,
+)
+from tenantry.cli.sign_in_storage import StoreError
+from tenantry_sdk import Fault, NewApiKey, Pager, RefreshToken, Secret, Tenantry, errors
+from tenantry_sdk._retry import BACKOFF, Backoff
+from tenantry_sdk.errors import APIError, TenantryError
 
+T = TypeVar("T")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-_LISTS: Final[dict[str, Callable[[Tenantry], Any]]] = {
-    "active keys": lambda client: client.api_keys.list(status="active", limit=PAGE),
-    "keys": lambda client: client.api_keys.list(limit=PAGE),
-    "projects": lambda client: client.projects.list(limit=PAGE),
-    "tenants": lambda client: client.tenants.list(limit=PAGE),
-    "members": lambda client: client.members.list(limit=PAGE),
-    "memberships": lambda client: client.memberships.list(limit=PAGE),
-    "invitations": lambda client: client.memberships.list(status="invited", limit=PAGE),
-    "events": lambda client: client.billing.events.list(limit=PAGE),
+_PAGE: Final = 100
+"""The largest page of a list."""
+_CODES: Final[dict[int, int]] = {
+    **dict.fromkeys((400, 422), USAGE),
+    **dict.fromkeys((401, 403), NOT_AUTHENTICATED),
+    404: NOT_FOUND,
+    **dict.fromkeys((408, 502, 503, 504), OUT_OF_REACH),
 }
+# The status of these errors is misleading.
+_CODES_OF_REASONS: Final[dict[str, int]] = {"plan_limit_reached": FAILED, "provider_refused": FAILED}
+_NEXT_STEPS: Final = {
+    "missing_credential": "Set TENANTRY_API_KEY, pass --api-key-file, or sign in: tenantry login",
+    "no_organization": "Name one: --organization ORG. Or ask an owner to add you as a member.",
+    "validation_failed": None,
+    "invalid_request": None,
+    "last_owner": "Create another owner or OWNER key first, or pass --force.",
+}
+_SIGN_IN: Final = "Sign in again: tenantry login"
+# The identity provider has ended the sign-in (RFC 6749, 5.2), or the user did.
+_ENDED: Final = {"signed_out", "invalid_grant", "invalid_client", "unauthorized_client", "interaction_required"}
+# Neither a retry nor another sign-in helps.
+_FAULTY: Final = {"invalid_request", "invalid_scope", "invalid_target", "unsupported_grant_type"}
 _SERVICE_OPTIONS: Final = {
     "base_url": ("URL", "The service's address. [TENANTRY_BASE_URL; http://127.0.0.1:3001]"),
     "profile": ("NAME", "A profile of the configuration file. [TENANTRY_PROFILE; default]"),
@@ -38,6 +72,265 @@ _SERVICE_OPTIONS: Final = {
 
 limit_option: Final = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many.")
 yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+class WaitTimes(NamedTuple):
+    """How long a command waits, in seconds: between the attempts of an API call (``backoff``), for a response of the
+    identity ``provider``, and at least between two polls of the device flow. Tests pass others, as click's ``obj``.
+    """
+
+    backoff: Backoff = BACKOFF
+    provider: float = 10.0
+    poll: float = 1.0
+
+
+def wait_times() -> WaitTimes:
+    return click.get_current_context().find_object(WaitTimes) or WaitTimes()
+
+
+class CommandFailure(msgspec.Struct, rename="camel"):
+    """A failed command; with ``--json`` the value of ``error``."""
+
+    detail: str
+    exit_code: int
+    service: str | None = None
+    code: str | None = None
+    status: int | None = None
+    errors: list[Fault] = []
+    next_step: str | None = None
+    request_id: str | None = None
+
+    def print(self, *, as_json: bool) -> None:
+        text = json_text(msgspec.json.encode({"error": self})) if as_json else "\n".join(self._lines())
+        click.echo(text, err=True)
+
+    def exit(self, *, as_json: bool) -> NoReturn:
+        self.print(as_json=as_json)
+        sys.exit(self.exit_code)
+
+    def _lines(self) -> Iterator[str]:
+        reason = f" ({self.status} {printable(self.code or '')})" if self.status is not None else ""
+        yield printable_lines(self.detail) + reason
+        for fault in self.errors:
+            yield f"  {printable(fault.location)}: {printable(fault.message)}"
+        if self.next_step:
+            yield self.next_step
+        if self.service:
+            request = f"request {printable(self.request_id)} at " if self.request_id else "at "
+            yield f"({request}{self.service})"
+
+
+def failure_of(error: TenantryError, target: Target) -> CommandFailure:
+    """Convert an error of the SDK into a message for the user, with an exit code."""
+    service = target.base_url.value
+    detail, code, next_step = str(error), FAILED, None
+    match error:
+        case APIError(status_code=status):
+            code = _CODES_OF_REASONS.get(error.code, _CODES.get(status, FAILED))
+            step = _next_step(error, target)
+            return CommandFailure(error.detail, code, service, error.code, status, error.errors, step, error.request_id)
+        case errors.ConnectionFailedError():
+            detail, code, next_step = f"There was no answer. {error}", OUT_OF_REACH, _hint(error, target)
+        case errors.TokenRefreshError() if error.code in _ENDED:
+            detail, code, next_step = f"Your sign-in has ended. {error}", NOT_AUTHENTICATED, _SIGN_IN
+        case errors.TokenRefreshError():
+            code = FAILED if error.code in _FAULTY else OUT_OF_REACH
+        case errors.ConfigurationError() if target.sign_in is not None and not isinstance(error, StoreError):
+            code, next_step = NOT_AUTHENTICATED, _SIGN_IN
+        case errors.LostKeyError(key_id=str()):
+            next_step = f"tenantry keys revoke {error.key_id}"
+    return CommandFailure(detail, code, service, next_step=next_step)
+
+
+def _next_step(error: errors.APIError, target: Target) -> str | None:
+    is_rejected = error.status_code == errors.AuthenticationError.status
+    if is_rejected and target.sign_in is not None:
+        return _SIGN_IN
+    if error.retry_after is not None:
+        return f"Try again in {error.retry_after:.0f} s."
+    step = _NEXT_STEPS.get(error.code, error.next_step)
+    return f"{step} This one is from {target.credential}." if is_rejected and step is not None else step
+
+
+def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
+    if error.idempotency_key is not None:
+        return "The service may have carried the request out: check before you try again."
+    if isinstance(error, errors.TokenTimedOutError):
+        return "Try again in a moment."
+    if target.demo is None:
+        return f"Is the address right? It is from {target.base_url.source}."
+    return f"The demo in {target.demo.folder} does not seem to run. Start it: {own_command()} demo"
+
+
+@dataclass
+class ApiContext:
+    """The service, during one command. An SDK error inside the block ends the command with a message."""
+
+    target: Target
+    _: KW_ONLY
+    as_json: bool
+    timeout: float = 30.0
+    attempts: int = 4
+    backoff: Backoff = BACKOFF
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @cached_property
+    def client(self) -> Tenantry:
+        target, sign_in, tokens = self.target, self.target.sign_in, None
+        if sign_in is not None:
+            store = target.storage.tokens(sign_in)
+            tokens = RefreshToken(issuer=sign_in.issuer, client_id=sign_in.client_id, store=store)
+        return Tenantry(
+            target.key,
+            base_url=target.base_url.value,
+            tokens=tokens,
+            organization=target.organization,
+            timeout=self.timeout,
+            attempts=self.attempts,
+            _backoff=self.backoff,
+        )
+
+    @property
+    def org_id(self) -> str:
+        """The organization that the command names, or the credential's."""
+        return self.target.organization or self.client.auth.whoami().org_id
+
+    def say(self, message: str) -> None:
+        """Print a message for people on stderr."""
+        if not self.as_json or sys.stderr.isatty():
+            click.echo(printable_lines(message), err=True)
+
+    def print_secret(self, key: NewApiKey, message: str) -> None:
+        """Print a new key's secret on stdout; if that fails, name the key that the user must revoke."""
+        try:
+            self.done(key, message, key.secret.reveal())
+        except OSError as error:
+            _discard_stdout()
+            raise CommandError(
+                f"{key.id} was created, but its secret could not be written ({error.strerror}), and is lost.\n"
+                f"Revoke the key: tenantry keys revoke {key.id}"
+            ) from None
+
+    def check_stdout(self) -> None:
+        """Raise `CommandError` if stdout is closed, before a secret is created."""
+        try:
+            os.fstat(1)
+        except OSError:
+            raise CommandError("stdout is closed, so the secret would be lost. Nothing was done.", USAGE) from None
+
+    def end_each(
+        self,
+        ids: Iterable[str],
+        question: Callable[[str], str],
+        end: Callable[[str], object],
+        verb: str,
+        *,
+        yes: bool,
+        **outcome: object,
+    ) -> None:
+        """End several objects, after one confirmation each; ``verb`` and ``outcome`` describe an ended one.
+
+        Continues after a failure; the exit code is that of the first one.
+        """
+        code = 0
+        unique = dict.fromkeys(ids)
+        if not yes:
+            for one in unique:
+                self.confirm(question(one))
+        for one in unique:
+            try:
+                end(one)
+            except APIError as error:
+                failure = failure_of(error, self.target)
+                failure.detail = f"{one}: {failure.detail}"
+                failure.print(as_json=self.as_json)
+                code = code or failure.exit_code
+            else:
+                if self.as_json:
+                    click.echo(_encoded({"id": one, **outcome}))
+                else:
+                    self.say(f"{verb} {one}.")
+        if code:
+            sys.exit(code)
+
+    def document(self, value: Any) -> None:  # noqa: ANN401  # anything that can be JSON
+        click.echo(msgspec.json.format(_encoded(value), indent=2))
+
+    def done(self, value: Any, message: str, result: str = "") -> None:  # noqa: ANN401
+        """Report a change: with ``--json`` the object, else a message for people, and the result on stdout."""
+        if self.as_json:
+            self.document(value)
+        else:
+            self.say(message)
+            if result:
+                click.echo(result)
+
+    def record(self, value: Any, rows: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401
+        """Print an object as JSON, or as ``rows`` of a name and a value."""
+        if self.as_json:
+            self.document(value)
+        else:
+            print_record(rows)
+
+    def list(
+        self,
+        find: Callable[..., Pager[T]],
+        columns: Sequence[Column[T]],
+        nothing: str,
+        *,
+        limit: int | None = None,
+        **filters: str | None,
+    ) -> None:
+        """Print a list page by page: as lines of JSON, or as a table; ``nothing`` is the message if it is empty."""
+        pages = _limited(find(limit=min(limit or _PAGE, _PAGE), **filters), limit)
+        try:
+            if self.as_json:
+                for page in pages:
+                    for item in page:
+                        click.echo(_encoded(item))
+            elif not print_pages(pages, columns):
+                self.say(nothing)
+        except BrokenPipeError:  # the reader has enough, as `head` does
+            _discard_stdout()
+
+    def confirm(self, question: str) -> None:
+        """Ask for confirmation. Raises `CommandError` on "no", and without a terminal."""
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise CommandError(f"{question}\nThere is no terminal to confirm on: pass --yes.", USAGE)
+        if not click.confirm(printable_lines(question), err=True):
+            raise CommandError("Nothing was done.")
+
+    def __enter__(self) -> Self:
+        if self.target.demo is not None:
+            self.say(f"Using the demo in {self.target.demo.folder} at {self.target.base_url.value}, with its live key.")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if "client" in self.__dict__ and not isinstance(error, KeyboardInterrupt):
+            self.client.close()  # waits for a token refresh, so that the new token is not lost
+        if isinstance(error, TenantryError):
+            failure_of(error, self.target).exit(as_json=self.as_json)
+
+
+def _discard_stdout() -> None:
+    """Discard what Python still writes to the closed pipe at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _limited(pager: Pager[T], limit: int | None) -> Iterator[Sequence[T]]:
+    left = sys.maxsize if limit is None else limit
+    for page in pager.pages():
+        yield page.data[:left]
+        left -= len(page.data)
+        if left <= 0:
+            return
+
+
+def _encoded(value: Any) -> str:  # noqa: ANN401
+    # only new secrets, which are shown once, are encoded
+    return json_text(msgspec.json.encode(value, enc_hook=Secret.reveal))
 
 
 class ServiceCommand(click.Command):
@@ -119,14 +412,18 @@ def service_options_of(ctx: click.Context) -> ServiceOptions:
     return options if options.profile is not None else options._replace(profile=ctx.find_root().params.get("profile"))
 
 
-def id_argument(name: str, metavar: str, complete: str, **more: Any) -> Decorator:  # noqa: ANN401  # click's own
-    """Add an argument for an id; ``complete`` names the list that completes it."""
-    return click.argument(name, metavar=metavar, type=parse_id, shell_complete=_completer(complete), **more)
-
-
-def ids_argument(name: str, metavar: str, complete: str) -> Decorator:
-    """Add an argument for one or more ids."""
-    return id_argument(name, f"{metavar}...", complete, nargs=-1, required=True)
+def id_argument(
+    name: str, metavar: str, resource: str, *, required: bool = True, many: bool = False, **filters: str
+) -> Decorator:
+    """Add an argument for an id, or for ``many``; the list of the client's resource completes it."""
+    return click.argument(
+        name,
+        metavar=f"{metavar}..." if many else metavar,
+        nargs=-1 if many else 1,
+        required=required,
+        type=parse_id,
+        shell_complete=_completer(resource, filters),
+    )
 
 
 def parse_id(text: str) -> str:
@@ -138,18 +435,19 @@ def parse_id(text: str) -> str:
     return text
 
 
-def _completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a function that completes the newest ids of this kind; it completes nothing if the service fails."""
+def _completer(
+    resource: str, filters: dict[str, str]
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return a function that completes the newest ids of a list; it completes nothing if the service fails."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         given = ctx.params.get(param.name or "")
         taken = given if isinstance(given, tuple) else ()
-        discarded = io.StringIO()
         try:
-            with contextlib.redirect_stderr(discarded), contextlib.redirect_stdout(discarded):
+            with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
                 target = _without_refresh(ClientConfiguration(service_options_of(ctx), os.environ).target())
                 with ApiContext(target, as_json=True, timeout=2.0, attempts=1) as api:
-                    items = _LISTS[kind](api.client).first_page().data
+                    items = attrgetter(resource)(api.client).list(limit=_PAGE, **filters).first_page().data
         except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
             return []
         return [

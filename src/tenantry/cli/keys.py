@@ -7,8 +7,7 @@ from functools import partial
 
 import click
 
-from tenantry.cli.api_client import PAGE, ApiContext
-from tenantry.cli.api_command import ApiCommand, id_argument, ids_argument, limit_option, yes_option
+from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, yes_option
 from tenantry.cli.output import Column, ago, day, pairs, parse_duration, parse_time, shown
 from tenantry_sdk import ApiKey, NewApiKey
 
@@ -33,14 +32,13 @@ def list_keys(api: ApiContext, *, status: str | None, search: str | None, limit:
         Column[ApiKey]("ENDS IN", lambda key: key.last4, wide=True),
         Column[ApiKey]("SCOPES", _scopes, loose=True, wide=True),
     ]
-    org_id, page = api.target.organization, min(limit or PAGE, PAGE)
-    pager = api.client.api_keys.list(org_id=org_id, status=status, search=search, limit=page)
-    none = "No API key matches." if search else f"No API key is {status}." if status else "There are no API keys."
-    api.list(pager, limit, columns, none)
+    none = "No API key matches." if search or status else "There are no API keys."
+    org_id = api.target.organization
+    api.list(api.client.api_keys.list, columns, none, limit=limit, org_id=org_id, status=status, search=search)
 
 
 @click.command("show", cls=ApiCommand)
-@id_argument("key_id", "KEY", "keys")
+@id_argument("key_id", "KEY", "api_keys")
 def show(api: ApiContext, *, key_id: str) -> None:
     """Show an API key: its scopes, its expiry, and when and from where it was last used. Never its secret."""
     key = api.client.api_keys.get(key_id)
@@ -116,7 +114,7 @@ def create(
 
 
 @click.command("rotate", cls=ApiCommand, json_help="The new key with its secret as one JSON document.")
-@id_argument("key_id", "KEY", "active keys")
+@id_argument("key_id", "KEY", "api_keys", status="active")
 @click.option(
     "--overlap", type=parse_duration, default="0s", metavar="LENGTH", help="Keep the old key working, at most 7d. [0s]"
 )
@@ -160,7 +158,7 @@ def _warning_if_interrupted() -> Iterator[None]:
 
 
 @click.command("revoke", cls=ApiCommand, json_help="One line of JSON a key.")
-@ids_argument("key_ids", "KEY", "active keys")
+@id_argument("key_ids", "KEY", "api_keys", many=True, status="active")
 @click.option("--force", is_flag=True, help="Also the last OWNER key of an organization without an owner.")
 @yes_option
 def revoke(api: ApiContext, *, key_ids: tuple[str, ...], force: bool, yes: bool) -> None:

@@ -2,8 +2,7 @@
 
 import click
 
-from tenantry.cli.api_client import PAGE, ApiContext
-from tenantry.cli.api_command import ApiCommand, id_argument, ids_argument, limit_option, parse_id, yes_option
+from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, parse_id, yes_option
 from tenantry.cli.output import Column, day, pairs
 from tenantry_sdk import Member, Membership
 
@@ -30,8 +29,8 @@ _MEMBERSHIP_COLUMNS = (
 @limit_option
 def list_members(api: ApiContext, *, role: str | None, status: str | None, limit: int | None) -> None:
     """List the members and the invited users of the organization, the newest first."""
-    pager = api.client.members.list(role=role, status=status, limit=min(limit or PAGE, PAGE))
-    api.list(pager, limit, _MEMBER_COLUMNS, "There are no such members.")
+    none = "There are no such members."
+    api.list(api.client.members.list, _MEMBER_COLUMNS, none, limit=limit, role=role, status=status)
 
 
 @click.command("show", cls=ApiCommand)
@@ -39,12 +38,9 @@ def list_members(api: ApiContext, *, role: str | None, status: str | None, limit
 def show(api: ApiContext, *, member_id: str) -> None:
     """Show a member."""
     member = api.client.members.get(member_id)
-    dates = {"created": "created_at", "updated": "updated_at"} | (
-        {"removed": "removed_at"} if member.removed_at else {}
-    )
-    api.record(
-        member, pairs(member, "id", user="user_id", role="role", status="status", organization="org_id", **dates)
-    )
+    names = {"user": "user_id", "role": "role", "status": "status", "organization": "org_id"}
+    dates = {"created": "created_at", "updated": "updated_at", "removed": "removed_at"}
+    api.record(member, pairs(member, "id", **names, **dates))
 
 
 @click.command("add", cls=ApiCommand, json_help="The member as one JSON document.")
@@ -73,7 +69,7 @@ def update(api: ApiContext, *, member_id: str, role: str) -> None:
 
 
 @click.command("remove", cls=ApiCommand, json_help="One line of JSON a member.")
-@ids_argument("member_ids", "MEMBER", "members")
+@id_argument("member_ids", "MEMBER", "members", many=True)
 @yes_option
 def remove(api: ApiContext, *, member_ids: tuple[str, ...], yes: bool) -> None:
     """Remove members, whose next request is rejected, or withdraw their invitations."""
@@ -90,12 +86,12 @@ def remove(api: ApiContext, *, member_ids: tuple[str, ...], yes: bool) -> None:
 @limit_option
 def list_memberships(api: ApiContext, *, status: str | None, limit: int | None) -> None:
     """List your memberships and invitations, the newest first."""
-    pager = api.client.memberships.list(status=status, limit=min(limit or PAGE, PAGE))
-    api.list(pager, limit, _MEMBERSHIP_COLUMNS, "You have no such memberships.")
+    none = "You have no such memberships."
+    api.list(api.client.memberships.list, _MEMBERSHIP_COLUMNS, none, limit=limit, status=status)
 
 
 @click.command("accept", cls=ApiCommand, json_help="The membership as one JSON document.")
-@id_argument("membership_id", "MEMBERSHIP", "invitations")
+@id_argument("membership_id", "MEMBERSHIP", "memberships", status="invited")
 def accept(api: ApiContext, *, membership_id: str) -> None:
     """Accept an invitation."""
     membership = api.client.memberships.accept(membership_id)
@@ -103,7 +99,7 @@ def accept(api: ApiContext, *, membership_id: str) -> None:
 
 
 @click.command("leave", cls=ApiCommand, json_help="One line of JSON a membership.")
-@ids_argument("membership_ids", "MEMBERSHIP", "memberships")
+@id_argument("membership_ids", "MEMBERSHIP", "memberships", many=True)
 @yes_option
 def leave(api: ApiContext, *, membership_ids: tuple[str, ...], yes: bool) -> None:
     """Leave organizations, or decline their invitations."""

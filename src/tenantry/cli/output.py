@@ -154,11 +154,8 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def own_command(folder: Path | None = None) -> str:
-    """Return what to type to run this command again: its name if the shell finds it, else its path.
-
-    The path is relative if it leads below ``folder`` (by default the current one).
-    """
+def own_command() -> str:
+    """Return what to type to run this command again: its name if the shell finds it, else its path."""
     script = Path(sys.argv[0])
     if script.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m tenantry"
@@ -168,8 +165,8 @@ def own_command(folder: Path | None = None) -> str:
     path = Path(os.path.abspath(script if os.sep in sys.argv[0] else found or script))  # noqa: PTH100  # links stay
     if found is not None and os.path.abspath(found) == str(path):  # noqa: PTH100
         return _NAME
-    with contextlib.suppress(ValueError, OSError):  # it is not below the folder
-        path = path.relative_to(folder or Path.cwd())
+    with contextlib.suppress(ValueError, OSError):  # it is not below the current folder
+        path = path.relative_to(Path.cwd())
     return shlex.quote(str(path))
 
 

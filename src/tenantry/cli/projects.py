@@ -2,8 +2,7 @@
 
 import click
 
-from tenantry.cli.api_client import PAGE, ApiContext
-from tenantry.cli.api_command import ApiCommand, id_argument, ids_argument, limit_option, yes_option
+from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, yes_option
 from tenantry.cli.output import Column, day, pairs
 from tenantry_sdk import Project
 
@@ -19,7 +18,7 @@ _COLUMNS = (
 @limit_option
 def list_projects(api: ApiContext, *, limit: int | None) -> None:
     """List the projects of the organization, the newest first."""
-    api.list(api.client.projects.list(limit=min(limit or PAGE, PAGE)), limit, _COLUMNS, "There are no projects.")
+    api.list(api.client.projects.list, _COLUMNS, "There are no projects.", limit=limit)
 
 
 @click.command("show", cls=ApiCommand)
@@ -63,7 +62,7 @@ def update(
 
 
 @click.command("delete", cls=ApiCommand, json_help="One line of JSON a project.")
-@ids_argument("project_ids", "PROJECT", "projects")
+@id_argument("project_ids", "PROJECT", "projects", many=True)
 @yes_option
 def delete(api: ApiContext, *, project_ids: tuple[str, ...], yes: bool) -> None:
     """Delete projects. You cannot undo that."""

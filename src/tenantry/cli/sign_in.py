@@ -8,8 +8,7 @@ from typing import Final
 import click
 import msgspec
 
-from tenantry.cli.api_client import ApiContext, failure_of, wait_times
-from tenantry.cli.api_command import ApiCommand, ServiceCommand
+from tenantry.cli.api_command import ApiCommand, ApiContext, ServiceCommand, failure_of, wait_times
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, SourcedValue, Target
 from tenantry.cli.demo_folder import demo_here
 from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, USAGE, CommandError, print_json, printable_lines, shown

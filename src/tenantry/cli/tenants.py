@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import click
 
-from tenantry.cli.api_client import PAGE, ApiContext
-from tenantry.cli.api_command import ApiCommand, id_argument, limit_option
+from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option
 from tenantry.cli.output import Column, ago, day, minute, pairs, shown
 from tenantry_sdk import BillingEvent, Plan, Tenant
 
@@ -37,8 +36,7 @@ _STATE_FIELDS = (
 @limit_option
 def list_tenants(api: ApiContext, *, limit: int | None) -> None:
     """List the tenants that you belong to, with plan and subscription."""
-    pager = api.client.tenants.list(limit=min(limit or PAGE, PAGE))
-    api.list(pager, limit, _TENANT_COLUMNS, "You belong to no tenant.")
+    api.list(api.client.tenants.list, _TENANT_COLUMNS, "You belong to no tenant.", limit=limit)
 
 
 @click.command("show", cls=ApiCommand)
@@ -62,7 +60,7 @@ def _tenant_rows(tenant: Tenant) -> Iterator[tuple[str, str]]:
 @click.command("plans", cls=ApiCommand, json_help="One line of JSON a plan.")
 def plans(api: ApiContext) -> None:
     """List the plans and their limits."""
-    api.list(api.client.plans.list(), None, _PLAN_COLUMNS, "There are no plans.")
+    api.list(lambda **_: api.client.plans.list(), _PLAN_COLUMNS, "There are no plans.")
 
 
 def _limit(number: int | None) -> str:
@@ -81,12 +79,11 @@ def list_events(api: ApiContext, *, limit: int | None) -> None:
         Column[BillingEvent]("CREATED (UTC)", lambda event: minute(event.created), wide=True),
         Column[BillingEvent]("REASON", lambda event: event.reason, loose=True, wide=True),
     )
-    pager = api.client.billing.events.list(limit=min(limit or PAGE, PAGE))
-    api.list(pager, limit, columns, "There are no events.")
+    api.list(api.client.billing.events.list, columns, "There are no events.", limit=limit)
 
 
 @click.command("show", cls=ApiCommand)
-@id_argument("event_id", "EVENT", "events")
+@id_argument("event_id", "EVENT", "billing.events")
 def show_event(api: ApiContext, *, event_id: str) -> None:
     """Show what an event changed in your tenant, and why."""
     event = api.client.billing.events.get(event_id)
