@@ -97,12 +97,6 @@ def test_help_command_equals_the_help_option(names: tuple[str, ...]) -> None:
     assert (by_command.exit_code, by_command.output) == (0, by_option.output)
 
 
-def test_help_below_a_command_is_a_usage_error() -> None:
-    done = CliRunner().invoke(main, ["help", "serve", "now"], prog_name="tenantry")
-    assert done.exit_code == 2
-    assert "tenantry serve has no subcommands." in done.output
-
-
 def test_version_command_equals_the_version_option() -> None:
     by_command, by_option = (CliRunner().invoke(main, [given]) for given in ("version", "--version"))
     assert (by_command.exit_code, by_command.output) == (0, by_option.output)

@@ -1,7 +1,7 @@
 """The ASGI middleware. Method and path alone decide which scope a request needs; unclear cases are rejected."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -32,26 +32,18 @@ _INTERNAL_ERROR: Final = 1011
 logger = logging.getLogger(__name__)
 
 
-class PathSet:
-    """Exact paths, and prefixes that end in ``/``. ``/`` alone is the root and nothing below it."""
+def entries_for(path: str) -> Iterator[str]:
+    """Yield the entries of a table that match a path, the most specific first: itself, then prefixes that end in ``/``.
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._exact = frozenset(_checked(path) for path in paths)
-        self._prefixes = tuple(path for path in self._exact if is_prefix(path))
-
-    def __contains__(self, path: str) -> bool:
-        return path in self._exact or (path.startswith(self._prefixes) and is_plain(path))
-
-
-def is_prefix(path: str) -> bool:
-    """Whether a path in a table includes all paths below it."""
-    return path.endswith("/") and path != "/"
-
-
-def is_plain(path: str) -> bool:
-    """Whether a path is unambiguous: without ``.``, ``..``, empty segments, backslash and NUL."""
+    ``/`` is no prefix. An ambiguous path (with ``.``, ``..``, an empty segment, backslash or NUL) is below no prefix.
+    """
+    yield path
     segments = path[1:].removesuffix("/").split("/")
-    return not any(segment in ("", ".", "..") or "\\" in segment or "\0" in segment for segment in segments)
+    if any(segment in ("", ".", "..") or "\\" in segment or "\0" in segment for segment in segments):
+        return
+    end = len(path)
+    while (end := path.rfind("/", 1, end)) > 0:
+        yield path[: end + 1]
 
 
 def scope_rule(scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None) -> ScopeRule:
@@ -64,7 +56,20 @@ def scope_rule(scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None) 
         return lambda _method, _path: None
     if callable(scopes):
         return scopes
-    return _Table(scopes)
+    table = {(method.upper(), checked_path(path)): check_scope(scope) for (method, path), scope in scopes.items()}
+
+    def rule(method: str, path: str) -> str | None:
+        methods = ("HEAD", "GET") if method == "HEAD" else (method,)
+        requests = ((wanted, entry) for entry in entries_for(path) for wanted in methods)
+        return next((table[request] for request in requests if request in table), ANYTHING)
+
+    return rule
+
+
+def checked_path(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError(f"{path!r} is not a path: it must begin with /")
+    return path
 
 
 def check_scope(scope: str | None) -> str | None:
@@ -87,27 +92,6 @@ def path_of(scope: Mapping[str, Any]) -> str:
     return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
 
 
-class _Table:
-    def __init__(self, scopes: Mapping[tuple[str, str], str | None]) -> None:
-        self._exact = {(method.upper(), _checked(path)): check_scope(scope) for (method, path), scope in scopes.items()}
-        self._prefixes = sorted({path for _, path in self._exact if is_prefix(path)}, key=len, reverse=True)
-
-    def __call__(self, method: str, path: str) -> str | None:
-        methods = ("HEAD", "GET") if method == "HEAD" else (method,)
-        prefixes = [prefix for prefix in self._prefixes if path.startswith(prefix)] if is_plain(path) else []
-        for listed in (path, *prefixes):
-            for wanted in methods:
-                if (wanted, listed) in self._exact:
-                    return self._exact[wanted, listed]
-        return ANYTHING
-
-
-def _checked(path: str) -> str:
-    if not path.startswith("/"):
-        raise ValueError(f"{path!r} is not a path: it must begin with /")
-    return path
-
-
 class HasScope(Protocol):
     """A request or websocket of a framework."""
 
@@ -118,8 +102,6 @@ class HasScope(Protocol):
 
 class RequestContext:
     """The middleware's data of one request or websocket."""
-
-    __slots__ = ("app", "principal", "rate_limit_status", "request_id", "started", "tenantry")
 
     def __init__(self, tenantry: Tenantry, request_id: bytes) -> None:
         self.tenantry = tenantry
@@ -193,7 +175,7 @@ class TenantryMiddleware:
     ) -> None:
         self._app = app
         self._tenantry = tenantry
-        self._public = PathSet(public)
+        self._public = frozenset(map(checked_path, public))
         self._optional = optional
         self._scope_needed = scope_rule(scopes)
         self._accepted_modes = accepted_modes(mode)
@@ -245,7 +227,7 @@ class TenantryMiddleware:
 
     async def _check(self, context: RequestContext, scope: Scope) -> None:
         path = path_of(scope)
-        if self._on_demand or path in self._public:
+        if self._on_demand or not self._public.isdisjoint(entries_for(path)):
             return
         needed = check_scope(self._scope_needed(scope.get("method", WEBSOCKET), path))
         has_credential = any(name == b"authorization" for name, _ in scope["headers"])

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack
@@ -31,6 +30,7 @@ _STYLES: Final = {CheckResult.OK: "green", CheckResult.FAILED: "bold red", Check
 _TIMES: Final = ("iat", "nbf", "exp")
 _STDIN: Final = "-"
 _SCHEME: Final = "bearer "
+_LARGEST_EXACT: Final = 2**53
 
 
 @click.group()
@@ -170,13 +170,6 @@ def _claims(members: dict[str, Any], config: OidcConfig) -> Iterator[tuple[str, 
 
 def _plain(value: object) -> object:
     """Return the value, or its text if some JSON parsers could not hold it."""
-    match value:
-        case None | bool() | str():
-            is_safe = True
-        case int():
-            is_safe = abs(value) < 2**53
-        case float():
-            is_safe = math.isfinite(value)
-        case _:
-            is_safe = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    return value if is_safe else format_json(value)
+    is_inexact = isinstance(value, int | float) and not abs(value) < _LARGEST_EXACT  # NaN too
+    is_nested = isinstance(value, dict) or (isinstance(value, list) and not all(isinstance(one, str) for one in value))
+    return format_json(value) if is_inexact or is_nested else value

@@ -140,35 +140,16 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(found(ctx.find_root().command, {}, "tenantry", "_TENANTRY_COMPLETE").source())
 
 
-def _complete_subcommand(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    try:
-        found = _context_of(ctx.find_root(), ctx.params.get(param.name or "") or ())
-    except click.UsageError:
-        return []
-    names = found.command.list_commands(found) if isinstance(found.command, click.Group) else []
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
 @click.command("help")
-@click.argument("command", nargs=-1, shell_complete=_complete_subcommand)
+@click.argument("command", nargs=-1)
 @click.pass_context
 def help_command(ctx: click.Context, command: Sequence[str]) -> None:
     """Show the help of a command, such as `tenantry help keys create`. Without COMMAND: list all commands."""
-    click.echo(_context_of(ctx.find_root(), command).get_help())
+    root = ctx.find_root()
+    root.command.main([*command, "--help"], root.info_name)
 
 
 @click.command()
 def version() -> None:
     """Show the version."""
     click.echo(f"tenantry, version {__version__}")
-
-
-def _context_of(root: click.Context, names: Sequence[str]) -> click.Context:
-    context = root
-    for name in names:
-        if not isinstance(context.command, click.Group):
-            raise click.UsageError(f"{context.command_path} has no subcommands.", context)
-        _, found, _ = context.command.resolve_command(context, [name])
-        assert found is not None  # noqa: S101  # no resilient parsing
-        context = click.Context(found, info_name=name, parent=context)
-    return context
