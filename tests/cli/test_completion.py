@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import pty
-import select
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +17,7 @@ from tests.support.findings import free_port
 # Prints what bash offers for the words of a line, the last of which is incomplete.
 BASH: Final = """
 source completion.bash
-COMP_LINE="$*" COMP_POINT=${#COMP_LINE}
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
 _tenantry_completion tenantry
 printf '%s\\n' "${COMPREPLY[@]}"
 """
@@ -28,7 +26,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
 async def offered(home: Home, *words: str, **values: str) -> list[str]:
     """Return what the command offers bash for the last of these words; it must print nothing else."""
     line = " ".join(("tenantry", *words))
-    done = await home.run(_TENANTRY_COMPLETE="bash_complete", COMP_WORDS=line, **values)
+    count = str(len(words))
+    done = await home.run(_TENANTRY_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=count, **values)
     assert (done.code, done.err) == (0, "")
     return [offer.partition(",")[2] for offer in done.out.splitlines() if offer]
 
@@ -83,34 +82,6 @@ async def test_ids_come_from_the_service_on_the_line(workspace: Workspace) -> No
     project_id = (await workspace.done("projects", "create", "--name", "a")).strip()
     words = ("projects", "show", "--base-url", workspace.served.url, "proj_")
     assert await offered(workspace.home, *words, TENANTRY_API_KEY=secret) == [project_id]
-
-
-def typed_into_bash(home: Home, line: str, variables: dict[str, str], until: str) -> str:
-    """Type a line into an interactive bash; return what it shows, up to ``until``."""
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        ["bash", "--norc", "--noprofile", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=home.folder,
-        env={"TERM": "dumb", **variables}, start_new_session=True,
-    ) as shell:  # fmt: skip
-        os.close(theirs)
-        shown = ""
-        try:
-            os.write(ours, b"source completion.bash; printf %s- ready\n")
-            for awaited, typed in (("ready-", line), (until, "")):
-                while awaited not in shown and select.select([ours], [], [], 60)[0]:
-                    shown += os.read(ours, 4096).decode()
-                os.write(ours, typed.encode())
-        finally:
-            shell.kill()
-            os.close(ours)
-    return shown
-
-
-async def test_bash_completes_after_an_address(workspace: Workspace) -> None:
-    variables = await environment(workspace.home, {"TENANTRY_API_KEY": workspace.values["TENANTRY_API_KEY"]})
-    project_id = (await workspace.done("projects", "create", "--name", "a")).strip()
-    line = f"tenantry projects show --base-url {workspace.served.url} proj\t"
-    assert project_id in await asyncio.to_thread(typed_into_bash, workspace.home, line, variables, project_id)
 
 
 async def test_completion_does_not_refresh_the_token(sign_in_home: SignInHome) -> None:

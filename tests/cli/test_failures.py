@@ -160,7 +160,7 @@ async def test_error_shows_no_secret(workspace: Workspace) -> None:
         ("keys", "create", "--scope", "a:b"),
         ("keys", "list", "--nonsense"),
         ("keys", "create", "--name", "a", "--scope", "a:b", "--expires-at", "9999-12-31T23:59:59-01:00"),
-        ("keys", "create", "--name", "Gr\udcfc", "--scope", "a:b"),
+        ("projects", "create", "--name", "Gr\udcfc"),
         ("keys", "show", "\udcff"),
     ],
 )

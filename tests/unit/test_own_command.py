@@ -22,18 +22,15 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_command_on_the_path_is_named(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(installed.parent))
-    for given in ("tenantry", "a b/bin/tenantry", str(installed)):
+    for given in ("a b/bin/tenantry", str(installed)):
         monkeypatch.setattr(sys, "argv", [given])
         assert own_command() == "tenantry"
 
 
-def test_command_off_the_path_is_a_path(installed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_command_off_the_path_is_what_was_typed(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for given in ("a b/bin/tenantry", str(installed)):
         monkeypatch.setattr(sys, "argv", [given])
-        assert own_command() == "'a b/bin/tenantry'"
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert own_command() == f"'{installed}'"
+        assert own_command() == f"'{given}'"
 
 
 def test_another_command_of_this_name_on_the_path_is_ignored(
@@ -44,7 +41,7 @@ def test_another_command_of_this_name_on_the_path_is_ignored(
     (other / "tenantry").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(other))
     monkeypatch.setattr(sys, "argv", [str(installed)])
-    assert own_command() == "'a b/bin/tenantry'"
+    assert own_command() == f"'{installed}'"
 
 
 def test_module_is_run_by_its_interpreter(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

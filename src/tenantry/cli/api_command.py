@@ -357,13 +357,11 @@ class ServiceCommand(click.Command):
         """Parse the arguments; with ``--json`` among them, errors are JSON too."""
         as_json = "--json" in args  # the parser empties the list
         try:
-            rest = super().parse_args(ctx, args)
-            _check_encoding(ctx)
+            return super().parse_args(ctx, args)
         except click.UsageError as error:
             if not as_json or ctx.resilient_parsing:
                 raise
             CommandFailure(error.format_message(), USAGE).exit(as_json=True)
-        return rest
 
     def invoke(self, ctx: click.Context) -> object:
         """Call the callback with the options that name the service."""
@@ -379,6 +377,8 @@ class ServiceCommand(click.Command):
             CommandFailure(str(error), error.code).exit(as_json=as_json)
         except TenantryError as error:
             CommandFailure(str(error), FAILED).exit(as_json=as_json)
+        except UnicodeEncodeError:
+            CommandFailure("An argument is not UTF-8.", USAGE).exit(as_json=as_json)
         except click.UsageError as error:
             if not as_json:
                 raise
@@ -397,13 +397,6 @@ class ApiCommand(ServiceCommand):
         target = ClientConfiguration(options, os.environ).target()
         with ApiContext(target, as_json=as_json, backoff=wait_times().backoff) as api:
             return ctx.invoke(self.callback, api, **ctx.params)
-
-
-def _check_encoding(ctx: click.Context) -> None:
-    for name, value in ctx.params.items():
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, str) and any("\ud800" <= letter <= "\udfff" for letter in one):
-                raise click.UsageError(f"{name.replace('_', '-')}: this is not UTF-8.", ctx)
 
 
 def service_options_of(ctx: click.Context) -> ServiceOptions:

@@ -1,14 +1,13 @@
 """Groups that import a command only when it runs; ``tenantry help``, ``version`` and ``completion``."""
 
 import importlib
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import ClassVar, Final
+from typing import Final
 
 import click
 from click import shell_completion
-from click.shell_completion import BashComplete, CompletionItem
+from click.shell_completion import CompletionItem
 
 from tenantry import __version__
 
@@ -107,21 +106,6 @@ class Root(LazyGroup):
             for name, entry in entry_point.load().items():
                 added.setdefault(DEVKIT_COMMANDS.get(name, "Commands"), {})[name] = entry
         return {heading: {**entries, **self.own_sections.get(heading, {})} for heading, entries in added.items()}
-
-
-@shell_completion.add_completion_class
-class WholeLineBash(BashComplete):
-    """click's bash completion, given the line as it was typed: bash would split an address at its colon."""
-
-    source_template: ClassVar[str] = BashComplete.source_template.replace(
-        'COMP_WORDS="${COMP_WORDS[*]}"', 'COMP_WORDS="${COMP_LINE:0:COMP_POINT}"'
-    )
-
-    def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the whole words before the cursor, and the word at the cursor."""
-        line = os.environ["COMP_WORDS"]
-        words = shell_completion.split_arg_string(line)[1:]
-        return (words, "") if not words or line[-1].isspace() else (words[:-1], words[-1])
 
 
 @click.command()

@@ -1,13 +1,12 @@
 """What commands read and write: exit codes, values, times, tables and a progress bar."""
 
-import contextlib
 import os
 import re
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, TypeVar
@@ -155,19 +154,14 @@ def counted(number: int, what: str) -> str:
 
 
 def own_command() -> str:
-    """Return what to type to run this command again: its name if the shell finds it, else its path."""
+    """Return what to type to run this command again: its name if the shell finds it, else what was typed."""
     script = Path(sys.argv[0])
     if script.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m tenantry"
-    if script.name != _NAME:  # another program that calls us
+    found = shutil.which(_NAME) or ""
+    if script.name != _NAME or os.path.abspath(script) == os.path.abspath(found):  # noqa: PTH100  # links stay
         return _NAME
-    found = shutil.which(_NAME)
-    path = Path(os.path.abspath(script if os.sep in sys.argv[0] else found or script))  # noqa: PTH100  # links stay
-    if found is not None and os.path.abspath(found) == str(path):  # noqa: PTH100
-        return _NAME
-    with contextlib.suppress(ValueError, OSError):  # it is not below the current folder
-        path = path.relative_to(Path.cwd())
-    return shlex.quote(str(path))
+    return shlex.quote(str(script))
 
 
 class Column(NamedTuple, Generic[T]):
@@ -234,20 +228,14 @@ def _print_table(
     return widths
 
 
-@contextlib.contextmanager
-def progress(
-    what: str, total: int, *, console: "Console | None" = None, delay: float = 1.0
-) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal's stderr after ``delay`` seconds; gives a function that adds finished items."""
+@contextmanager
+def progress(what: str, total: int, *, console: "Console | None" = None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar if stderr is a terminal; gives a function that adds finished items."""
     from rich import progress as bars  # noqa: PLC0415  # slow to import
     from rich.console import Console  # noqa: PLC0415
 
     console = console or Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    begun = time.monotonic()
-    bar = bars.Progress(
+    with bars.Progress(
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
@@ -255,16 +243,8 @@ def progress(
         bars.TimeRemainingColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),  # results for a file or pipe must not go to stderr
-    )
-    task = bar.add_task(what, total=total)
-
-    def advance(done: int) -> None:
-        bar.advance(task, done)
-        if not bar.live.is_started and time.monotonic() - begun >= delay:
-            bar.start()
-
-    try:
-        yield advance
-    finally:
-        bar.stop()
+    ) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)
