@@ -9,7 +9,7 @@ from typing import Any, Final
 from bench.fuzz.target import Target, parts, require, text
 from tenantry.cli.client_configuration import read_config
 from tenantry.cli.output import CommandError, printable, printable_lines
-from tenantry.cli.sign_in_storage import FaultySignInError, SignInStorage
+from tenantry.cli.sign_in_storage import SignInStorage
 from tenantry_sdk import ApiKey, FileStore, Page, Project, Secret, Tenant
 from tenantry_sdk._request import Response, is_whole
 from tenantry_sdk._retry import retry_after
@@ -64,8 +64,7 @@ def check_files(data: bytes) -> None:
     session = folder / "default" / "session.json"
     session.parent.mkdir(exist_ok=True)
     session.write_bytes(data)
-    with contextlib.suppress(FaultySignInError):
-        SignInStorage(folder, "default").load()
+    SignInStorage(folder, "default").load()
     token = folder / "token.json"
     token.touch(mode=0o600)
     token.write_bytes(data)

@@ -33,7 +33,7 @@ from tenantry.cli.output import (
     printable_lines,
 )
 from tenantry.cli.sign_in_storage import StoreError
-from tenantry_sdk import Fault, NewApiKey, Pager, RefreshToken, Secret, Tenantry, errors
+from tenantry_sdk import Fault, NewApiKey, Pager, Secret, Tenantry, errors
 from tenantry_sdk._retry import BACKOFF, Backoff
 from tenantry_sdk.errors import APIError, TenantryError
 
@@ -51,10 +51,7 @@ _CODES: Final[dict[int, int]] = {
 # The status of these errors is misleading.
 _CODES_OF_REASONS: Final[dict[str, int]] = {"plan_limit_reached": FAILED, "provider_refused": FAILED}
 _NEXT_STEPS: Final = {
-    "missing_credential": "Set TENANTRY_API_KEY, pass --api-key-file, or sign in: tenantry login",
     "no_organization": "Name one: --organization ORG. Or ask an owner to add you as a member.",
-    "validation_failed": None,
-    "invalid_request": None,
     "last_owner": "Create another owner or OWNER key first, or pass --force.",
 }
 _SIGN_IN: Final = "Sign in again: tenantry login"
@@ -135,7 +132,7 @@ def failure_of(error: TenantryError, target: Target) -> CommandFailure:
             detail, code, next_step = f"Your sign-in has ended. {error}", NOT_AUTHENTICATED, _SIGN_IN
         case errors.TokenRefreshError():
             code = FAILED if error.code in _FAULTY else OUT_OF_REACH
-        case errors.ConfigurationError() if target.sign_in is not None and not isinstance(error, StoreError):
+        case errors.ConfigurationError() if target.tokens is not None and not isinstance(error, StoreError):
             code, next_step = NOT_AUTHENTICATED, _SIGN_IN
         case errors.LostKeyError(key_id=str()):
             next_step = f"tenantry keys revoke {error.key_id}"
@@ -144,7 +141,7 @@ def failure_of(error: TenantryError, target: Target) -> CommandFailure:
 
 def _next_step(error: errors.APIError, target: Target) -> str | None:
     is_rejected = error.status_code == errors.AuthenticationError.status
-    if is_rejected and target.sign_in is not None:
+    if is_rejected and target.tokens is not None:
         return _SIGN_IN
     if error.retry_after is not None:
         return f"Try again in {error.retry_after:.0f} s."
@@ -176,15 +173,11 @@ class ApiContext:
 
     @cached_property
     def client(self) -> Tenantry:
-        target, sign_in, tokens = self.target, self.target.sign_in, None
-        if sign_in is not None:
-            store = target.storage.tokens(sign_in)
-            tokens = RefreshToken(issuer=sign_in.issuer, client_id=sign_in.client_id, store=store)
         return Tenantry(
-            target.key,
-            base_url=target.base_url.value,
-            tokens=tokens,
-            organization=target.organization,
+            self.target.key,
+            base_url=self.target.base_url.value,
+            tokens=self.target.tokens,
+            organization=self.target.organization,
             timeout=self.timeout,
             attempts=self.attempts,
             _backoff=self.backoff,
@@ -454,8 +447,8 @@ def _completer(
 
 def _without_refresh(target: Target) -> Target:
     """Use the stored token even if it has expired: a refresh takes too long for a completion."""
-    token = target.storage.tokens(target.sign_in).load() if target.sign_in is not None else None
-    return target if token is None else target._replace(key=token.access_token, sign_in=None)
+    token = target.tokens.store.load() if target.tokens is not None and target.tokens.store is not None else None
+    return target if token is None else target._replace(key=token.access_token, tokens=None)
 
 
 def _name_of(item: Any) -> str:  # noqa: ANN401  # any of the SDK's records

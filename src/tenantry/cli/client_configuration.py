@@ -13,7 +13,7 @@ import msgspec
 from tenantry.cli.demo_folder import Demo, demo_here, is_loopback_url
 from tenantry.cli.output import NOT_AUTHENTICATED, USAGE, CommandError
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
-from tenantry_sdk import Secret
+from tenantry_sdk import RefreshToken, Secret
 
 DEFAULT_PROFILE: Final = "default"
 _SIGN_IN: Final = "tenantry login"
@@ -55,14 +55,16 @@ class SourcedValue(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A service with a key or a sign-in; ``credential`` says where that is set, and ``demo`` provides what is unset."""
+    """A service with a key or the tokens of a user; ``credential`` says where that is set.
+
+    ``demo`` is set if it provides both.
+    """
 
     profile: str
     base_url: SourcedValue
     organization: str | None
     key: Secret | None
-    sign_in: StoredSignIn | None
-    storage: SignInStorage
+    tokens: RefreshToken | None
     credential: str
     demo: Demo | None = None
 
@@ -117,7 +119,7 @@ class ClientConfiguration:
 
     @cached_property
     def sign_in(self) -> StoredSignIn | None:
-        """The stored sign-in, for whatever service. Raises `FaultySignInError`."""
+        """The stored sign-in, for whatever service. Raises `StoreError`."""
         return self.storage.load()
 
     def sign_in_for(self, address: SourcedValue) -> StoredSignIn | None:
@@ -165,10 +167,12 @@ class ClientConfiguration:
             if demo is None:
                 raise CommandError(self._explain_missing(address), NOT_AUTHENTICATED)
             key, source = Secret(demo.live_key), address.source
+        tokens = None
+        if key is None and sign_in is not None:
+            store = self.storage.tokens(sign_in)
+            tokens = RefreshToken(issuer=sign_in.issuer, client_id=sign_in.client_id, store=store)
         organization = self.organization(sign_in, has_key=key is not None)
-        return Target(
-            self.name, address, organization, key, sign_in if key is None else None, self.storage, source, demo
-        )
+        return Target(self.name, address, organization, key, tokens, source, demo)
 
     def _key(self, address: SourcedValue, sign_in: StoredSignIn | None) -> tuple[Secret, str] | None:
         """Return the API key for this service, and its source. A profile's key goes only to the profile's service."""

@@ -53,13 +53,12 @@ def find_demo(values: Mapping[str, str]) -> Path | None:
     It is `TENANTRY_DATA_DIR` if set, else the nearest `.tenantry` with a demo, in the current folder or one above.
     ``values`` are the environment over the ``.env`` file of the current folder.
     """
-    if values.get(_DATA_DIR):
-        folder = data_dir(values)
-        return folder if (folder / DEMO_FILE).is_file() and not _names_database(values) else None
-    for folder in _candidates():
-        if (folder / DEMO_FILE).is_file():
-            return None if _names_database({**_read(folder.parent / ".env"), **values}) else folder
-    return None
+    candidates = [data_dir(values)] if values.get(_DATA_DIR) else _candidates()
+    folder = next((folder for folder in candidates if (folder / DEMO_FILE).is_file()), None)
+    if folder is None:
+        return None
+    values = {**_read(folder.parent / ".env"), **values}
+    return None if values.get("DATABASE_URL") or values.get("DATABASE_URL_FILE") else folder
 
 
 def env_file_of(folder: Path) -> dict[str, str]:
@@ -107,10 +106,6 @@ def _candidates() -> Iterator[Path]:
                 path.lstat().st_uid == os.geteuid() for path in (folder, folder / DEMO_FILE)
             ):
                 yield folder
-
-
-def _names_database(values: Mapping[str, str]) -> bool:
-    return bool(values.get("DATABASE_URL") or values.get("DATABASE_URL_FILE"))
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -39,14 +39,6 @@ _SECRETS: Final = re.compile(r"(TENANTRY|DATABASE)_.*|.*(SECRET|PASS|PEPPER|CRED
 _PAGE: Final = '<!doctype html><html lang="en"><meta charset="utf-8"><title>tenantry</title><h1>{}</h1></html>\n'
 _DONE: Final = _PAGE.format("Go back to the terminal. You can close this page.")
 _UNEXPECTED: Final = _PAGE.format("The request is not part of this sign-in.")
-_HEADERS: Final = {
-    "Content-Type": "text/html; charset=utf-8",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "Connection": "close",
-}
-
 CODE_EXPIRED: Final = "The code expired before it was entered. Try again."
 _MINUTE: Final = 60.0
 _TEMPORARY: Final = {"temporarily_unavailable", "server_error"}
@@ -97,8 +89,10 @@ class IdentityProvider:
     ) -> None:
         checked_address(issuer, "The issuer")
         self.issuer = issuer
-        self.client_id = client_id
-        self._audience = audience
+        self.client: Fields = {"client_id": client_id}
+        """The parameters of every request for tokens: client and audience, which RFC 8707 calls ``resource``."""
+        if audience:
+            self.client |= {"audience": audience, "resource": audience}
         self._local_only = local_only
         self._seconds = seconds
         self._http = Http(None)
@@ -118,19 +112,13 @@ class IdentityProvider:
                 if self._local_only and not is_loopback_url(endpoint):
                     raise CommandError(f"{self.issuer} is on this machine, but its {name}_endpoint is not: {endpoint}")
 
-    def token_parameters(self, scope: str) -> Fields:
-        """Return the parameters of every request for tokens: client, scope and audience (RFC 8707)."""
-        audience = {"audience": self._audience, "resource": self._audience} if self._audience else {}
-        return {"client_id": self.client_id, "scope": scope, **audience}
-
     def grant(self, form: Fields) -> ProviderResponse:
         """Send a grant to the token endpoint."""
-        resource = {"resource": self._audience} if self._audience else {}
-        return self.request(self.metadata.token_endpoint, {**form, "client_id": self.client_id, **resource})
+        return self.request(self.metadata.token_endpoint, {**form, **self.client})
 
     def token_in(self, response: ProviderResponse) -> Token:
         """Return the tokens of a response to a grant (RFC 6749, 5.1)."""
-        grant = RefreshToken(issuer=self.issuer, client_id=self.client_id)
+        grant = RefreshToken(issuer=self.issuer, client_id=self.client["client_id"])
         try:
             return token_of(grant, response.status, response.content, time.time(), None)
         except TenantryError as error:
@@ -142,7 +130,7 @@ class IdentityProvider:
         if token.refresh_token is None or endpoint is None:
             return token.refresh_token is None
         refresh_token = token.refresh_token.reveal()
-        form = {"token": refresh_token, "token_type_hint": "refresh_token", "client_id": self.client_id}
+        form = {"token": refresh_token, "token_type_hint": "refresh_token", "client_id": self.client["client_id"]}
         response = self.request(endpoint, form)
         if response.status != HTTPStatus.OK:
             raise CommandError(f"The identity provider answered {response.reason}.")
@@ -193,7 +181,8 @@ def sign_in_with_browser(
             state=state,
             code_challenge=create_s256_code_challenge(verifier),  # type: ignore[no-untyped-call]
             code_challenge_method="S256",
-            **provider.token_parameters(scope),
+            scope=scope,
+            **provider.client,
         )
         if opens:
             _open(url)
@@ -261,8 +250,8 @@ def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[
 
         def _show(self, status: HTTPStatus, page: str) -> None:
             self.send_response_only(status)
-            for name, value in _HEADERS.items():
-                self.send_header(name, value)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Cache-Control", "no-store")
             self.end_headers()
             self.wfile.write(page.encode())
 
@@ -358,7 +347,7 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
     endpoint = provider.metadata.device_authorization_endpoint
     if endpoint is None:
         raise CommandError(f"{provider.issuer} has no sign-in with a code. Omit --device.")
-    response = provider.request(endpoint, provider.token_parameters(scope))
+    response = provider.request(endpoint, {**provider.client, "scope": scope})
     if response.status != HTTPStatus.OK:
         raise CommandError(f"The identity provider gave no code: {response.reason}.", NOT_AUTHENTICATED)
     try:

@@ -12,7 +12,7 @@ from tenantry.cli.api_command import ApiCommand, ApiContext, ServiceCommand, fai
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, SourcedValue, Target
 from tenantry.cli.demo_folder import demo_here
 from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, USAGE, CommandError, print_json, printable_lines, shown
-from tenantry.cli.sign_in_storage import FaultySignInError, StoredSignIn
+from tenantry.cli.sign_in_storage import StoredSignIn
 from tenantry_sdk import Token, Whoami
 from tenantry_sdk.errors import AuthenticationError, TenantryError
 
@@ -82,7 +82,7 @@ def login(
         else:
             token = sign_in_with_browser(provider, scope, port=port, opens=not no_browser, timeout=timeout, tell=_say)
         try:
-            target = Target(configuration.name, address, sign_in.organization, token.access_token, None, storage, "")
+            target = Target(configuration.name, address, sign_in.organization, token.access_token, None, "")
             who, doubt = _whoami(target)
             with storage.locked():
                 old_tokens, faults = storage.remove(keyring=sign_in.keyring)
@@ -183,7 +183,7 @@ def _warn_of_key(service: ServiceOptions) -> None:
     except CommandError as error:
         _say(f"The commands do not use this sign-in: {error}")
         return
-    if target.sign_in is None:
+    if target.tokens is None:
         _say(f"The API key from {target.credential} takes precedence over this sign-in.")
 
 
@@ -195,14 +195,11 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
     of reach, and with 1 if the stored tokens cannot be read: the refresh token then works until it expires.
     """
     configuration = ClientConfiguration(service, os.environ)
-    storage = configuration.storage
+    storage, sign_in = configuration.storage, configuration.sign_in
     if not storage.exists():
         _report_logout("You are not signed in.", None, revoked=False, as_json=as_json)
         return
-    try:
-        base_url = configuration.sign_in.base_url if configuration.sign_in is not None else None
-    except FaultySignInError:
-        base_url = None
+    base_url = sign_in.base_url if sign_in is not None else None
     with storage.locked():
         tokens, faults = storage.remove(keyring=configuration.profile.keyring)
     code, is_revoked = FAILED, True
@@ -243,5 +240,5 @@ def _rows(target: Target, who: Whoami) -> Iterator[tuple[str, str]]:
     yield "mode", who.mode
     yield "service", f"{target.base_url.value} (from {target.base_url.source})"
     yield "credential", f"from {target.credential}"
-    renewed = ", renewed automatically" if target.sign_in is not None else ""
+    renewed = ", renewed automatically" if target.tokens is not None else ""
     yield "until", f"{shown(who.expires_at)}{renewed}" if who.expires_at else "without an end"

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.cli.output import CommandError
 from tenantry.common.encoding import NOT_JSON
 from tenantry_sdk import FileStore, KeyringStore, Token, TokenStore
 from tenantry_sdk._sync._token_renewal import locked
@@ -33,10 +32,6 @@ class StoreError(ConfigurationError):
     """The storage cannot be read or written; another sign-in would not help."""
 
 
-class FaultySignInError(CommandError):
-    """The file of a sign-in cannot be read."""
-
-
 class SignInStorage:
     """The sign-in of one profile, in a folder that only its owner may read."""
 
@@ -45,16 +40,13 @@ class SignInStorage:
         self.file = FileStore(self._folder / _TOKEN)
 
     def load(self) -> StoredSignIn | None:
-        """Read the sign-in; None without one. Raises `FaultySignInError`."""
-        path = self._folder / _SIGN_IN
+        """Read the sign-in; None without one, and for a malformed file. Raises `StoreError` if it cannot be read."""
         try:
-            return msgspec.json.decode(path.read_bytes(), type=StoredSignIn)
-        except (FileNotFoundError, NotADirectoryError):
+            return msgspec.json.decode((self._folder / _SIGN_IN).read_bytes(), type=StoredSignIn)
+        except (FileNotFoundError, NotADirectoryError, *NOT_JSON):
             return None
-        except (OSError, *NOT_JSON) as error:
-            raise FaultySignInError(
-                f"{path} cannot be read ({error}). Remove it, and sign in again: tenantry logout, tenantry login"
-            ) from None
+        except OSError as error:
+            raise StoreError(f"The stored sign-in cannot be read: {error}") from None
 
     def exists(self) -> bool:
         """Whether there is a sign-in, or what is left of one."""
@@ -93,9 +85,8 @@ class SignInStorage:
         The caller holds `locked`. Looks into the keyring too if ``keyring`` or the sign-in says so. Raises an error of
         the SDK if something cannot be removed.
         """
-        with contextlib.suppress(FaultySignInError):
-            sign_in = self.load()
-            keyring = keyring or (sign_in is not None and sign_in.keyring)
+        sign_in = self.load()
+        keyring = keyring or (sign_in is not None and sign_in.keyring)
         tokens: list[Token] = []
         unread: list[str] = []
         with store_errors():
@@ -146,11 +137,7 @@ class _SignInTokens:
 
     @store_errors()
     def load(self) -> Token | None:
-        try:
-            is_current = self._storage.load() == self._sign_in
-        except FaultySignInError:
-            return None
-        return self._store.load() if is_current else None
+        return self._store.load() if self._storage.load() == self._sign_in else None
 
     @store_errors()
     def save(self, token: Token) -> None:
