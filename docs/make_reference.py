@@ -51,7 +51,7 @@ def _commands(command: click.Command, path: str, parent: click.Context | None) -
     yield path, context
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
-            found = command.get_command(context, child)
+            _, found, _ = command.resolve_command(context, [child])
             if found is not None and not found.hidden:
                 yield from _commands(found, f"{path} {child}", context)
 

@@ -57,7 +57,7 @@ def imported_by(*arguments: str, folder: Path = Path()) -> set[str]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_is_found(name: str) -> None:
     assert isinstance(main, click.Group)
-    command = main.get_command(click.Context(main), name)
+    _, command, _ = main.resolve_command(click.Context(main), [name])
     assert command is not None
     assert command.help
 
@@ -147,7 +147,7 @@ def test_group_finds_each_command_that_it_lists(group: str) -> None:
     assert isinstance(found, LazyGroup)
     context = click.Context(found)
     for name in found.list_commands(context):
-        command = found.get_command(context, name)
+        _, command, _ = found.resolve_command(context, [name])
         assert command is not None
         assert command.name == name
         assert command.help

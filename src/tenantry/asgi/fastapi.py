@@ -1,7 +1,6 @@
 """FastAPI integration: routes declare the scope that they need, in code and in the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -20,16 +19,10 @@ _SCHEME: Final = "tenantry"
 _SCHEMA_PREFIX: Final = "Tenantry"
 _REFERENCE: Final = f"#/components/schemas/{_SCHEMA_PREFIX}{{name}}"
 _REFUSALS: Final = {
-    HTTPStatus.UNAUTHORIZED: ("The credential is missing or invalid; `code` says which.", ("WWW-Authenticate",)),
-    HTTPStatus.FORBIDDEN: ("The credential does not allow this; `code` says why.", ("WWW-Authenticate",)),
-    HTTPStatus.TOO_MANY_REQUESTS: (
-        "A rate limit of the caller's plan is reached; retry after `Retry-After` seconds.",
-        ("Retry-After", "RateLimit", "RateLimit-Policy"),
-    ),
-    HTTPStatus.SERVICE_UNAVAILABLE: (
-        "Authentication is unavailable: the database or the identity provider cannot be reached.",
-        ("Retry-After",),
-    ),
+    401: ("The credential is missing or invalid.", ("WWW-Authenticate",)),
+    403: ("The credential does not allow this.", ("WWW-Authenticate",)),
+    429: ("A rate limit of the caller's plan is reached.", ("Retry-After", "RateLimit", "RateLimit-Policy")),
+    503: ("Authentication is unavailable; try again.", ("Retry-After",)),
 }
 """The refusals: meaning and headers."""
 
@@ -94,7 +87,7 @@ def _with_refusals(document: dict[str, Any]) -> dict[str, Any]:
         for operation in path.values():
             if isinstance(operation, dict) and any(_SCHEME in needed for needed in operation.get("security", ())):
                 for status, (meaning, headers) in _REFUSALS.items():
-                    operation.setdefault("responses", {}).setdefault(str(status.value), _response(meaning, headers))
+                    operation.setdefault("responses", {}).setdefault(str(status), _response(meaning, headers))
     return document
 
 

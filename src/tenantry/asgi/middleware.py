@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -100,17 +101,17 @@ class HasScope(Protocol):
         """The ASGI scope."""
 
 
+@dataclass
 class RequestContext:
     """The middleware's data of one request or websocket."""
 
-    def __init__(self, tenantry: Tenantry, request_id: bytes) -> None:
-        self.tenantry = tenantry
-        self.request_id = request_id
-        self.principal: Principal | None = None
-        self.rate_limit_status: RateLimitStatus = ()
-        self.started = False  # whether the response has started
-        self.app: object = None
-        """The framework's application around the middleware; None if the middleware wraps the application."""
+    tenantry: Tenantry
+    request_id: bytes
+    principal: Principal | None = None
+    rate_limit_status: RateLimitStatus = ()
+    started: bool = False  # whether the response has started
+    app: object = None
+    """The framework's application around the middleware; None if the middleware wraps the application."""
 
     def headers_over(self, headers: Iterable[Header]) -> list[Header]:
         """Replace the request id and the rate limit headers of a response."""

@@ -104,7 +104,7 @@ class Tenantry:
         try:
             async with asyncio.timeout(self._timeouts.request):
                 if not self._schema_checked:
-                    await self._check_schema_again(database)
+                    await self._check_schema(database)
                 client = scope.get("client")
                 return await parts.admission.admit(
                     header_of(scope, b"authorization"),
@@ -113,6 +113,11 @@ class Tenantry:
                 )
         except TimeoutError as error:
             raise AuthUnavailableError("The database does not answer. Try again shortly.") from error
+        except DatabaseUnavailableError as error:
+            raise AuthUnavailableError(error.detail) from error
+        except SchemaMismatchError as error:
+            logger.error("rejecting all requests: %s", error)  # noqa: TRY400  # the traceback does not help
+            raise AuthUnavailableError("The database is not ready.") from error
 
     async def _check_schema(self, database: Database) -> None:
         revision = await schema_revision(database)
@@ -124,12 +129,3 @@ class Tenantry:
                 "run `tenantry migrate` of the same release first"
             )
         self._schema_checked = True
-
-    async def _check_schema_again(self, database: Database) -> None:
-        try:
-            await self._check_schema(database)
-        except DatabaseUnavailableError as error:
-            raise AuthUnavailableError(error.detail) from error
-        except SchemaMismatchError as error:
-            logger.error("rejecting all requests: %s", error)  # noqa: TRY400  # the traceback does not help
-            raise AuthUnavailableError("The database is not ready.") from error

@@ -5,11 +5,11 @@ from typing import Final
 import click
 
 from tenantry import __version__
-from tenantry.cli.command_group import Entry, LazyGroup, Root, Sections
+from tenantry.cli.command_group import Entry, LazyGroup, Root, commands_of
 
 
 def _group(name: str, help: str, **commands: Entry) -> LazyGroup:  # noqa: A002  # click's name
-    return LazyGroup(name, help, {"Commands": commands})
+    return LazyGroup(name, commands_of(commands), help=help)
 
 
 _KEYS: Final = _group(
@@ -47,35 +47,23 @@ _MEMBERSHIPS: Final = _group(
     accept=("tenantry.cli.members", "Accept an invitation."),
     leave=("tenantry.cli.members", "Leave organizations, or decline their invitations."),
 )
-_TENANTS: Final = LazyGroup(
+_TENANTS: Final = _group(
     "tenants",
     "Show tenants; explain and rebuild their billing state.",
-    {
-        "Through the API": {
-            "list": ("tenantry.cli.tenants:list_tenants", "List the tenants that you belong to."),
-            "show": ("tenantry.cli.tenants", "Show a tenant, by default your own."),
-        },
-        "Directly on the database": {
-            "explain": ("tenantry.cli.billing", "Show why a tenant's billing state is what it is."),
-            "rebuild": ("tenantry.cli.billing", "Rebuild tenants' billing state from their events."),
-        },
-    },
+    list=("tenantry.cli.tenants:list_tenants", "List the tenants that you belong to."),
+    show=("tenantry.cli.tenants", "Show a tenant, by default your own."),
+    explain=("tenantry.cli.billing", "On the database: show why a tenant's billing state is what it is."),
+    rebuild=("tenantry.cli.billing", "On the database: rebuild tenants' billing state from their events."),
 )
-_EVENTS: Final = LazyGroup(
+_EVENTS: Final = _group(
     "events",
     "Show the ledger of provider events; replay it.",
-    {
-        "Through the API": {
-            "list": ("tenantry.cli.tenants:list_events", "List your tenant's events, the newest first."),
-            "show": ("tenantry.cli.tenants:show_event", "Show what an event changed, and why."),
-        },
-        "Directly on the database": {
-            "replay": ("tenantry.cli.billing", "Fold tenants' events again, and repair what differs."),
-            "body": ("tenantry.cli.billing", "Print what the provider sent, byte for byte."),
-        },
-    },
+    list=("tenantry.cli.tenants:list_events", "List your tenant's events, the newest first."),
+    show=("tenantry.cli.tenants:show_event", "Show what an event changed, and why."),
+    replay=("tenantry.cli.billing", "On the database: fold tenants' events again, and repair what differs."),
+    body=("tenantry.cli.billing", "On the database: print what the provider sent, byte for byte."),
 )
-_SECTIONS: Final[Sections] = {
+_SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Use a service": {
         "login": ("tenantry.cli.sign_in", "Sign in with the browser, or with a code on another device."),
         "logout": ("tenantry.cli.sign_in", "Sign out and remove the stored tokens."),

@@ -1,111 +1,99 @@
 """Groups that import a command only when it runs; ``tenantry help``, ``version`` and ``completion``."""
 
 import importlib
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import click
 from click import shell_completion
-from click.shell_completion import CompletionItem
 
 from tenantry import __version__
-
-Entry = tuple[str, str] | click.Group
-"""The module of a command (with ``:attribute`` where that differs from its name) and a line of help; or a group."""
-Sections = Mapping[str, Mapping[str, Entry]]
-"""The headings of a group's help, and the commands below each."""
 
 INSTALL_DEVKIT: Final = 'pip install "tenantry[demo]"'
 DEVKIT_COMMANDS: Final = {"listen": "Test on this machine", "trigger": "Test on this machine", "demo": "Run a service"}
 """The commands that the development kit adds, each with its heading in the help."""
 
+Entry = tuple[str, str] | click.Group
+"""The module of a command (with ``:attribute`` where that differs from its name) and a line of help; or a group."""
 
-class LazyGroup(click.Group):
-    """A group that knows the names of its commands and imports a command when it runs."""
 
-    def __init__(self, name: str, help: str, sections: Sections, **more: object) -> None:  # noqa: A002  # click's name
-        super().__init__(name, help=help, **more)  # type: ignore[arg-type]
-        self.own_sections = sections
+class LazyCommand(click.Command):
+    """Stands for a command in help and completion; the command is imported when it runs."""
 
-    @cached_property
-    def sections(self) -> Sections:
-        """Return the commands below each heading of the help."""
-        return self.own_sections
+    def __init__(self, name: str, target: str, help: str) -> None:  # noqa: A002  # click's name
+        super().__init__(name, help=help, short_help=help)
+        module, _, attribute = target.partition(":")
+        self._module, self._attribute = module, attribute or name
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return [name for entries in self.sections.values() for name in entries]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        entry = _find(self.own_sections, cmd_name) or _find(self.sections, cmd_name)
-        if entry is None or isinstance(entry, click.Group):
-            return entry
-        module, _, attribute = entry[0].partition(":")
-        command = getattr(importlib.import_module(module), attribute or cmd_name)
+    def load(self) -> click.Command:
+        command = getattr(importlib.import_module(self._module), self._attribute)
         assert isinstance(command, click.Command)  # noqa: S101
         return command
+
+
+def commands_of(entries: Mapping[str, Entry]) -> dict[str, click.Command]:
+    return {
+        name: entry if isinstance(entry, click.Group) else LazyCommand(name, *entry) for name, entry in entries.items()
+    }
+
+
+class LazyGroup(click.Group):
+    """A group that lists its commands in their order, and imports a command when it runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; for an unknown name, the error suggests similar ones or names the development kit.
-
-        Raises `click.UsageError` if ``--profile`` stands before a command that uses no service.
-        """
-        try:
-            name, command, rest = super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:
-            name = error.command_name
-            if isinstance(self, Root) and name in DEVKIT_COMMANDS:
-                raise click.UsageError(f"`tenantry {name}` needs the development kit: {INSTALL_DEVKIT}", ctx) from None
-            raise click.NoSuchCommand(name, possibilities=self.list_commands(ctx), ctx=ctx) from None
-        has_profile = not ctx.resilient_parsing and ctx.find_root().params.get("profile") is not None
-        # of a group, some command may take it
-        if has_profile and command and not isinstance(command, LazyGroup):
-            if any(param.name == "profile" for param in command.params):
-                return name, command, rest
-            raise click.UsageError(f"{ctx.command_path} {name} uses no service, so it takes no --profile.", ctx)
+        """Find and import a command. Raises `click.UsageError` if it uses no service, and ``--profile`` precedes it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if isinstance(command, LazyCommand):
+            command = command.load()
+        if not ctx.resilient_parsing and ctx.find_root().params.get("profile") is not None and command is not None:
+            uses_service = any(param.name == "profile" for param in command.params)
+            if not uses_service and not isinstance(command, LazyGroup):  # of a group, some command may use it
+                raise click.UsageError(f"{ctx.command_path} {name} uses no service, so it takes no --profile.", ctx)
         return name, command, rest
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands without importing them."""
-        for heading, entries in self.sections.items():
-            if entries:
-                with formatter.section(heading):
-                    formatter.write_dl([(name, _help_of(entry)) for name, entry in entries.items()])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete names and options without importing the commands."""
-        names = [
-            CompletionItem(name, help=_help_of(entry))
-            for entries in self.sections.values()
-            for name, entry in entries.items()
-            if name.startswith(incomplete)
-        ]
-        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
-
-
-def _find(sections: Sections, name: str) -> Entry | None:
-    return next((entries[name] for entries in sections.values() if name in entries), None)
-
-
-def _help_of(entry: Entry) -> str:
-    return entry.help or "" if isinstance(entry, click.Group) else entry[1]
 
 
 class Root(LazyGroup):
     """The group of all commands; other installed distributions add theirs (entry points ``tenantry.commands``)."""
 
+    def __init__(self, name: str, sections: Mapping[str, Mapping[str, Entry]], **more: Any) -> None:  # noqa: ANN401
+        self._own = {heading: commands_of(entries) for heading, entries in sections.items()}
+        super().__init__(name, dict(ChainMap(*self._own.values())), **more)
+
     @cached_property
-    def sections(self) -> Sections:
-        """Return all commands. Slow: help, completion and commands that the service lacks need it."""
+    def sections(self) -> dict[str, dict[str, click.Command]]:
+        """All commands below their headings. Slow: help, completion and commands that the service lacks need it."""
         from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import
 
-        added = dict[str, dict[str, Entry]]({heading: {} for heading in self.own_sections})
+        sections = dict[str, dict[str, click.Command]]({heading: {} for heading in self._own})
         for entry_point in entry_points(group="tenantry.commands"):
-            for name, entry in entry_point.load().items():
-                added.setdefault(DEVKIT_COMMANDS.get(name, "Commands"), {})[name] = entry
-        return {heading: {**entries, **self.own_sections.get(heading, {})} for heading, entries in added.items()}
+            for name, command in commands_of(entry_point.load()).items():
+                sections.setdefault(DEVKIT_COMMANDS.get(name, "Commands"), {})[name] = command
+        for heading, commands in self._own.items():
+            sections[heading] |= commands
+        self.commands = dict(ChainMap(*sections.values()))
+        return sections
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return [name for listed in self.sections.values() for name in listed]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Find a command. Raises `click.UsageError` for one of the development kit that is not installed."""
+        if cmd_name not in self.commands and cmd_name not in self.list_commands(ctx) and cmd_name in DEVKIT_COMMANDS:
+            raise click.UsageError(f"`tenantry {cmd_name}` needs the development kit: {INSTALL_DEVKIT}", ctx)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        for heading, commands in self.sections.items():
+            if commands:
+                with formatter.section(heading):
+                    formatter.write_dl([(name, one.short_help or one.help or "") for name, one in commands.items()])
 
 
 @click.command()
