@@ -42,7 +42,7 @@ class Desk(NamedTuple):
 
     def text(self, explanation: AccessExplanation) -> str:
         """The output of the command, with a constant address of the provider."""
-        printed = "".join(f"{line.plain}\n" for line in lines(explanation, self.config))
+        printed = "".join(f"{line}\n" for line in lines(explanation, self.config))
         return printed.replace(self.issuer.url, "https://login.example.com")
 
 

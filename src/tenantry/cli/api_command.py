@@ -8,6 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import islice
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, NamedTuple, NoReturn, Self, TypeVar
@@ -27,8 +28,8 @@ from tenantry.cli.output import (
     CommandError,
     json_text,
     own_command,
-    print_pages,
     print_record,
+    print_table,
     printable,
     printable_lines,
 )
@@ -268,20 +269,19 @@ class ApiContext:
     def list(
         self,
         find: Callable[..., Pager[T]],
-        columns: Sequence[Column[T]],
+        columns: Sequence[Column],
         nothing: str,
         *,
         limit: int | None = None,
         **filters: str | None,
     ) -> None:
-        """Print a list page by page: as lines of JSON, or as a table; ``nothing`` is the message if it is empty."""
-        pages = _limited(find(limit=min(limit or _PAGE, _PAGE), **filters), limit)
+        """Print a list: as lines of JSON page by page, or as a table; ``nothing`` is the message if it is empty."""
+        items = islice(find(limit=min(limit or _PAGE, _PAGE), **filters), limit)
         try:
             if self.as_json:
-                for page in pages:
-                    for item in page:
-                        click.echo(_encoded(item))
-            elif not print_pages(pages, columns):
+                for item in items:
+                    click.echo(_encoded(item))
+            elif not print_table(items, columns):
                 self.say(nothing)
         except BrokenPipeError:  # the reader has enough, as `head` does
             _discard_stdout()
@@ -310,15 +310,6 @@ class ApiContext:
 def _discard_stdout() -> None:
     """Discard what Python still writes to the closed pipe at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _limited(pager: Pager[T], limit: int | None) -> Iterator[Sequence[T]]:
-    left = sys.maxsize if limit is None else limit
-    for page in pager.pages():
-        yield page.data[:left]
-        left -= len(page.data)
-        if left <= 0:
-            return
 
 
 def _encoded(value: Any) -> str:  # noqa: ANN401

@@ -10,8 +10,6 @@ from typing import Any, BinaryIO, Final
 
 import click
 import msgspec
-from rich.console import Console
-from rich.text import Text
 
 from tenantry.auth.authentication import AccessExplanation, ExplainedAccess, explain_token
 from tenantry.cli.database import command_values, database, fail_on_settings
@@ -26,7 +24,6 @@ from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tenantry.server.problems import STATUSES
 from tenantry.settings import SettingsError, load_identity
 
-_STYLES: Final = {CheckResult.OK: "green", CheckResult.FAILED: "bold red", CheckResult.NOT_REACHED: "dim"}
 _TIMES: Final = ("iat", "nbf", "exp")
 _STDIN: Final = "-"
 _SCHEME: Final = "bearer "
@@ -72,7 +69,7 @@ def explain_token_command(source: str, *, token_file: BinaryIO | None, organizat
     if as_json:
         click.echo(as_document(explanation, config))
     else:
-        Console(highlight=False, soft_wrap=True).print(*lines(explanation, config), sep="\n")
+        click.echo("\n".join(lines(explanation, config)))
     if isinstance(explanation.refusal, AuthUnavailableError):
         sys.exit(OUT_OF_REACH)
     sys.exit(NOT_AUTHENTICATED if explanation.refusal else 0)
@@ -116,49 +113,38 @@ def as_document(explanation: AccessExplanation, config: OidcConfig) -> str:
     return json.dumps(document, indent=2)
 
 
-def lines(explanation: AccessExplanation, config: OidcConfig) -> Iterator[Text]:
+def lines(explanation: AccessExplanation, config: OidcConfig) -> Iterator[str]:
     """Format the checks, the claims and the outcome for people."""
+    token, access, refusal = explanation.token, explanation.access, explanation.refusal
     result_width, name_width = max(map(len, CheckResult)), max(len(step.name) for step in explanation.steps)
     for step in explanation.steps:
         said = f"{printable(step.said)} " if step.said else ""
         reason = f": {printable(step.reason)}" if step.reason else ""
-        result, name = f"{step.result:{result_width}}", f"{step.name:{name_width}}"
-        text = f"  {said}(expected: {printable(step.expected)}){reason}"
-        yield Text.assemble((result, _STYLES[step.result]), "  ", (name, "bold"), text)
-    yield Text()
-    yield from _claim_lines(explanation, config)
-    yield Text()
-    if explanation.access is not None:
-        yield from _access_lines(explanation.access)
-        yield Text()
-    if explanation.refusal is not None:
-        status, code = STATUSES[type(explanation.refusal)].value, explanation.refusal.code
-        yield Text(f"Refused: the service answers {status} {code}.", "bold red")
-    else:
-        is_complete = explanation.access is not None and explanation.access.tenant_known
-        yield Text("Valid." if is_complete else "Valid; no tenant was looked at.", "bold green")
-
-
-def _claim_lines(explanation: AccessExplanation, config: OidcConfig) -> Iterator[Text]:
-    token = explanation.token
+        detail = f"{said}(expected: {printable(step.expected)}){reason}"
+        yield f"{step.result:{result_width}}  {step.name:{name_width}}  {detail}"
+    yield ""
     if token.members is None:
-        yield Text("Its claims cannot be read.")
-        return
-    proven = "proven by its signature" if token.proven else "which nothing proves: its signature was not found good"
-    yield Text(f"What it says, {proven}", "bold")
-    claims = dict(_claims(token.members, config))
-    width = max(map(len, claims), default=0)
-    for name, value in claims.items():
-        is_time = name in _TIMES and isinstance(value, int | float) and not isinstance(value, bool)
-        yield Text(f"  {printable(name):{width}}  {format_time(value, token.now) if is_time else format_json(value)}")
-
-
-def _access_lines(access: ExplainedAccess) -> Iterator[Text]:
-    yield Text("What that gives" if access.tenant_known else "What that gives, unless a membership lowers it", "bold")
-    terms = f" (plan {shown(access.plan)}, subscription {shown(access.subscription_status)})"
-    yield Text(f"  tenant  {shown(access.org_id)}{terms if access.tenant_known else ''}")
-    yield Text(f"  role    {access.role}{', as OWNER' if access.access_level == 'OWNER' else ''}")
-    yield Text(f"  scopes  {' '.join(map(printable, access.scopes)) or 'none'}")
+        yield "Its claims cannot be read."
+    else:
+        proven = "proven by its signature" if token.proven else "which nothing proves: its signature was not found good"
+        yield f"What it says, {proven}"
+        claims = dict(_claims(token.members, config))
+        width = max(map(len, claims), default=0)
+        for name, value in claims.items():
+            is_time = name in _TIMES and isinstance(value, int | float) and not isinstance(value, bool)
+            yield f"  {printable(name):{width}}  {format_time(value, token.now) if is_time else format_json(value)}"
+    yield ""
+    if access is not None:
+        yield "What that gives" if access.tenant_known else "What that gives, unless a membership lowers it"
+        terms = f" (plan {shown(access.plan)}, subscription {shown(access.subscription_status)})"
+        yield f"  tenant  {shown(access.org_id)}{terms if access.tenant_known else ''}"
+        yield f"  role    {access.role}{', as OWNER' if access.access_level == 'OWNER' else ''}"
+        yield f"  scopes  {' '.join(map(printable, access.scopes)) or 'none'}"
+        yield ""
+    if refusal is not None:
+        yield f"Refused: the service answers {STATUSES[type(refusal)].value} {refusal.code}."
+    else:
+        yield "Valid." if access is not None and access.tenant_known else "Valid; no tenant was looked at."
 
 
 def _claims(members: dict[str, Any], config: OidcConfig) -> Iterator[tuple[str, Any]]:

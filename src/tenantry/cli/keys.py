@@ -24,13 +24,13 @@ from tenantry_sdk import ApiKey, NewApiKey
 def list_keys(api: ApiContext, *, status: str | None, search: str | None, limit: int | None) -> None:
     """List the API keys of the organization, the newest first. A test key sees only keys of test mode."""
     columns = [
-        Column[ApiKey]("ID", lambda key: key.id),
-        Column[ApiKey]("NAME", lambda key: key.name if key.mode == "live" else f"{key.name} ({key.mode})", loose=True),
-        Column[ApiKey]("STATUS", _status),
-        Column[ApiKey]("EXPIRES", lambda key: day(key.expires_at) if key.expires_at else "never"),
-        Column[ApiKey]("USED", lambda key: ago(key.last_used_at, api.now)),
-        Column[ApiKey]("ENDS IN", lambda key: key.last4, wide=True),
-        Column[ApiKey]("SCOPES", _scopes, loose=True, wide=True),
+        Column("ID", lambda key: key.id),
+        Column("NAME", lambda key: key.name if key.mode == "live" else f"{key.name} ({key.mode})", loose=True),
+        Column("STATUS", _status),
+        Column("EXPIRES", lambda key: day(key.expires_at) if key.expires_at else "never"),
+        Column("USED", lambda key: ago(key.last_used_at, api.now)),
+        Column("ENDS IN", lambda key: key.last4, wide=True),
+        Column("SCOPES", _scopes, loose=True, wide=True),
     ]
     none = "No API key matches." if search or status else "There are no API keys."
     org_id = api.target.organization
@@ -60,17 +60,11 @@ def _rows(api: ApiContext, key: ApiKey) -> Iterator[tuple[str, str]]:
     yield "scopes", _scopes(key)
     yield from pairs(key, "mode", organization="org_id")
     yield "expires", shown(key.expires_at) if key.expires_at else "never"
-    address = f", from {key.last_used_address}" if key.last_used_address else ""
-    used = f"{shown(key.last_used_at)} ({ago(key.last_used_at, api.now)}){address}"
+    used = f"{shown(key.last_used_at)} ({ago(key.last_used_at, api.now)})"
     yield "last used", used if key.last_used_at else "never"
-    yield "created", f"{shown(key.created_at)} by {key.created_by}"
-    later = {
-        "revoked": key.revoked_at,
-        "reported as leaked": key.leak_reported_at,
-        "in place of": key.rotated_from,
-        "replaced by": key.superseded_by,
-    }
-    yield from ((name, shown(value)) for name, value in later.items() if value)
+    yield from pairs(key, used_from="last_used_address", created="created_at", created_by="created_by")
+    yield from pairs(key, revoked="revoked_at", reported_as_leaked="leak_reported_at")
+    yield from pairs(key, in_place_of="rotated_from", replaced_by="superseded_by")
 
 
 @click.command("create", cls=ApiCommand, json_help="The key with its secret as one JSON document.")

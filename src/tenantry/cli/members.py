@@ -3,24 +3,11 @@
 import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, parse_id, yes_option
-from tenantry.cli.output import Column, day, pairs
-from tenantry_sdk import Member, Membership
+from tenantry.cli.output import columns, pairs
 
 _ROLES = click.Choice(["owner", "admin", "member"])
-_MEMBER_COLUMNS = (
-    Column[Member]("ID", lambda member: member.id),
-    Column[Member]("USER", lambda member: member.user_id, loose=True),
-    Column[Member]("ROLE", lambda member: member.role),
-    Column[Member]("STATUS", lambda member: member.status),
-    Column[Member]("SINCE", lambda member: day(member.created_at)),
-)
-_MEMBERSHIP_COLUMNS = (
-    Column[Membership]("ID", lambda membership: membership.id),
-    Column[Membership]("ORGANIZATION", lambda membership: membership.org_id),
-    Column[Membership]("NAME", lambda membership: membership.org_name, loose=True),
-    Column[Membership]("ROLE", lambda membership: membership.role),
-    Column[Membership]("STATUS", lambda membership: membership.status),
-)
+_MEMBER_COLUMNS = columns("id", user="user_id", role="role", status="status", since="created_at", loose="user")
+_MEMBERSHIP_COLUMNS = columns("id", organization="org_id", name="org_name", role="role", status="status", loose="name")
 
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a member.")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 import msgspec
@@ -124,9 +124,10 @@ def shown(value: Value) -> str:
 
 
 def pairs(record: object, *fields: str, **named: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and formatted values of an object's fields; ``named`` maps other names to fields."""
+    """Yield the names and formatted values of an object's fields that are set; ``named`` maps names to fields."""
     for name, attribute in ({field: field for field in fields} | named).items():
-        yield name, shown(getattr(record, attribute))
+        if (value := getattr(record, attribute)) is not None:
+            yield name.replace("_", " "), shown(value)
 
 
 def printable(text: str) -> str:
@@ -164,32 +165,42 @@ def own_command() -> str:
     return shlex.quote(str(script))
 
 
-class Column(NamedTuple, Generic[T]):
+class Column(NamedTuple):
     """A column of a table. A ``loose`` one wraps on a narrow terminal; a ``wide`` one needs 120 characters."""
 
     title: str
-    value: Callable[[T], str]
+    value: Callable[[Any], str]
     loose: bool = False
     wide: bool = False
 
 
-def print_pages(pages: Iterable[Sequence[T]], columns: Sequence[Column[T]]) -> bool:
-    """Print a table page by page, with one heading; return whether there was a row."""
-    room = _terminal_width()
-    shown_columns = [column for column in columns if not column.wide or room >= _WIDE]
-    widths = [len(column.title) for column in shown_columns]
-    printed = False
-    for page in filter(None, pages):
-        rows = [[printable(column.value(item)) for column in shown_columns] for item in page]
-        widths = _print_table(shown_columns, rows, widths, room, with_heading=not printed)
-        printed = True
-    return printed
+def columns(*fields: str, loose: str = "", **named: str) -> list[Column]:
+    """Make columns of an object's fields, with times as days; ``named`` maps titles to fields, ``loose`` is a title."""
+
+    def value_of(field: str) -> Callable[[Any], str]:
+        def value(item: object) -> str:
+            found = getattr(item, field)
+            return day(found) if isinstance(found, datetime) else shown(found)
+
+        return value
+
+    titles = {field: field for field in fields} | named
+    return [Column(title.upper().replace("_", " "), value_of(field), title == loose) for title, field in titles.items()]
+
+
+def print_table(items: Iterable[T], columns: Sequence[Column]) -> bool:
+    """Print a table; return whether there was a row."""
+    is_wide = _terminal_width() >= _WIDE
+    shown_columns = [column for column in columns if is_wide or not column.wide]
+    rows = [[printable(column.value(item)) for column in shown_columns] for item in items]
+    if rows:
+        _print_rows(shown_columns, rows, with_heading=True)
+    return bool(rows)
 
 
 def print_record(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values, one pair a line; a long value wraps in its own column."""
-    columns = Column[str]("", str), Column[str]("", str, loose=True)
-    _print_table(columns, [[name, printable(value)] for name, value in rows], [0, 0], _terminal_width())
+    _print_rows([Column("", str), Column("", str, loose=True)], [[name, printable(value)] for name, value in rows])
 
 
 def _terminal_width() -> int:
@@ -198,16 +209,14 @@ def _terminal_width() -> int:
     return Console().width if sys.stdout.isatty() else 100_000
 
 
-def _print_table(
-    columns: Sequence[Column[T]], rows: list[list[str]], least: list[int], room: int, *, with_heading: bool = False
-) -> list[int]:
-    """Print rows in columns of at least these widths; return the widths used."""
+def _print_rows(columns: Sequence[Column], rows: list[list[str]], *, with_heading: bool = False) -> None:
     from rich.cells import cell_len  # noqa: PLC0415  # slow to import
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    widths = [max(width, *(cell_len(row[number]) for row in rows)) for number, width in enumerate(least)]
+    room = _terminal_width()
+    widths = [max(map(cell_len, (column.title, *cells))) for column, *cells in zip(columns, *rows, strict=True)]
     fixed = sum(width for column, width in zip(columns, widths, strict=True) if not column.loose)
     loose = max(1, sum(column.loose for column in columns))
     most = max(_LEAST_WIDTH, (room - fixed - _GAP * (len(columns) - 1)) // loose)
@@ -225,7 +234,6 @@ def _print_table(
         console.print(table)
     for line in captured.get().splitlines():
         click.echo(line.rstrip(), color=True)
-    return widths
 
 
 @contextmanager

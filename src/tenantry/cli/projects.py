@@ -3,14 +3,11 @@
 import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, yes_option
-from tenantry.cli.output import Column, day, pairs
-from tenantry_sdk import Project
+from tenantry.cli.output import Column, columns, day, pairs
 
 _COLUMNS = (
-    Column[Project]("ID", lambda project: project.id),
-    Column[Project]("NAME", lambda project: project.name, loose=True),
-    Column[Project]("CREATED", lambda project: day(project.created_at)),
-    Column[Project]("DESCRIPTION", lambda project: project.description or "-", loose=True, wide=True),
+    *columns("id", "name", created="created_at", loose="name"),
+    Column("DESCRIPTION", lambda project: project.description or "-", loose=True, wide=True),
 )
 
 

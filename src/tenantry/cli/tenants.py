@@ -5,23 +5,18 @@ from collections.abc import Iterator
 import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option
-from tenantry.cli.output import Column, ago, day, minute, pairs, shown
-from tenantry_sdk import BillingEvent, Plan, Tenant
+from tenantry.cli.output import Column, ago, columns, minute, pairs, shown
+from tenantry_sdk import BillingEvent, Tenant
 
-_TENANT_COLUMNS = (
-    Column[Tenant]("ID", lambda tenant: tenant.id),
-    Column[Tenant]("NAME", lambda tenant: tenant.name, loose=True),
-    Column[Tenant]("PLAN", lambda tenant: tenant.plan),
-    Column[Tenant]("STATUS", lambda tenant: tenant.subscription_status),
-    Column[Tenant]("PERIOD ENDS", lambda tenant: day(tenant.current_period_end)),
+_TENANT_COLUMNS = columns(
+    "id", "name", "plan", status="subscription_status", period_ends="current_period_end", loose="name"
 )
 _PLAN_COLUMNS = (
-    Column[Plan]("ID", lambda plan: plan.id),
-    Column[Plan]("NAME", lambda plan: plan.name, loose=True),
-    Column[Plan]("PROJECTS", lambda plan: _limit(plan.limits.projects)),
-    Column[Plan]("KEYS", lambda plan: _limit(plan.limits.api_keys)),
-    Column[Plan]("REQUESTS A MINUTE", lambda plan: _limit(plan.limits.requests_per_minute)),
-    Column[Plan]("A KEY", lambda plan: _limit(plan.limits.requests_per_minute_per_key)),
+    *columns("id", "name", loose="name"),
+    Column("PROJECTS", lambda plan: _limit(plan.limits.projects)),
+    Column("KEYS", lambda plan: _limit(plan.limits.api_keys)),
+    Column("REQUESTS A MINUTE", lambda plan: _limit(plan.limits.requests_per_minute)),
+    Column("A KEY", lambda plan: _limit(plan.limits.requests_per_minute_per_key)),
 )
 _ENDED_STATUSES = ("none", "canceled", "incomplete_expired")
 _STATE_FIELDS = (
@@ -71,15 +66,13 @@ def _limit(number: int | None) -> str:
 @limit_option
 def list_events(api: ApiContext, *, limit: int | None) -> None:
     """List your tenant's provider events and their effect, the newest first."""
-    columns = (
-        Column[BillingEvent]("AGE", lambda event: ago(event.created, api.now).removesuffix(" ago")),
-        Column[BillingEvent]("OUTCOME", lambda event: event.outcome),
-        Column[BillingEvent]("TYPE", lambda event: event.type, loose=True),
-        Column[BillingEvent]("ID", lambda event: event.id),
-        Column[BillingEvent]("CREATED (UTC)", lambda event: minute(event.created), wide=True),
-        Column[BillingEvent]("REASON", lambda event: event.reason, loose=True, wide=True),
+    event_columns = (
+        Column("AGE", lambda event: ago(event.created, api.now).removesuffix(" ago")),
+        *columns("outcome", "type", "id", loose="type"),
+        Column("CREATED (UTC)", lambda event: minute(event.created), wide=True),
+        Column("REASON", lambda event: event.reason, loose=True, wide=True),
     )
-    api.list(api.client.billing.events.list, columns, "There are no events.", limit=limit)
+    api.list(api.client.billing.events.list, event_columns, "There are no events.", limit=limit)
 
 
 @click.command("show", cls=ApiCommand)
