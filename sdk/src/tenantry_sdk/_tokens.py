@@ -142,7 +142,7 @@ class TokenRequest(msgspec.Struct, frozen=True):
 
 def token_request(grant: Grant, url: str, last: Token | None) -> TokenRequest:
     """Return the request for the next token. A client secret is sent with HTTP Basic (RFC 6749 section 2.3.1)."""
-    check_address(url, "The token endpoint")
+    http_address(url, "The token endpoint", allow_query=True)
     form = grant.form(last)
     basic = None
     if grant.client_secret:
@@ -157,7 +157,7 @@ def token_request(grant: Grant, url: str, last: Token | None) -> TokenRequest:
 
 def discovery_request(issuer: str) -> TokenRequest:
     """Return the request for an issuer's discovery document (OpenID Connect Discovery section 4)."""
-    check_address(issuer, "The issuer")
+    http_address(issuer, "The issuer")
     return TokenRequest("GET", issuer.rstrip("/") + "/.well-known/openid-configuration", {"Accept": "application/json"})
 
 
@@ -218,17 +218,35 @@ def as_token(value: object, now: float) -> Token:
     return Token(_usable(text), expires_at, None, None if expires_at is None else max(0.0, expires_at - now))
 
 
-def check_address(url: str, what: str) -> None:
-    """Require https, or a loopback address. Raises `ConfigurationError`."""
-    parts = urlsplit(url)
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
-        raise ConfigurationError(f"{what} must be an https address, or on this machine: {url}")
+def http_address(address: str, what: str, *, allow_http: bool = False, allow_query: bool = False) -> str:
+    """Return an address that may receive credentials: https or on this machine. Raises `ConfigurationError`.
+
+    The result has no trailing slash. No message shows an address that may contain a password.
+    """
+    try:
+        parts = urlsplit(address)
+        has_more = parts.fragment or (parts.query and not allow_query)
+        is_valid = parts.hostname and parts.port != 0 and not has_more
+    except ValueError:  # an invalid port or IPv6 address
+        is_valid = False
+    if is_valid and "@" in parts.netloc:
+        raise ConfigurationError(f"{what}: the address must not contain a user or password.")
+    if not is_valid or parts.scheme not in {"http", "https"} or not is_plain(address):
+        raise ConfigurationError(f"{what}: not an http or https address.")
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK and not allow_http:
+        raise ConfigurationError(f"{what}: {address} must be https: it receives secrets.")
+    return address.rstrip("/")
+
+
+def is_plain(text: str) -> bool:
+    """Whether a header or an address can carry the text."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 def _usable(token: str) -> Secret:
     """Return the token if a header can carry it."""
     stripped = token.strip()
-    if not stripped.isascii() or not stripped.isprintable() or not stripped or " " in stripped:
+    if not is_plain(stripped):
         raise ConfigurationError("The access token is empty or has invalid characters.")
     return Secret(stripped)
 

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
-from tenantry.cli.demo_folder import Demo, demo_here, is_loopback_url
+from tenantry.cli.demo_folder import Demo, demo_here
 from tenantry.cli.output import NOT_AUTHENTICATED, USAGE, CommandError
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry_sdk import RefreshToken, Secret
+from tenantry_sdk._tokens import http_address, is_plain
+from tenantry_sdk.errors import ConfigurationError
 
 DEFAULT_PROFILE: Final = "default"
 _SIGN_IN: Final = "tenantry login"
@@ -209,33 +210,17 @@ def checked_id(text: str, what: str) -> str:
     return text
 
 
-def checked_address(address: str, source: str) -> str:
+def checked_address(address: str, source: str, code: int = USAGE, *, allow_query: bool = False) -> str:
     """Return an address that may receive credentials: https, or on this machine. Raises `CommandError` otherwise."""
-    before, at, after = address.rpartition("@")  # before it may be a password
-    shown = f"{before[: before.find('//') + 2]}***@{after}" if at else address
-    invalid = CommandError(f"{source}: {shown!r} is no http address.", USAGE)
     try:
-        parts = urlsplit(address)
-        is_valid = parts.port != 0 and not parts.query and not parts.fragment and is_plain(address)
-    except ValueError:  # an invalid port or IPv6 address
-        raise invalid from None
-    if "@" in parts.netloc:
-        raise CommandError(f"{source}: an address holds no user and no password.", USAGE)
-    if not is_valid or parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise invalid
-    if parts.scheme == "http" and not is_loopback_url(address):
-        raise CommandError(f"{source}: {address} must be https: it receives secrets.", USAGE)
-    return address.rstrip("/")
-
-
-def is_plain(text: str) -> bool:
-    return text.isascii() and text.isprintable() and " " not in text
+        return http_address(address, source, allow_query=allow_query)
+    except ConfigurationError as error:
+        raise CommandError(str(error), code) from None
 
 
 def _checked_key(key: str, source: str) -> tuple[Secret, str]:
-    if not key or not is_plain(key):
-        fault = "it has invalid characters" if key else "it is empty"
-        raise CommandError(f"{source}: this is not an API key: {fault}.", NOT_AUTHENTICATED)
+    if not is_plain(key):
+        raise CommandError(f"{source}: this API key is empty or has invalid characters.", NOT_AUTHENTICATED)
     return Secret(key), source
 
 

@@ -22,9 +22,9 @@ import msgspec
 from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
-from tenantry.cli.client_configuration import checked_address, is_plain
+from tenantry.cli.client_configuration import checked_address
 from tenantry.cli.demo_folder import is_loopback_url
-from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable
+from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable
 from tenantry.common.encoding import NOT_JSON
 from tenantry_sdk import RefreshToken, Token
 from tenantry_sdk._sync._compat import fetch
@@ -108,7 +108,7 @@ class IdentityProvider:
             raise CommandError(f"{self.issuer} calls itself {printable(named)}: the two must be equal.")
         for name in ("token", "authorization", "device_authorization", "revocation"):
             if (endpoint := getattr(self.metadata, f"{name}_endpoint")) is not None:
-                _check_endpoint(endpoint, f"{self.issuer}, {name}_endpoint")
+                checked_address(endpoint, f"{self.issuer}, {name}_endpoint", FAILED, allow_query=True)
                 if self._local_only and not is_loopback_url(endpoint):
                     raise CommandError(f"{self.issuer} is on this machine, but its {name}_endpoint is not: {endpoint}")
 
@@ -153,13 +153,6 @@ class IdentityProvider:
         else:
             return ProviderResponse(response.status_code, response.content)
         raise CommandError(f"The identity provider at {url} does not answer: {reason}", OUT_OF_REACH)
-
-
-def _check_endpoint(endpoint: str, source: str) -> None:
-    """Accept an endpoint, which may have a query (RFC 6749, 3.1). Raises `CommandError` for an unsafe one."""
-    if not is_plain(endpoint):
-        raise CommandError(f"{source}: {endpoint!a} is no http address.")
-    checked_address(endpoint.partition("?")[0], source)
 
 
 def sign_in_with_browser(
@@ -356,7 +349,7 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
         raise CommandError(f"The response of {endpoint} does not follow RFC 8628: {error}") from None
     for address in (device.verification_uri, device.verification_uri_complete):
         if address is not None:
-            _check_endpoint(address, f"{endpoint}, verification_uri")
+            checked_address(address, f"{endpoint}, verification_uri", FAILED, allow_query=True)
     return device
 
 
