@@ -48,18 +48,6 @@ async def test_own_tenant_is_the_default(workspace: Workspace) -> None:
     assert (await workspace.run("tenants", "show", "another")).code == 5
 
 
-async def test_ended_subscription_has_no_end_note(workspace: Workspace) -> None:
-    names: dict[str, Any] = {
-        "org": workspace.organization.id,
-        "customer": None,
-        "subscription_id": "sub_1",
-        "cancel": True,
-    }
-    for event, ends in ((events.updated(**names), True), (events.deleted(**names, created=events.NOW + 1), False)):
-        assert (await deliver(workspace.served.service.client, event)).text == "OK"
-        assert ("cancelled, ends then" in await workspace.done("tenants", "show")) is ends
-
-
 async def test_events_show_their_effect(workspace: Workspace) -> None:
     thing = events.subscription(org=workspace.organization.id, customer=None, subscription_id="sub_1")
     event = events.event("customer.subscription.updated", thing)

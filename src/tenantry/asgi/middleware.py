@@ -20,7 +20,6 @@ ScopeRule = Callable[[str, str], str | None]
 """Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts any credential."""
 
 WEBSOCKET: Final = "WEBSOCKET"
-PRINCIPAL: Final = "tenantry.principal"  # scope key of the authenticated principal; None without authentication
 CONTEXT: Final = "tenantry.context"
 _IDENTITY: Final = frozenset(
     {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-mode", b"x-plan", b"x-subscription-status"}
@@ -128,7 +127,6 @@ class RequestContext:
                 self.rate_limit_status = error.rate_limits
                 raise
             self.principal, self.rate_limit_status = admitted.principal, admitted.rate_limits
-        scope[PRINCIPAL] = self.principal
         return self.principal
 
 
@@ -139,9 +137,8 @@ def context_of(scope: Mapping[str, Any]) -> RequestContext | None:
 
 def optional_principal_of(request: Mapping[str, Any] | HasScope) -> Principal | None:
     """Return the caller of a request (or its ASGI scope); None if it needed and had no credential."""
-    scope = request if isinstance(request, Mapping) else request.scope
-    principal = scope.get(PRINCIPAL)
-    return principal if isinstance(principal, Principal) else None
+    context = context_of(request if isinstance(request, Mapping) else request.scope)
+    return None if context is None else context.principal
 
 
 def principal_of(request: Mapping[str, Any] | HasScope) -> Principal:
@@ -204,7 +201,7 @@ class TenantryMiddleware:
                 message = {**message, "headers": context.headers_over(message.get("headers", ()))}
             await send(message)
 
-        ours = {CONTEXT: context, PRINCIPAL: None, REQUEST_ID: request_id.decode()}
+        ours = {CONTEXT: context, REQUEST_ID: request_id.decode()}
         await self._pass(context, {**scope, **ours, "headers": _without_identity(scope)}, receive, send_with_headers)
 
     async def _pass(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:

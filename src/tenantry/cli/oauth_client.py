@@ -26,7 +26,7 @@ from tenantry.cli.client_configuration import checked_address
 from tenantry.cli.demo_folder import is_loopback_url
 from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable
 from tenantry.common.encoding import NOT_JSON
-from tenantry_sdk import RefreshToken, Token
+from tenantry_sdk import RefreshToken, Secret, Token
 from tenantry_sdk._sync._compat import fetch
 from tenantry_sdk._sync._http import Http
 from tenantry_sdk._tokens import token_of
@@ -124,14 +124,12 @@ class IdentityProvider:
         except TenantryError as error:
             raise CommandError(str(error), NOT_AUTHENTICATED) from None
 
-    def revoke(self, token: Token) -> bool:
-        """Revoke the refresh token (RFC 7009); return whether this provider supports that."""
-        endpoint = self.metadata.revocation_endpoint
-        if token.refresh_token is None or endpoint is None:
-            return token.refresh_token is None
-        refresh_token = token.refresh_token.reveal()
-        form = {"token": refresh_token, "token_type_hint": "refresh_token", "client_id": self.client["client_id"]}
-        response = self.request(endpoint, form)
+    def revoke(self, refresh_token: Secret) -> bool:
+        """Revoke a refresh token (RFC 7009); return whether this provider supports that."""
+        if self.metadata.revocation_endpoint is None:
+            return False
+        form = {"token": refresh_token.reveal(), "token_type_hint": "refresh_token"}
+        response = self.request(self.metadata.revocation_endpoint, {**form, "client_id": self.client["client_id"]})
         if response.status != HTTPStatus.OK:
             raise CommandError(f"The identity provider answered {response.reason}.")
         return True

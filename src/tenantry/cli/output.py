@@ -66,10 +66,8 @@ def parse_time(text: str) -> datetime:
     try:
         parsed = datetime.fromisoformat(text)
         return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise click.BadParameter("is not a time such as 2027-01-31T00:00:00Z") from None
-    except OverflowError:
-        raise click.BadParameter("is too far away") from None
 
 
 def parse_duration(text: str) -> timedelta:

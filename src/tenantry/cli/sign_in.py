@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import click
@@ -88,11 +88,16 @@ def login(
                 old_tokens, faults = storage.remove(keyring=sign_in.keyring)
                 storage.save(sign_in, token)
         except BaseException:
-            with contextlib.suppress(CommandError):
-                provider.revoke(token)
+            if token.refresh_token is not None:
+                with contextlib.suppress(CommandError):
+                    provider.revoke(token.refresh_token)
             raise
         finally:
-            _revoke_previous(old_tokens, faults, sign_in)
+            # some providers would revoke all tokens that a user has given one client, and so the new one
+            others = (old for old in old_tokens if not old.is_of(sign_in.issuer, sign_in.client_id))
+            faults += map(str, _revoke(others)[1])
+            if faults:
+                _say(f"The refresh token of the previous sign-in works until it expires. {' '.join(faults)}")
     is_renewable = token.refresh_token is not None
     if as_json:
         document = {"service": sign_in.base_url, "issuer": sign_in.issuer, "profile": configuration.name}
@@ -148,32 +153,22 @@ def _whoami(target: Target) -> tuple[Whoami | None, str | None]:
         return None, f"{failure.detail} {failure.next_step or ''}".strip()
 
 
-def _revoke(token: Token) -> bool:
-    """Revoke the refresh token (RFC 7009); return whether its provider supports that. Raises `CommandError`."""
+def _revoke(tokens: Iterable[Token]) -> tuple[bool, list[CommandError]]:
+    """Revoke refresh tokens (RFC 7009); return whether their providers support that, and what failed."""
     from tenantry.cli.oauth_client import IdentityProvider  # noqa: PLC0415  # slow to import
 
-    if token.refresh_token is None:
-        return True
-    if not token.issuer or not token.client_id:
-        raise CommandError("The token's identity provider is not known.")
-    with contextlib.closing(IdentityProvider(token.issuer, token.client_id, seconds=wait_times().provider)) as provider:
-        provider.discover()
-        return provider.revoke(token)
-
-
-def _revoke_previous(tokens: list[Token], faults: list[str], sign_in: StoredSignIn) -> None:
-    """Revoke the refresh tokens of the previous sign-in, unless provider and client are those of the new one.
-
-    Some providers would then revoke all tokens that a user has given this client, and so the new one.
-    """
+    is_supported, failures, seconds = True, list[CommandError](), wait_times().provider
     for token in tokens:
-        if not token.is_of(sign_in.issuer, sign_in.client_id):
+        if token.refresh_token is not None:
             try:
-                _revoke(token)
+                with contextlib.closing(
+                    IdentityProvider(token.issuer or "", token.client_id or "", seconds=seconds)
+                ) as provider:
+                    provider.discover()
+                    is_supported = provider.revoke(token.refresh_token) and is_supported
             except CommandError as error:
-                faults.append(str(error))
-    if faults:
-        _say(f"The refresh token of the previous sign-in works until it expires. {' '.join(faults)}")
+                failures.append(error)
+    return is_supported, failures
 
 
 def _warn_of_key(service: ServiceOptions) -> None:
@@ -201,17 +196,12 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
         return
     base_url = sign_in.base_url if sign_in is not None else None
     with storage.locked():
-        tokens, faults = storage.remove(keyring=configuration.profile.keyring)
-    code, is_revoked = FAILED, True
-    for token in tokens:
-        try:
-            is_revoked = _revoke(token) and is_revoked
-        except CommandError as error:
-            code = error.code if not faults else FAILED
-            faults.append(str(error))
-    if faults:
+        tokens, unread = storage.remove(keyring=configuration.profile.keyring)
+    is_revoked, failures = _revoke(tokens)
+    if faults := [*unread, *map(str, failures)]:
         if as_json:
             _report_logout("", base_url, revoked=False, as_json=True)
+        code = FAILED if unread else failures[0].code
         raise CommandError(f"Removed here, but not revoked at the identity provider. {' '.join(faults)}", code)
     message = f"Signed out{f' of {base_url}' if base_url else ''}."
     note = "" if is_revoked else " The identity provider cannot revoke the refresh token: it works until it expires."

@@ -6,7 +6,7 @@ import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option
 from tenantry.cli.output import Column, ago, columns, minute, pairs, shown
-from tenantry_sdk import BillingEvent, Tenant
+from tenantry_sdk import BillingEvent
 
 _TENANT_COLUMNS = columns(
     "id", "name", "plan", status="subscription_status", period_ends="current_period_end", loose="name"
@@ -17,13 +17,6 @@ _PLAN_COLUMNS = (
     Column("KEYS", lambda plan: _limit(plan.limits.api_keys)),
     Column("REQUESTS A MINUTE", lambda plan: _limit(plan.limits.requests_per_minute)),
     Column("A KEY", lambda plan: _limit(plan.limits.requests_per_minute_per_key)),
-)
-_ENDED_STATUSES = ("none", "canceled", "incomplete_expired")
-_STATE_FIELDS = (
-    ("plan", "plan"),
-    ("subscription", "subscription_status"),
-    ("period ends", "current_period_end"),
-    ("cancelled at its end", "cancel_at_period_end"),
 )
 
 
@@ -39,17 +32,13 @@ def list_tenants(api: ApiContext, *, limit: int | None) -> None:
 def show(api: ApiContext, *, org_id: str | None) -> None:
     """Show a tenant, by default your own. `tenants explain` shows why it is so."""
     tenant = api.client.tenants.get(org_id or api.org_id)
-    api.record(tenant, _tenant_rows(tenant))
-
-
-def _tenant_rows(tenant: Tenant) -> Iterator[tuple[str, str]]:
-    yield from pairs(tenant, "id", "name", "plan", subscription="subscription_status")
-    is_live = tenant.subscription_status not in _ENDED_STATUSES
-    ends = " (cancelled, ends then)" if tenant.cancel_at_period_end and is_live else ""
-    yield "period ends", f"{shown(tenant.current_period_end)}{ends}"
-    yield from pairs(
-        tenant, customer="stripe_customer_id", owner="owner_id", created="created_at", updated="updated_at"
-    )
+    state = {
+        "subscription": "subscription_status",
+        "period_ends": "current_period_end",
+        "cancel_at_period_end": "cancel_at_period_end",
+    }
+    names = {"customer": "stripe_customer_id", "owner": "owner_id", "created": "created_at", "updated": "updated_at"}
+    api.record(tenant, pairs(tenant, "id", "name", "plan", **state, **names))
 
 
 @click.command("plans", cls=ApiCommand, json_help="One line of JSON a plan.")
@@ -90,7 +79,7 @@ def _event_rows(event: BillingEvent) -> Iterator[tuple[str, str]]:
     if event.anomalies:
         yield "unexpected", ", ".join(event.anomalies)
     if event.before is not None and event.after is not None:
-        for name, field in _STATE_FIELDS:
+        for field in event.after.__struct_fields__:
             old, new = getattr(event.before, field), getattr(event.after, field)
             if old != new:
-                yield name, f"{shown(old)} -> {shown(new)}"
+                yield field.replace("_", " "), f"{shown(old)} -> {shown(new)}"
