@@ -69,7 +69,7 @@ def test_it_polls_once_even_if_the_timeout_is_shorter() -> None:
     assert polling.wait(0) == 4
     with pytest.raises(CommandError, match="Timed out") as caught:
         polling.wait(4)
-    assert caught.value.code == NOT_AUTHENTICATED
+    assert caught.value.exit_code == NOT_AUTHENTICATED
 
 
 def test_it_ends_when_the_code_expires() -> None:
@@ -84,4 +84,4 @@ def test_it_ends_when_the_code_expires() -> None:
 def test_denial_ends_it(error: str) -> None:
     with pytest.raises(CommandError) as caught:
         begin(5, ends=100).refused(error_response(error))
-    assert caught.value.code == NOT_AUTHENTICATED
+    assert caught.value.exit_code == NOT_AUTHENTICATED

@@ -4,10 +4,10 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from operator import attrgetter
 from types import TracebackType
@@ -60,14 +60,19 @@ _SIGN_IN: Final = "Sign in again: tenantry login"
 _ENDED: Final = {"signed_out", "invalid_grant", "invalid_client", "unauthorized_client", "interaction_required"}
 # Neither a retry nor another sign-in helps.
 _FAULTY: Final = {"invalid_request", "invalid_scope", "invalid_target", "unsupported_grant_type"}
-_SERVICE_OPTIONS: Final = {
-    "base_url": ("URL", "The service's address. [TENANTRY_BASE_URL; http://127.0.0.1:3001]"),
-    "profile": ("NAME", "A profile of the configuration file. [TENANTRY_PROFILE; default]"),
-    "organization": ("ORG", "The organization, for users of several. [TENANTRY_ORGANIZATION]"),
-    "api_key_file": ("FILE", "A file with the API key. Default: TENANTRY_API_KEY, or the sign-in of `tenantry login`."),
-}
-
-
+_KEY_HELP: Final = "A file with the API key. Default: TENANTRY_API_KEY, or the sign-in of `tenantry login`."
+_SERVICE_OPTIONS: Final = (
+    click.Option(
+        ["--base-url"], metavar="URL", help="The service's address. [TENANTRY_BASE_URL; http://127.0.0.1:3001]"
+    ),
+    click.Option(
+        ["--profile"], metavar="NAME", help="A profile of the configuration file. [TENANTRY_PROFILE; default]"
+    ),
+    click.Option(
+        ["--organization"], metavar="ORG", help="The organization, for users of several. [TENANTRY_ORGANIZATION]"
+    ),
+    click.Option(["--api-key-file"], metavar="FILE", type=click.Path(dir_okay=False), help=_KEY_HELP),
+)
 limit_option: Final = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many.")
 yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -317,11 +322,18 @@ def _encoded(value: Any) -> str:  # noqa: ANN401
     return json_text(msgspec.json.encode(value, enc_hook=Secret.reveal))
 
 
-class ServiceCommand(click.Command):
-    """A command with the options that name a service; its callback gets them, and ``as_json``.
+@contextmanager
+def _errors_as_json(*, as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except click.ClickException as error:
+        if not as_json:
+            raise
+        CommandFailure(error.format_message(), error.exit_code).exit(as_json=True)
 
-    Reports a `CommandError`, or an error of the SDK, on stderr and exits.
-    """
+
+class ServiceCommand(click.Command):
+    """A command with the options that name a service; its callback gets them, and ``as_json``."""
 
     def __init__(
         self,
@@ -332,20 +344,12 @@ class ServiceCommand(click.Command):
     ) -> None:
         super().__init__(*args, **more)
         self.params.append(click.Option(["--json", "as_json"], is_flag=True, help=json_help))
-        for name in service_options:
-            metavar, text = _SERVICE_OPTIONS[name]
-            kind = click.Path(dir_okay=False) if metavar == "FILE" else None
-            self.params.append(click.Option([f"--{name.replace('_', '-')}"], metavar=metavar, help=text, type=kind))
+        self.params += [option for option in _SERVICE_OPTIONS if option.name in service_options]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; with ``--json`` among them, errors are JSON too."""
-        as_json = "--json" in args  # the parser empties the list
-        try:
+        with _errors_as_json(as_json="--json" in args and not ctx.resilient_parsing):
             return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            if not as_json or ctx.resilient_parsing:
-                raise
-            CommandFailure(error.format_message(), USAGE).exit(as_json=True)
 
     def invoke(self, ctx: click.Context) -> object:
         """Call the callback with the options that name the service."""
@@ -355,18 +359,13 @@ class ServiceCommand(click.Command):
         options, as_json = service_options_of(ctx), ctx.params.pop("as_json")
         for name in ServiceOptions._fields:
             ctx.params.pop(name, None)
-        try:
-            return self.call(ctx, options, as_json=as_json)
-        except CommandError as error:
-            CommandFailure(str(error), error.code).exit(as_json=as_json)
-        except TenantryError as error:
-            CommandFailure(str(error), FAILED).exit(as_json=as_json)
-        except UnicodeEncodeError:
-            CommandFailure("An argument is not UTF-8.", USAGE).exit(as_json=as_json)
-        except click.UsageError as error:
-            if not as_json:
-                raise
-            CommandFailure(error.format_message(), USAGE).exit(as_json=True)
+        with _errors_as_json(as_json=as_json):
+            try:
+                return self.call(ctx, options, as_json=as_json)
+            except TenantryError as error:
+                raise CommandError(str(error)) from None
+            except UnicodeEncodeError:
+                raise click.UsageError("An argument is not UTF-8.", ctx) from None
 
     def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
         assert self.callback is not None  # noqa: S101
@@ -399,7 +398,7 @@ def id_argument(
         nargs=-1 if many else 1,
         required=required,
         type=parse_id,
-        shell_complete=_completer(resource, filters),
+        shell_complete=partial(_complete_ids, resource, filters),
     )
 
 
@@ -412,28 +411,24 @@ def parse_id(text: str) -> str:
     return text
 
 
-def _completer(
-    resource: str, filters: dict[str, str]
-) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a function that completes the newest ids of a list; it completes nothing if the service fails."""
-
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        given = ctx.params.get(param.name or "")
-        taken = given if isinstance(given, tuple) else ()
-        try:
-            with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
-                target = _without_refresh(ClientConfiguration(service_options_of(ctx), os.environ).target())
-                with ApiContext(target, as_json=True, timeout=2.0, attempts=1) as api:
-                    items = attrgetter(resource)(api.client).list(limit=_PAGE, **filters).first_page().data
-        except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
-            return []
-        return [
-            CompletionItem(printable(item.id), help=_name_of(item))
-            for item in items
-            if item.id.startswith(incomplete) and item.id not in taken
-        ]
-
-    return complete
+def _complete_ids(
+    resource: str, filters: dict[str, str], ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the newest ids of a list; nothing if the service fails."""
+    given = ctx.params.get(param.name or "")
+    taken = given if isinstance(given, tuple) else ()
+    try:
+        with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            target = _without_refresh(ClientConfiguration(service_options_of(ctx), os.environ).target())
+            with ApiContext(target, as_json=True, timeout=2.0, attempts=1) as api:
+                items = attrgetter(resource)(api.client).list(limit=_PAGE, **filters).first_page().data
+    except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
+        return []
+    return [
+        CompletionItem(printable(item.id), help=_name_of(item))
+        for item in items
+        if item.id.startswith(incomplete) and item.id not in taken
+    ]
 
 
 def _without_refresh(target: Target) -> Target:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 import msgspec
@@ -47,12 +47,15 @@ _CELLS: Final = {
 CELL_STYLES: Final = {cell: style for style, cells in _CELLS.items() for cell in cells}
 
 
-class CommandError(Exception):
+class CommandError(click.ClickException):
     """A command cannot continue. Has a message for the user and the exit code."""
 
-    def __init__(self, message: str, code: int = FAILED) -> None:
+    def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
-        self.code = code
+        self.exit_code = exit_code  # type: ignore[misc]  # click reads it of the instance
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(printable_lines(self.message), file, err=True)
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:

@@ -201,7 +201,7 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
     if faults := [*unread, *map(str, failures)]:
         if as_json:
             _report_logout("", base_url, revoked=False, as_json=True)
-        code = FAILED if unread else failures[0].code
+        code = FAILED if unread else failures[0].exit_code
         raise CommandError(f"Removed here, but not revoked at the identity provider. {' '.join(faults)}", code)
     message = f"Signed out{f' of {base_url}' if base_url else ''}."
     note = "" if is_revoked else " The identity provider cannot revoke the refresh token: it works until it expires."
