@@ -10,18 +10,11 @@ from tenantry.accounts.owner_addresses import ConfirmationRequest
 from tenantry.api.guards import AnyRequest, unknown_author, user_author
 from tenantry.api.members import MembershipId
 from tenantry.api.parameters import Cursor
+from tenantry.dashboard.billing import has_subscription
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import read_form
 from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, SubmittedForm, needs
-from tenantry.dashboard.labels import (
-    ROLES,
-    EventLabels,
-    FlashMessage,
-    browser_label,
-    role_label,
-    subscription_status_label,
-    will_end,
-)
+from tenantry.dashboard.labels import ROLES, FlashMessage, role_label
 from tenantry.domain.api_keys import SOON
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus, User
@@ -30,12 +23,6 @@ from tenantry.domain.owner_mails import CONFIRM_PATH
 _MEMBERSHIPS: Final = "/memberships"
 _MEMBERSHIP: Final = _MEMBERSHIPS + "/{membership_id:str}"
 _PAGE_SIZE: Final = 50
-_PROBLEMS: Final = {
-    "unpaid": "The provider has stopped collecting the last invoice.",
-    "incomplete": "The first payment is pending.",
-    "incomplete_expired": "The first payment failed, so the subscription did not start.",
-    "paused": "The subscription is paused at the provider.",
-}
 _RESENT: Final = {
     ConfirmationRequest.QUEUED: FlashMessage.CONFIRMATION_SENT,
     ConfirmationRequest.LIMITED: FlashMessage.CONFIRMATION_LIMITED,
@@ -65,25 +52,19 @@ async def show_overview(ctx: Context) -> Response[str]:
         tenant=tenant,
         overview=overview,
         use=overview.billing.use,
-        plan=services.catalog.name(tenant.plan),
-        limits=services.catalog.limits(tenant.plan),
-        status=subscription_status_label(tenant.subscription_status),
-        ends=will_end(tenant),
-        problem=_PROBLEMS.get(tenant.subscription_status),
+        ends=tenant.cancel_at_period_end and has_subscription(tenant),
         role=role_label(user.role, user.principal),
         soon=SOON,
         owner_address=await services.confirmations.of_tenant(user.principal),
         anomalous=[event for event in overview.events if event.anomalies],
         is_new=not overview.events and not any(key.last_used_at for key in overview.keys),
-        base_url=services.base_url,
-        labels=EventLabels(services.catalog),
     )
 
 
 @get(ORG + "/profile", guards=[needs()])
 async def show_profile(ctx: Context) -> Response[str]:
     user = ctx.user
-    sessions = [(one, browser_label(one.agent)) for one in await ctx.services.sessions.of_user(user.session)]
+    sessions = await ctx.services.sessions.of_user(user.session)
     return ctx.render("profile.html", role=role_label(user.role, user.principal), sessions=sessions)
 
 

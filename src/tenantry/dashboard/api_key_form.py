@@ -2,17 +2,16 @@
 
 from collections.abc import Collection
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tenantry.api.parameters import Name, ScopeName
-from tenantry.dashboard.forms import Form, InvalidFormError
-from tenantry.dashboard.labels import KNOWN_SCOPES
-from tenantry.domain.access import MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode
+from tenantry.api.parameters import Name
+from tenantry.dashboard.forms import Form, InvalidFormError, validate
+from tenantry.dashboard.labels import labels
+from tenantry.domain.access import MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode, is_scope
 from tenantry.domain.api_keys import ApiKey
-from tenantry.domain.names import NAME_RULE, is_printable_name
 
 DAYS: Final = ("30", "90", "365")
 _SCOPED: Final = "scoped"
@@ -21,6 +20,7 @@ _ON_A_DATE: Final = "date"
 _NEVER: Final = "never"
 _UNCHANGED: Final = "as-it-is"
 _DAY: Final = timedelta(days=1)
+_MESSAGES: Final = {"name": "Use at most 200 characters.", "mode": "Choose live or test."}
 
 
 class KeyForm(msgspec.Struct, frozen=True):
@@ -68,9 +68,10 @@ def values_of(key: ApiKey) -> KeyForm:
     name = key.name.strip()  # as a form submits it
     if key.access_level is AccessLevel.OWNER:
         return KeyForm(name=name, access=_OWNER, mode=key.mode, expiry=_UNCHANGED)
-    known = tuple(scope for scope in key.scopes if scope in KNOWN_SCOPES)
-    own = " ".join(scope for scope in key.scopes if scope not in KNOWN_SCOPES)
-    return KeyForm(name=name, checked=known, own=own, mode=key.mode, expiry=_UNCHANGED)
+    known = labels().scopes
+    checked = tuple(scope for scope in key.scopes if scope in known)
+    own = " ".join(scope for scope in key.scopes if scope not in known)
+    return KeyForm(name=name, checked=checked, own=own, mode=key.mode, expiry=_UNCHANGED)
 
 
 def current_fields(key: ApiKey) -> dict[str, str]:
@@ -89,7 +90,7 @@ def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyF
     return values if "expiry" in changed else msgspec.structs.replace(values, expiry=_UNCHANGED)
 
 
-class ValidKeyForm(msgspec.Struct, frozen=True):
+class ValidKeyForm(NamedTuple):
     """The parsed form. ``expires_at`` is unset if the expiry stays as it is."""
 
     name: str
@@ -98,70 +99,45 @@ class ValidKeyForm(msgspec.Struct, frozen=True):
     expires_at: datetime | UnsetType | None
 
 
+class _CheckedFields(msgspec.Struct):
+    name: Name
+    mode: Mode
+
+
 def parse(values: KeyForm, now: datetime, key: ApiKey | None = None) -> ValidKeyForm:
     """Parse the form; ``key`` is the key to change. Raises `InvalidFormError`."""
-    errors: dict[str, str] = {}
-    name = _parse_name(values, key, errors)
-    _check_scopes(values, key, errors)
-    if values.mode not in set(Mode):
-        errors["mode"] = "Choose live or test."
-    expires_at = _parse_expiry(values, now, key, errors)
-    if errors:
-        raise InvalidFormError(errors)
-    return ValidKeyForm(name, values.scopes, Mode(values.mode), expires_at)
+    further = _scope_errors(values, key)
+    expires_at: datetime | UnsetType | None = UNSET
+    if key is None or values.expiry != _UNCHANGED:
+        try:
+            expires_at = _parse_expiry(values, now)
+        except InvalidFormError as error:
+            further |= error.errors
+    valid = validate(_CheckedFields, {"name": values.name, "mode": values.mode}, _MESSAGES, further)
+    return ValidKeyForm(valid.name, values.scopes, valid.mode, expires_at)
 
 
-def _parse_name(values: KeyForm, key: ApiKey | None, errors: dict[str, str]) -> str:
-    if key is not None and values.name == key.name.strip():
-        return key.name
-    if not _is_valid(values.name, Name):
-        errors["name"] = "Use at most 200 characters." if values.name else "Enter a name."
-    elif not is_printable_name(values.name):
-        errors["name"] = f"The name {NAME_RULE}."
-    return values.name
-
-
-def _check_scopes(values: KeyForm, key: ApiKey | None, errors: dict[str, str]) -> None:
+def _scope_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:
     scopes = values.scopes
     if values.access == _OWNER:
         is_owner_key = key is not None and key.access_level is AccessLevel.OWNER
-        if not values.sure and not is_owner_key:
-            errors["sure"] = "Check this box to create an OWNER key, or choose scopes instead."
-    elif OWNER_ALIAS in scopes:
-        errors["own"] = "OWNER is not a scope. Owners choose it under Access."
-    elif invalid := [scope for scope in scopes if not _is_valid(scope, ScopeName)]:
-        errors["own"] = f"Use the form resource:action in lowercase. Invalid: {', '.join(invalid)[:200]}"
-    elif len(scopes) > MAX_SCOPES:
-        errors["own"] = f"Choose at most {MAX_SCOPES} scopes."
-    elif not scopes:
-        errors["scope"] = "Choose at least one scope, or enter your own."
+        is_sure = values.sure or is_owner_key
+        return {} if is_sure else {"sure": "Check this box to create an OWNER key, or choose scopes instead."}
+    if invalid := [scope for scope in scopes if not is_scope(scope)]:
+        return {"own": f"Use the form resource:action in lowercase. Invalid: {', '.join(invalid)[:200]}"}
+    if len(scopes) > MAX_SCOPES:
+        return {"own": f"Choose at most {MAX_SCOPES} scopes."}
+    return {} if scopes else {"scope": "Choose at least one scope, or enter your own."}
 
 
-def _is_valid(value: str, kind: object) -> bool:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-def _parse_expiry(
-    values: KeyForm, now: datetime, key: ApiKey | None, errors: dict[str, str]
-) -> datetime | UnsetType | None:
-    if values.expiry == _UNCHANGED and key is not None:
-        return UNSET
+def _parse_expiry(values: KeyForm, now: datetime) -> datetime | None:
     if values.expiry == _NEVER:
         return None
     if values.expiry in DAYS:
         return now + int(values.expiry) * _DAY
     if values.expiry != _ON_A_DATE:
-        errors["expiry"] = "Choose when the key expires."
-        return None
+        raise InvalidFormError({"expiry": "Choose when the key expires."})
     try:
-        end = datetime.combine(date.fromisoformat(values.until) + _DAY, time(), UTC)
+        return datetime.combine(date.fromisoformat(values.until) + _DAY, time(), UTC)
     except (ValueError, OverflowError):
-        errors["until"] = "Enter a day, such as 2027-01-31."
-        return None
-    if end <= now:
-        errors["until"] = "Choose a day in the future."
-    return end
+        raise InvalidFormError({"until": "Enter a day, such as 2027-01-31."}) from None

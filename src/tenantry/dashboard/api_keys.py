@@ -1,7 +1,5 @@
 """The pages of API keys: list, show, create, edit, rotate, revoke."""
 
-import json
-import shlex
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Final
@@ -10,7 +8,6 @@ from urllib.parse import quote
 import msgspec
 from litestar import Response, get, post
 from litestar.params import FromPath, QueryParameter
-from litestar.types import ExceptionHandlersMap
 from msgspec import UNSET
 
 from tenantry.api.guards import AnyRequest
@@ -22,17 +19,15 @@ from tenantry.dashboard.api_key_form import KeyForm
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, SubmittedForm, needs
-from tenantry.dashboard.labels import SCOPE_GROUPS, FlashMessage
+from tenantry.dashboard.labels import FlashMessage, labels
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus
 from tenantry.domain.errors import (
     DomainError,
-    IdempotencyInFlightError,
     IdempotencyReplayError,
     KeyLimitReachedError,
     KeyNotActiveError,
     LastOwnerError,
-    ModeMismatchError,
     ScopeEscalationError,
     ValidationError,
 )
@@ -43,38 +38,12 @@ _KEY: Final = PATH + "/{key_id:str}"
 _PAGE_SIZE: Final = 25
 _FORM_FIELDS: Final[Mapping[str, str]] = {"scopes": "scope", "expiresAt": "until"}
 """The form's fields by those of the API, where they differ."""
-_MODES: Final = (("", "Both"), ("live", "Live"), ("test", "Test"))
-_STATES: Final = (
-    ("", "All"),
-    (KeyState.ACTIVE, "Active"),
-    (KeyState.EXPIRING, f"Expiring within {SOON.days} days"),
-    (KeyState.REPLACED, "Replaced, still working"),
-    (KeyState.EXPIRED, "Expired"),
-    (KeyState.REVOKED, "Revoked"),
-    (KeyState.LEAKED, "Leaked"),
-)
 _OVERLAPS: Final = (("0", "Revoke it now"), ("3600", "1 hour"), ("86400", "24 hours"), ("604800", "7 days"))
 """Choices for the overlap of a rotation, in seconds."""
-
-
-_ERRORS: Final[dict[type[DomainError], tuple[str, str]]] = {
-    ScopeEscalationError: ("Permission denied", "{} Ask an owner of the organization."),
-    ModeMismatchError: ("Permission denied", "{} Ask a user who acts in live mode."),
-    KeyLimitReachedError: ("Key limit reached", "{} Revoke an unused key, or change to a larger plan."),
-    KeyNotActiveError: ("This key can't be changed", "{} See its status on the key's page."),
-    LastOwnerError: (
-        "This is the last OWNER key",
-        (
-            "Create another OWNER key, rotate this one, or make a member the owner first. Otherwise only the operator "
-            "of this service could create an OWNER key."
-        ),
-    ),
-    IdempotencyInFlightError: (
-        "Submitted twice",
-        "The first submission is still being processed. Check the list of keys in a moment.",
-    ),
-}
-"""Titles of error pages, and next steps. ``{}`` is the error's own text."""
+_LAST_OWNER_KEY: Final = (
+    "This is the last OWNER key. Create another OWNER key, rotate this one, or make a member the owner first. "
+    "Otherwise only the operator of this service could create an OWNER key."
+)
 
 KeyId = FromPath[str]
 _reader = needs("api-keys:read")
@@ -103,10 +72,8 @@ async def show_keys(
         page=page,
         room=room,
         replaced=replaced,
-        plan=ctx.plan_name,
         wanted=wanted,
-        states=_STATES,
-        modes=_MODES,
+        soon=SOON,
         query=query,
         filtered=bool(query) or cursor is not None,
         is_first=cursor is None,
@@ -137,11 +104,11 @@ async def show_new_key(
 @post(PATH + "/new", guards=[_writer])
 async def create_key(ctx: Context, form: SubmittedForm) -> Response[str]:
     values, replaces = api_key_form.submitted_values(form), form.text("replaces")
-    claim = await ctx.claim(form)
     try:
         valid = api_key_form.parse(values, ctx.services.clock())
-        made = await forms.retry_while_in_flight(
-            lambda: ctx.services.api_keys.create(
+        made = await ctx.once(
+            form,
+            lambda claim: ctx.services.api_keys.create(
                 ctx.principal,
                 ctx.author,
                 name=valid.name,
@@ -151,7 +118,7 @@ async def create_key(ctx: Context, form: SubmittedForm) -> Response[str]:
                 expires_at=None if valid.expires_at is UNSET else valid.expires_at,
                 claim=claim,
                 replaces=replaces or None,
-            )
+            ),
         )
     except (InvalidFormError, ScopeEscalationError, KeyLimitReachedError, ValidationError) as error:
         return await _new_page(ctx, values, replaces, error)
@@ -171,7 +138,9 @@ async def edit_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response
     changed, conflicts = forms.find_edits(form, values.editable, current)
     values = api_key_form.only_changed(values, changed, key)
     if conflicts:
-        return _edit_page(ctx, key, values, conflict=_conflict_text(current, conflicts))
+        now = "; ".join(f"{name}: {current[name]}" for name in sorted(conflicts))
+        conflict = f"Another user changed this key. Current {now}. Save again to replace it."
+        return _edit_page(ctx, key, values, conflict=conflict)
     try:
         valid = api_key_form.parse(values, ctx.services.clock(), key)
         await ctx.services.api_keys.update(
@@ -197,19 +166,18 @@ async def show_rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
 
 @post(_KEY + "/rotate", guards=[_writer])
 async def rotate_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
-    claim, keys = await ctx.claim(form), ctx.services.api_keys
-    seconds = form.text("overlap")
+    keys, seconds = ctx.services.api_keys, form.text("overlap")
     if seconds not in dict(_OVERLAPS):
         error = {"overlap": "Choose how long the old key keeps working."}
         return _rotate_page(ctx, await _changeable_key(ctx, key_id), errors=error)
     overlap = timedelta(seconds=int(seconds))
     old = await keys.get(ctx.principal, key_id)
     try:
-        made = await forms.retry_while_in_flight(
-            lambda: keys.rotate(ctx.principal, ctx.author, key_id, overlap=overlap, claim=claim)
+        made = await ctx.once(
+            form, lambda claim: keys.rotate(ctx.principal, ctx.author, key_id, overlap=overlap, claim=claim)
         )
     except KeyLimitReachedError as limit:
-        return _rotate_page(ctx, old, STATUSES[type(limit)], problem=_error_text(limit))
+        return _rotate_page(ctx, old, STATUSES[type(limit)], problem=limit.detail)
     # No more queries: if one failed now, the secret would be lost.
     ends = made.record.created_at + overlap if overlap else None
     if ends is not None and old.expires_at is not None:
@@ -232,7 +200,7 @@ async def revoke_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Respon
     try:
         await ctx.services.api_keys.revoke(ctx.principal, ctx.author, key_id, force=force)
     except LastOwnerError as error:
-        return _revoke_page(ctx, key, STATUSES[type(error)], typed=typed, problem=_error_text(error))
+        return _revoke_page(ctx, key, STATUSES[type(error)], typed=typed, problem=_LAST_OWNER_KEY)
     return ctx.redirect(_path_of(ctx, key_id))
 
 
@@ -291,18 +259,15 @@ def _form_page(
     **context: object,
 ) -> Response[str]:
     """Render the form. It offers the scopes that the user holds, and those that the key already has (``kept``)."""
-    errors: dict[str, str] = {}
+    errors = forms.field_errors(error, _FORM_FIELDS)
     problem, status_code = conflict, 409 if conflict else 0
-    if isinstance(error, InvalidFormError):
-        errors = error.errors
-    elif isinstance(error, ValidationError):
-        errors = {_FORM_FIELDS.get(field, field): f"{text[:1].upper()}{text[1:]}." for field, text in error.faults}
-    elif isinstance(error, DomainError):
-        problem, status_code = _error_text(error), STATUSES[type(error)]
+    if isinstance(error, DomainError) and not errors:
+        problem = _LAST_OWNER_KEY if isinstance(error, LastOwnerError) else error.detail
+        status_code = STATUSES[type(error)]
     now, may = ctx.services.clock(), ctx.user.may
     groups = [
         (name, {scope: text for scope, text in group.items() if may(scope) or scope in kept})
-        for name, group in SCOPE_GROUPS.items()
+        for name, group in labels().scope_groups.items()
     ]
     return ctx.render(
         template,
@@ -333,50 +298,10 @@ def _secret_page(
     ctx: PageContext, made: NewKey, old_id: str | None = None, old_ends: datetime | None = None
 ) -> Response[str]:
     """Render the only page that shows the secret. ``old_ends`` is None if the replaced key has ended."""
-    samples = _sample_requests(ctx.services.base_url, ctx.services.command, made.secret)
-    return ctx.render(
-        "api_key_secret.html", key=made.record, secret=made.secret, samples=samples, old_id=old_id, old_ends=old_ends
-    )
+    return ctx.render("api_key_secret.html", key=made.record, secret=made.secret, old_id=old_id, old_ends=old_ends)
 
 
-def _conflict_text(current: dict[str, str], fields: set[str]) -> str:
-    """Say what another user changed of a key while a form was open."""
-    now = "; ".join(f"{name}: {current[name]}" for name in ("name", "scopes", "expiry") if name in fields)
-    return f"Another user changed this key. Current {now}. Save again to replace it."
-
-
-def _sample_requests(base_url: str, command: str, secret: str) -> dict[str, str]:
-    """Return a key's first request for several tools, by label; ``command`` runs ``tenantry``."""
-    url = shlex.quote(f"{base_url}/api/v1/auth/whoami")
-    base = shlex.quote(base_url)
-    program = f"with Tenantry(base_url={json.dumps(base_url)}) as tenantry:\n    print(tenantry.auth.whoami())"
-    return {
-        "curl": f'curl -H "Authorization: Bearer {secret}" {url}',
-        "Command line": f"export TENANTRY_BASE_URL={base}\nexport TENANTRY_API_KEY={secret}\n{command} whoami",
-        "Python, with the secret in TENANTRY_API_KEY": f"from tenantry_sdk import Tenantry\n\n{program}",
-    }
-
-
-def _error_text(error: DomainError) -> str:
-    return _ERRORS[type(error)][1].format(error.detail)
-
-
-def _error_page(request: AnyRequest, error: DomainError) -> Response[str]:
-    return PageContext(request).render(
-        "api_key_error.html",
-        status_code=STATUSES[type(error)],
-        title=_ERRORS[type(error)][0],
-        message=_error_text(error),
-        key_id=request.path_params.get("key_id"),
-    )
-
-
-def _duplicate_page(request: AnyRequest, error: IdempotencyReplayError) -> Response[str]:
+def duplicate_page(request: AnyRequest, error: IdempotencyReplayError) -> Response[str]:
+    """Answer a form that created a key before."""
     status_code = STATUSES[type(error)]
     return PageContext(request).render("api_key_duplicate.html", status_code=status_code, key_id=error.object_id)
-
-
-EXCEPTION_HANDLERS: Final[ExceptionHandlersMap] = {
-    **dict.fromkeys(_ERRORS, _error_page),
-    IdempotencyReplayError: _duplicate_page,
-}

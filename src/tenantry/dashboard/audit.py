@@ -1,6 +1,5 @@
 """The audit page: entries of the trail as sentences, filters, and the export."""
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
@@ -16,54 +15,19 @@ from tenantry.audit.trail import AuditFilter, AuditNames
 from tenantry.dashboard.context import Context
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
-from tenantry.dashboard.labels import Difference
+from tenantry.dashboard.labels import labels
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 from tenantry.domain.members import MemberStatus
 
 PATH: Final = ORG + "/settings/audit"
 _PAGE_SIZE: Final = 20
 _LONGEST_ID: Final = 255
-_ACTIONS: Final[dict[Action, tuple[str, str]]] = {
-    Action.BILLING_CHECKOUT: ("Checkout started", "started a checkout"),
-    Action.BILLING_PORTAL: ("Billing portal opened", "opened the billing portal"),
-    Action.KEY_CREATED: ("Key created", "created the key"),
-    Action.KEY_UPDATED: ("Key changed", "changed the key"),
-    Action.KEY_ROTATED: ("Key rotated", "rotated the key"),
-    Action.KEY_REVOKED: ("Key revoked", "revoked the key"),
-    Action.KEY_LEAKED: ("Key reported as leaked", "reported the key"),
-    Action.PROJECT_CREATED: ("Project created", "created the project"),
-    Action.PROJECT_UPDATED: ("Project changed", "changed the project"),
-    Action.PROJECT_DELETED: ("Project deleted", "deleted the project"),
-    Action.TENANT_CREATED: ("Organization created", "created the organization"),
-    Action.TENANT_UPDATED: ("Organization changed", "changed the organization's details"),
-    Action.TENANT_TRANSFERRED: ("Ownership transferred", "transferred the ownership of the organization"),
-    Action.TENANT_ENDED: ("Organization deleted", "deleted the organization"),
-    Action.MEMBER_ADDED: ("Member added", "added"),
-    Action.MEMBER_INVITED: ("Member invited", "invited"),
-    Action.MEMBER_ACCEPTED: ("Invitation accepted", "accepted the invitation"),
-    Action.MEMBER_DECLINED: ("Invitation declined", "declined the invitation"),
-    Action.MEMBER_LEFT: ("Member left", "left the organization"),
-    Action.MEMBER_UPDATED: ("Role changed", "changed the role of"),
-    Action.MEMBER_REMOVED: ("Member removed", "removed"),
-}
 _ABOUT_ACTOR: Final = (Action.MEMBER_ACCEPTED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
 _OTHER_ACTORS: Final = {
     ActorKind.OPERATOR: "The operator",
     ActorKind.SYSTEM: "The service",
     ActorKind.ANYBODY: "An anonymous client",
 }
-_REPEATED_FIELDS: Final = frozenset({"createdAt", "createdBy", "id", "orgId", "updatedAt"})
-"""Fields that only repeat what the entry says."""
-_FIELDS: Final = {
-    "bindsOwner": "Overrides the provider's owner claim",
-    "last4": "Last four characters",
-    "ownerEmail": "Billing address",
-    "rotatedFrom": "Replaces",
-    "rotatedFromLastUsedAt": "Replaced key last used",
-    "start": "First characters",
-    "supersededBy": "Replaced by",
-}
-"""Labels of fields that `_field_label` cannot derive from the name."""
 
 
 class AuditParty(msgspec.Struct, frozen=True):
@@ -87,7 +51,6 @@ class AuditSentence(msgspec.Struct, frozen=True):
     verb: str
     target: AuditParty | None
     ending: str
-    changes: list[Difference]
 
 
 class AuditQuery(msgspec.Struct, frozen=True):
@@ -149,7 +112,6 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
         sentences=sentences,
         page=page,
         wanted=wanted,
-        actions=[(action.value, label) for action, (label, _) in _ACTIONS.items()],
         filtered=bool(wanted.query),
         is_first=cursor is None,
         errors=errors,
@@ -176,7 +138,7 @@ def _user_ids(events: list[AuditEvent], names: AuditNames) -> set[str]:
 
 def _sentence(event: AuditEvent, names: AuditNames, users: Mapping[str, str]) -> AuditSentence:
     """Write an entry as a sentence; ``users`` are names by id."""
-    verb, ending = _ACTIONS[event.action][1], "as leaked" if event.action is Action.KEY_LEAKED else ""
+    verb, ending = labels().audit_actions[event.action].long, "as leaked" if event.action is Action.KEY_LEAKED else ""
     role = _field_text(event, "role")
     if event.action in (Action.MEMBER_ADDED, Action.MEMBER_INVITED):
         again = "again" if event.action is Action.MEMBER_INVITED and event.before else ""
@@ -186,7 +148,7 @@ def _sentence(event: AuditEvent, names: AuditNames, users: Mapping[str, str]) ->
     elif event.action is Action.MEMBER_UPDATED and role:
         ending = f"to {role}"
     target = None if event.action in _ABOUT_ACTOR else _target(event, names, users)
-    return AuditSentence(event, _actor(event, names, users), verb, target, ending, _changes(event))
+    return AuditSentence(event, _actor(event, names, users), verb, target, ending)
 
 
 def _actor(event: AuditEvent, names: AuditNames, users: Mapping[str, str]) -> AuditParty:
@@ -221,37 +183,6 @@ def _member_user(event: AuditEvent, names: AuditNames) -> str | None:
 
 def _field_text(event: AuditEvent, field: str) -> str:
     return str((event.after or {}).get(field) or (event.before or {}).get(field) or "")
-
-
-def _changes(event: AuditEvent) -> list[Difference]:
-    before, after = event.before or {}, event.after or {}
-    differences = [
-        Difference(_field_label(name), _value(before.get(name)), _value(after.get(name)))
-        for name in sorted({*before, *after} - _REPEATED_FIELDS)
-        if before.get(name) is not None or after.get(name) is not None
-    ]
-    return sorted(differences, key=lambda one: one.label)
-
-
-def _field_label(name: str) -> str:
-    """Return the label of an API field, such as "Last used" for ``lastUsedAt``."""
-    words = re.sub("([A-Z])", r" \1", name).lower().removesuffix(" at")
-    return _FIELDS.get(name) or words.capitalize()
-
-
-def _value(value: Any) -> str | datetime | None:  # noqa: ANN401  # any JSON
-    if value is None or value == []:
-        return None
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if not isinstance(value, str):
-        return str(value)
-    try:
-        return msgspec.convert(value, datetime) if value[:1].isdigit() and value.endswith("Z") else value
-    except msgspec.ValidationError:
-        return value
 
 
 def _day(text: str) -> datetime | None:

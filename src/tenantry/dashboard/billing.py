@@ -8,9 +8,11 @@ from litestar import Response, get, post
 from litestar.params import QueryParameter
 
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.forms import retry_while_in_flight
+from tenantry.dashboard.forms import Form
 from tenantry.dashboard.guards import ORG, SubmittedForm, needs
-from tenantry.dashboard.labels import FlashMessage, has_subscription, subscription_status_label, will_end
+from tenantry.dashboard.labels import FlashMessage
+from tenantry.db.idempotency_store import Claim
+from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 from tenantry.domain.errors import (
     DatabaseUnavailableError,
     DomainError,
@@ -20,12 +22,18 @@ from tenantry.domain.errors import (
     ValidationError,
 )
 from tenantry.domain.plans import FREE
+from tenantry.domain.tenants import Tenant
 from tenantry.notifications.composition import format_amount
 from tenantry.server.problems import STATUSES
 
 PATH: Final = f"{ORG}/billing"
 _CHECKOUT: Final = "/billing/checkout"
 _PORTAL: Final = "/billing/portal"
+
+
+def has_subscription(tenant: Tenant) -> bool:
+    """Whether the tenant has a subscription that has not ended."""
+    return tenant.subscription_status not in (*ENDED, NO_SUBSCRIPTION)
 
 
 def waits_for_provider(path: str) -> bool:
@@ -55,10 +63,11 @@ async def return_from_provider(
 
 @post(ORG + _CHECKOUT, guards=[needs("billing:write")])
 async def start_checkout(ctx: Context, form: SubmittedForm) -> Response[str]:
-    plan, claim = form.text("plan"), await ctx.claim(form)
+    plan = form.text("plan")
     return await _redirect_to_provider(
         ctx,
-        lambda: ctx.services.checkout.create_checkout(
+        form,
+        lambda claim: ctx.services.checkout.create_checkout(
             ctx.principal,
             ctx.author,
             plan=plan,
@@ -71,10 +80,13 @@ async def start_checkout(ctx: Context, form: SubmittedForm) -> Response[str]:
 
 @post(ORG + _PORTAL, guards=[needs("billing:write")])
 async def open_portal(ctx: Context, form: SubmittedForm) -> Response[str]:
-    claim = await ctx.claim(form)
     return_url = _return_url(ctx, FlashMessage.PORTAL_LEFT)
     return await _redirect_to_provider(
-        ctx, lambda: ctx.services.checkout.create_portal(ctx.principal, ctx.author, return_url=return_url, claim=claim)
+        ctx,
+        form,
+        lambda claim: ctx.services.checkout.create_portal(
+            ctx.principal, ctx.author, return_url=return_url, claim=claim
+        ),
     )
 
 
@@ -84,10 +96,12 @@ def _return_url(ctx: PageContext, message: FlashMessage) -> str:
     return f"{ctx.services.base_url}{path}?notice={ctx.cookies.signed_flash(ctx.user.session, path, message)}"
 
 
-async def _redirect_to_provider(ctx: PageContext, get_url: Callable[[], Awaitable[str]]) -> Response[str]:
+async def _redirect_to_provider(
+    ctx: PageContext, form: Form, get_url: Callable[[Claim], Awaitable[str]]
+) -> Response[str]:
     """Redirect by a page: the answer to a form must not redirect to another origin (CSP form-action)."""
     try:
-        url = await retry_while_in_flight(get_url)
+        url = await ctx.once(form, get_url)
         if not url.startswith(("https://", "http://")) or not url.isascii() or not url.isprintable():
             raise ProviderRefusedError("The payment provider answered with an invalid address.")
     except DatabaseUnavailableError:
@@ -114,11 +128,7 @@ async def _billing_page(ctx: PageContext, *, awaits: str = "", problem: DomainEr
         use=billing.use,
         failed=failed,
         amount_due=format_amount(failed.amount, failed.currency) if failed else None,
-        plan=catalog.name(tenant.plan),
-        plans=catalog.plans,
-        limits=catalog.limits(tenant.plan),
-        status=subscription_status_label(tenant.subscription_status),
-        ends=will_end(tenant),
+        ends=tenant.cancel_at_period_end and is_subscribed,
         newest=newest,
         is_subscribed=is_subscribed,
         is_configured=is_configured,

@@ -1,13 +1,20 @@
-"""What handlers of pages get: the services, the signed-in user, and rendering."""
+"""What handlers of pages get: the services, the signed-in user, and the rendering of templates."""
 
+import asyncio
 import hashlib
 import secrets
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import resources
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
-from litestar import Response
+from jinja2 import PackageLoader
+from litestar import MediaType, Response
 from litestar.di import NamedDependency
+from litestar.response import Stream
 
 from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.overview import OverviewService
@@ -24,18 +31,23 @@ from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import Clock
+from tenantry.dashboard import labels
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.forms import Form
 from tenantry.dashboard.guards import DASHBOARD, DashboardUser, NotSignedInError, SessionGuard, current_user
 from tenantry.dashboard.labels import FlashMessage
-from tenantry.dashboard.renderer import Renderer
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Author
-from tenantry.domain.errors import InvalidIdempotencyKeyError
+from tenantry.domain.errors import IdempotencyInFlightError, InvalidIdempotencyKeyError
+from tenantry.domain.names import display_text
 from tenantry.domain.plans import Catalog
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.oidc.sign_in import SignIn
+from tenantry.server.page_assets import PageAssets, page_templates
+from tenantry.server.problems import RETRY_AFTER
+
+Result = TypeVar("Result")
 
 _SHORTEST_ONCE: Final = 16
 """In bytes of randomness when created, and in letters when checked."""
@@ -69,6 +81,70 @@ class DashboardServices(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     """How users run ``tenantry``, for the commands on pages."""
     clock: Clock
+
+
+class Renderer:
+    """Renders templates as pages. Jinja escapes all values.
+
+    ``command`` is how users run ``tenantry``; ``demo_pages`` are names and addresses for the demo's menu.
+    """
+
+    def __init__(
+        self,
+        cookies: Cookies,
+        catalog: Catalog,
+        base_url: str,
+        *,
+        command: str = "tenantry",
+        demo_pages: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.assets = PageAssets(resources.files(__package__) / "assets", secure=base_url.startswith("https://"))
+        self.headers = self.assets.headers
+        self._cookies = cookies
+        self._templates = page_templates(PackageLoader(str(__package__)))
+        self._templates.filters.update(
+            time=labels.show_time,
+            second=labels.show_second,
+            day=labels.show_day,
+            segment=partial(quote, safe=""),
+            called=lambda thing: labels.shown_name(thing.name, thing.id),
+            display_text=display_text,
+            scope_label=labels.scope_label,
+            browser_label=labels.browser_label,
+            status_label=labels.subscription_status_label,
+            type_label=labels.event_type_label,
+            anomaly_label=labels.anomaly_label,
+        )
+        self._templates.globals.update(
+            assets=self.assets.address,
+            base_url=base_url,
+            catalog=catalog,
+            command=command,
+            demo_pages=demo_pages,
+            changes=partial(labels.changes, catalog=catalog),
+            labels=labels.labels(),
+        )
+
+    def page(
+        self, template: str, status_code: int = 200, *, user: DashboardUser | None = None, **context: object
+    ) -> Response[str]:
+        """Render a page. It shows the user's flash message once."""
+        content = self._templates.get_template(template).render(context, user=user)
+        headers = {**self.headers, **({"Retry-After": RETRY_AFTER} if status_code == 503 else {})}  # noqa: PLR2004
+        response = Response(content, status_code=status_code, media_type=MediaType.HTML, headers=headers)
+        if user is not None and user.flash is not None:
+            response.set_cookie(self._cookies.without_flash())
+        return response
+
+    def file(self, content: bytes | AsyncIterator[bytes], name: str, media_type: str) -> Response[Any]:
+        """Return a download. ``name`` must consist of ASCII letters, digits, dots, dashes and underscores."""
+        headers = {**self.headers, "Content-Disposition": f'attachment; filename="{name}"'}
+        if isinstance(content, bytes):
+            return Response(content, media_type=media_type, headers=headers)
+        return Stream(content, media_type=media_type, headers=headers)
+
+    def redirect(self, location: str) -> Response[str]:
+        return Response("", status_code=303, media_type=MediaType.TEXT, headers={**self.headers, "Location": location})
 
 
 class PageComponents(msgspec.Struct, frozen=True):
@@ -113,20 +189,22 @@ class PageContext:
         """The user as the author of a change in the tenant of the address."""
         return principal_author(self.request, self.principal)
 
-    @property
-    def plan_name(self) -> str:
-        return self.services.catalog.name(self.principal.plan)
+    async def once(self, form: Form, act: Callable[[Claim], Awaitable[Result]]) -> Result:
+        """Call ``act`` with the form's idempotency claim, which makes a double submission have one effect.
 
-    async def claim(self, form: Form) -> Claim:
-        """Return the idempotency claim of a form. It covers all fields: a user may go back and change some.
-
-        Raises `InvalidIdempotencyKeyError` for a form without a `once` token.
+        The claim covers all fields: a user may go back and change some. After a double click, wait for the result of
+        the first submission, up to 2 s. Raises `InvalidIdempotencyKeyError` for a form without a ``once`` token.
         """
         if len(form.text("once")) < _SHORTEST_ONCE:
             raise InvalidIdempotencyKeyError("The form is incomplete. Reload the page and submit it again.")
         digest = hashlib.sha256(await self.request.body())
         route = f"POST {self.request.url.path}"
-        return Claim(claimant(self.principal), route, f"form:{digest.hexdigest()}", digest.digest())
+        claim = Claim(claimant(self.principal), route, f"form:{digest.hexdigest()}", digest.digest())
+        for _ in range(20):
+            with suppress(IdempotencyInFlightError):
+                return await act(claim)
+            await asyncio.sleep(0.1)
+        return await act(claim)
 
     def render(self, template: str, status_code: int = 0, **context: object) -> Response[str]:
         """Render a page; by default with status 422 if the context has ``errors`` of a form, else 200."""

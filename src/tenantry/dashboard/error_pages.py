@@ -10,6 +10,7 @@ from litestar.datastructures.headers import Accept
 from litestar.exceptions import HTTPException, ValidationException
 
 from tenantry.api.guards import AnyRequest
+from tenantry.dashboard.context import Renderer
 from tenantry.dashboard.forms import Form
 from tenantry.dashboard.guards import (
     CsrfError,
@@ -20,8 +21,7 @@ from tenantry.dashboard.guards import (
     is_navigation,
     recognized_user,
 )
-from tenantry.dashboard.labels import FORM_FIELDS, denial_text
-from tenantry.dashboard.renderer import Renderer
+from tenantry.dashboard.labels import denial_text, labels
 from tenantry.dashboard.sign_in import start_path
 from tenantry.domain.errors import DomainError
 from tenantry.server.asgi_types import HotResponse, Scope, header_of
@@ -32,6 +32,7 @@ _TITLES: Final = {
     HTTPStatus.BAD_REQUEST: "Invalid address",
     HTTPStatus.FORBIDDEN: "Permission denied",
     HTTPStatus.NOT_FOUND: "Page not found",
+    HTTPStatus.CONFLICT: "This is not possible now",
     HTTPStatus.SERVICE_UNAVAILABLE: "Temporarily unavailable",
 }
 _CHECK_ADDRESS: Final = "Check the address: the link may be old or incomplete."
@@ -130,8 +131,9 @@ class ErrorPages:
 
     def _resubmission(self, request: AnyRequest, status: int, form: Form) -> Response[str]:
         """Return a page that keeps the form's content, for the user to sign in and submit again by its button."""
+        known = labels().form_fields
         user, path, entries = recognized_user(request), request.url.path, form.entries()
-        shown = [(FORM_FIELDS[name], text) for name, text in entries if text and name in FORM_FIELDS]
+        shown = [(known[name], text) for name, text in entries if text and name in known]
         return self._renderer.page("resubmit.html", status, user=user, path=path, entries=entries, shown=shown)
 
 

@@ -15,13 +15,14 @@ from litestar.response import Stream
 from tenantry.api.guards import AnyRequest
 from tenantry.api.parameters import Cursor
 from tenantry.billing.event_feed import FeedWatcher
-from tenantry.billing.replay import MOST_AT_ONCE, RecentReplay
+from tenantry.billing.replay import MOST_AT_ONCE, FieldComparison, RecentReplay
 from tenantry.common.encoding import NOT_JSON
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.guards import ORG, SCRIPT_ONLY, needs
-from tenantry.dashboard.labels import TYPES, EventLabels, folded_difference
+from tenantry.dashboard.labels import Change, field_label, labels, shown_value
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, OverloadedError
+from tenantry.domain.plans import Catalog
 from tenantry.server.problems import STATUSES
 
 PATH: Final = f"{ORG}/events"
@@ -53,17 +54,17 @@ async def show_events(
     newest = await billing.newest_arrival(principal)  # first, so that the stream repeats events rather than skip one
     page = await billing.seek_events(principal, _PAGE_SIZE, cursor, event_type=of_type or None, outcome=wanted)
     query = {"type": of_type, "outcome": wanted or ""}
+    types = labels().event_types
     return ctx.render(
         "events.html",
         page=page,
         newest=newest,
         event_type=of_type,
         outcome=wanted or "",
-        types=TYPES if of_type in ("", *TYPES) else {**TYPES, of_type: of_type},
+        types=types if of_type in ("", *types) else {**types, of_type: of_type},
         outcomes=_OUTCOMES,
         query=urlencode({name: text for name, text in query.items() if text}),
         is_first=cursor is None,
-        labels=EventLabels(ctx.services.catalog),
     )
 
 
@@ -79,7 +80,6 @@ async def show_event(ctx: Context, event_id: EventId) -> Response[str]:
         may_see_payload=may_see_payload,
         payload=payload and payload[:_MOST_PAYLOAD_CHARACTERS],
         is_truncated=payload is not None and len(payload) > _MOST_PAYLOAD_CHARACTERS,
-        labels=EventLabels(ctx.services.catalog),
     )
 
 
@@ -113,10 +113,17 @@ def _replay_page(
         "replay.html",
         status_code=STATUSES[type(problem)] if problem else 200,
         result=result,
-        differences=[folded_difference(field, ctx.services.catalog) for field in differences],
+        differences=[_difference(field, ctx.services.catalog) for field in differences],
         problem=problem,
         most=MOST_AT_ONCE,
     )
+
+
+def _difference(field: FieldComparison, catalog: Catalog) -> Change:
+    """Return the stored value of a field, and the value that the events give."""
+    name = field.field.removeprefix("tipState.")
+    label = field_label(name) + (", before the newest second" if field.is_of_checkpoint else "")
+    return Change(label, shown_value(name, field.stored, catalog), shown_value(name, field.folded, catalog))
 
 
 _DEEPEST: Final = 32

@@ -1,11 +1,10 @@
 """Reading submitted forms: fields, CSRF token, validation, concurrent edits, and double submission."""
 
-import asyncio
 import hashlib
 import hmac
 import unicodedata
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import msgspec
@@ -14,7 +13,7 @@ from litestar.exceptions import ClientException
 
 from tenantry.api.guards import AnyRequest
 from tenantry.dashboard.labels import shown_name
-from tenantry.domain.errors import IdempotencyInFlightError
+from tenantry.domain.errors import ValidationError
 
 TOKEN_FIELD: Final = "form_token"  # noqa: S105  # a name
 MOST_BYTES: Final = 64 * 1024
@@ -22,7 +21,6 @@ _OTHER_SITES: Final = frozenset({"cross-site", "same-site"})
 _DIGEST_PREFIX: Final = "shown-"
 
 Body = TypeVar("Body", bound=msgspec.Struct)
-Result = TypeVar("Result")
 
 
 class Form:
@@ -78,6 +76,18 @@ class InvalidFormError(Exception):
 
     def __init__(self, errors: Mapping[str, str]) -> None:
         self.errors = dict(errors)
+
+
+def field_errors(error: Exception | None, fields: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Return the errors by field of a form that was rejected; empty for other errors.
+
+    ``fields`` are the form's fields by those of the API, where they differ.
+    """
+    if isinstance(error, InvalidFormError):
+        return error.errors
+    if isinstance(error, ValidationError):
+        return {fields.get(field, field): f"{text[:1].upper()}{text[1:]}." for field, text in error.faults}
+    return {}
 
 
 def validate(
@@ -137,12 +147,3 @@ def find_edits(form: Form, submitted: Mapping[str, str], current: Mapping[str, s
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-async def retry_while_in_flight(act: Callable[[], Awaitable[Result]]) -> Result:
-    """Call ``act``; after a double click, wait for the result of the first submission, up to 2 s."""
-    for _ in range(20):
-        with suppress(IdempotencyInFlightError):
-            return await act()
-        await asyncio.sleep(0.1)
-    return await act()

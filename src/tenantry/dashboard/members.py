@@ -177,9 +177,8 @@ async def remove_member(ctx: Context, form: SubmittedForm, member_id: MemberId) 
 
 
 async def _invite(ctx: PageContext, form: Form, user_id: str, role: Role) -> Member:
-    claim, author = await ctx.claim(form), ctx.author
-    return await forms.retry_while_in_flight(
-        lambda: ctx.services.members.add(ctx.principal, author, user_id=user_id, role=role, claim=claim)
+    return await ctx.once(
+        form, lambda claim: ctx.services.members.add(ctx.principal, ctx.author, user_id=user_id, role=role, claim=claim)
     )
 
 
@@ -284,18 +283,18 @@ async def transfer(ctx: Context, form: SubmittedForm) -> Response[str]:
     try:
         further = forms.confirmation_errors(typed, "name", forms.confirmation_text(tenant.name, tenant.id))
         valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
-        claim, author = await ctx.claim(form), ctx.author
         is_verified = same_address(ctx.user.claims.email or "", valid.owner_email)
-        await forms.retry_while_in_flight(
-            lambda: services.tenants.transfer(
+        await ctx.once(
+            form,
+            lambda claim: services.tenants.transfer(
                 principal,
-                author,
+                ctx.author,
                 tenant.id,
                 user_id=valid.user_id,
                 owner_email=valid.owner_email,
                 email_verified=is_verified,
                 claim=claim,
-            )
+            ),
         )
     except InvalidFormError as error:
         return await _transfer_page(ctx, values, typed, error.errors)

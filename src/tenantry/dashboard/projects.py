@@ -12,8 +12,7 @@ from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import Form, InvalidFormError
 from tenantry.dashboard.guards import ORG, SubmittedForm, needs
 from tenantry.dashboard.labels import FlashMessage
-from tenantry.domain.errors import PlanLimitReachedError
-from tenantry.domain.names import NAME_RULE, is_printable_name
+from tenantry.domain.errors import PlanLimitReachedError, ValidationError
 from tenantry.domain.tenants import Project
 
 PATH: Final = ORG + "/projects"
@@ -30,7 +29,7 @@ _writer = needs("projects:write")
 async def show_projects(ctx: Context, cursor: Cursor = None) -> Response[str]:
     page = await ctx.services.projects.list_page(ctx.principal, _PAGE_SIZE, cursor)
     room = await ctx.services.projects.count(ctx.principal)
-    return ctx.render("projects.html", page=page, room=room, plan=ctx.plan_name, is_first=cursor is None)
+    return ctx.render("projects.html", page=page, room=room, is_first=cursor is None)
 
 
 @get(_PROJECT, guards=[_reader])
@@ -47,15 +46,15 @@ async def show_new_project(ctx: Context) -> Response[str]:
 async def create_project(ctx: Context, form: SubmittedForm) -> Response[str]:
     values = _values(form)
     try:
-        valid = forms.validate(NewProject, values, _MESSAGES, _name_errors(values["name"]))
-        claim = await ctx.claim(form)
-        project = await forms.retry_while_in_flight(
-            lambda: ctx.services.projects.create(
+        valid = forms.validate(NewProject, values, _MESSAGES)
+        project = await ctx.once(
+            form,
+            lambda claim: ctx.services.projects.create(
                 ctx.principal, ctx.author, valid.name, valid.description or None, claim
-            )
+            ),
         )
-    except InvalidFormError as error:
-        return _form_page(ctx, values, None, errors=error.errors)
+    except (InvalidFormError, ValidationError) as error:
+        return _form_page(ctx, values, None, errors=forms.field_errors(error))
     except PlanLimitReachedError:
         return _form_page(ctx, values, None, is_full=True)
     return ctx.redirect(f"{ctx.user.base}/projects/{project.id}")
@@ -75,15 +74,12 @@ async def edit_project(ctx: Context, form: SubmittedForm, project_id: ProjectId)
     values = {field: submitted[field] if field in changed else current[field] for field in submitted}
     errors = {field: _CONFLICT.format(current[field] or "empty") for field in values if field in conflicts}
     try:
-        further = _name_errors(values["name"]) if "name" in changed else None
-        valid = forms.validate(NewProject, values, _MESSAGES, further)
-    except InvalidFormError as error:
-        return _form_page(ctx, values, project, errors={**error.errors, **errors})
-    if errors:
-        return _form_page(ctx, values, project, errors=errors)
-    name = valid.name if "name" in changed else UNSET
-    description = (valid.description or None) if "description" in changed else UNSET
-    await ctx.services.projects.update(ctx.principal, ctx.author, project_id, name, description)
+        valid = forms.validate(NewProject, values, _MESSAGES, errors)
+        name = valid.name if "name" in changed else UNSET
+        description = (valid.description or None) if "description" in changed else UNSET
+        await ctx.services.projects.update(ctx.principal, ctx.author, project_id, name, description)
+    except (InvalidFormError, ValidationError) as error:
+        return _form_page(ctx, values, project, errors=forms.field_errors(error))
     return ctx.redirect(f"{ctx.user.base}/projects/{project_id}")
 
 
@@ -113,8 +109,6 @@ def _form_page(
         project_id=project.id if project else None,
         digests=forms.field_digests(_current_values(project)) if project else {},
         is_full=is_full,
-        plan=ctx.plan_name,
-        most=ctx.services.catalog.limits(ctx.principal.plan).projects,
         **context,
     )
 
@@ -132,7 +126,3 @@ def _current_values(project: Project) -> dict[str, str]:
 
 def _values(form: Form) -> dict[str, str]:
     return {"name": form.text("name"), "description": forms.unix_lines(form.text("description"))}
-
-
-def _name_errors(name: str) -> dict[str, str]:
-    return {} if is_printable_name(name) else {"name": f"The name {NAME_RULE}."}

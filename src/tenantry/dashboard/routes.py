@@ -10,7 +10,7 @@ from litestar.types import Scope
 
 from tenantry.api.guards import AnyRequest
 from tenantry.dashboard import account, api_keys, audit, billing, events, members, projects, sign_in
-from tenantry.dashboard.context import DashboardServices, PageComponents, PageContext
+from tenantry.dashboard.context import DashboardServices, PageComponents, PageContext, Renderer
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages, is_unrouted_page
 from tenantry.dashboard.guards import (
@@ -23,10 +23,9 @@ from tenantry.dashboard.guards import (
     check_form,
     current_form,
 )
-from tenantry.dashboard.renderer import Renderer
-from tenantry.domain.errors import DomainError
+from tenantry.domain.errors import DomainError, IdempotencyReplayError
 
-_MODULES = (account, audit, billing, events, members, projects, sign_in)
+_MODULES = (account, api_keys, audit, billing, events, members, projects, sign_in)
 """Each function decorated with ``@get`` or ``@post`` in these modules is a route."""
 
 
@@ -36,7 +35,9 @@ class Dashboard:
     def __init__(self, services: DashboardServices) -> None:
         secure = services.base_url.startswith("https://")
         cookies = Cookies(services.secret, services.clock, secure=secure)
-        renderer = Renderer(cookies, secure=secure, command=services.command, demo_pages=services.demo_pages)
+        renderer = Renderer(
+            cookies, services.catalog, services.base_url, command=services.command, demo_pages=services.demo_pages
+        )
         is_away = services.sign_in.is_away if services.sign_in else lambda: False
         self._sessions = SessionGuard(
             services.sessions, services.authenticator, cookies, services.secret, services.clock, is_away
@@ -56,10 +57,9 @@ class Dashboard:
     def routes(self) -> list[HTTPRouteHandler | Router]:
         """Return the routes."""
         errors = self._errors
-        keys = Router("/", route_handlers=_handlers(api_keys), exception_handlers=api_keys.EXCEPTION_HANDLERS)
         router = Router(
             "/",
-            route_handlers=[keys, *(handler for module in _MODULES for handler in _handlers(module))],
+            route_handlers=[handler for module in _MODULES for handler in _handlers(module)],
             include_in_schema=False,
             before_request=check_form,
             opt={DASHBOARD: self._components},
@@ -72,6 +72,7 @@ class Dashboard:
                 StaleSignInError: errors.stale_sign_in,
                 RoleTooLowError: errors.role_too_low,
                 CsrfError: errors.csrf,
+                IdempotencyReplayError: api_keys.duplicate_page,
                 DomainError: errors.domain_error,
                 HTTPException: errors.http_error,
                 ValidationException: errors.invalid_address,

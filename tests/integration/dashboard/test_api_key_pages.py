@@ -296,7 +296,7 @@ async def test_revoked_key_cannot_be_changed(dashboard: Dashboard) -> None:
         await olivia.open(f"{KEYS}/{key_id}/edit"),
     ):
         assert answer.status == 409
-        assert "This key can't be changed The key is revoked." in answer.text
+        assert "The key is revoked." in answer.text
 
 
 async def test_key_with_an_invisible_name_is_confirmed_by_its_last_characters(dashboard: Dashboard) -> None:
@@ -398,8 +398,6 @@ async def test_admin_can_read_but_not_change_an_owner_key(dashboard: Dashboard) 
     assert {answer.status for answer in answers} == {403}
     for answer in answers:
         assert "Only an OWNER may do this to an OWNER key." in answer.text
-        assert "Ask an owner of the organization." in answer.text
-        assert one in answer.links
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
 
 

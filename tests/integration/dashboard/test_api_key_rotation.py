@@ -67,7 +67,7 @@ async def test_rotated_key_cannot_be_rotated_again(dashboard: Dashboard) -> None
     await olivia.send(page, f"{KEYS}/{key_id}/rotate")
     answer = await olivia.send(page, f"{KEYS}/{key_id}/rotate", once="x" * 32)
     assert answer.status == 409
-    assert "This key can't be changed" in answer.text
+    assert "The key has been rotated before" in answer.text
 
 
 async def test_unknown_overlap_is_rejected(dashboard: Dashboard) -> None:

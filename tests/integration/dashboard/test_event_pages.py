@@ -158,8 +158,6 @@ async def test_applied_event_without_visible_changes_is_explained(dashboard: Das
     linked = (await owner.open(f"{EVENTS}/evt_link")).text
     assert "It linked a customer to the organization." in linked
     assert "It changed the plan or the subscription." not in linked
-    assert "Neither the plan nor the subscription." not in linked
-    assert "The organization's customers at the payment provider." in linked
 
 
 async def test_applied_event_of_a_hidden_subscription_is_explained(dashboard: Dashboard, owner: Person) -> None:
@@ -167,16 +165,13 @@ async def test_applied_event_of_a_hidden_subscription_is_explained(dashboard: Da
     await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, subscription_id="sub_2"))
     said = (await owner.open(f"{EVENTS}/evt_2")).text
     assert "It changed how later events are judged." in said
-    assert "Which subscription counts, or the last status from the provider." in said
     assert "It changed the plan or the subscription." not in said
 
 
-async def test_moments_of_one_minute_that_differ_are_shown_by_the_second(dashboard: Dashboard, owner: Person) -> None:
+async def test_changed_moments_are_shown_by_the_second(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW, period_end=events.NOW + 10))
     await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 20))
     for path in (EVENTS, f"{EVENTS}/evt_2"):
         page = await owner.open(path)
         assert "1 Jan 2026, 12:00:10 UTC" in page.text
         assert "1 Jan 2026, 12:00:20 UTC" in page.text
-    first = (await owner.open(f"{EVENTS}/evt_1")).text
-    assert "1 Jan 2026, 12:00 UTC" in first
