@@ -201,7 +201,7 @@ async def test_pages_fit_every_width_and_are_legible(browser: Browser, dashboard
         await fits(page)
     await page.goto(f"{KEYS}/new")
     await page.get_by_role("button", name="Create key").click()
-    await expect(page.get_by_text("Enter a name.")).to_be_visible()
+    await expect(page.get_by_text("Fill in this field.")).to_be_visible()
     await fits(page)
     await context.close()
 

@@ -22,7 +22,7 @@ from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications import mails_store
-from tenantry.notifications.owner_mails import MailOutbox, announce, request_confirmation
+from tenantry.notifications.mails import MailOutbox, announce, request_confirmation
 
 _AT_ONCE: Final = 2
 """Links need no credential. However many requests arrive, most database connections stay free for others."""

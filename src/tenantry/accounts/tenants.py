@@ -35,7 +35,7 @@ from tenantry.domain.owner_mails import same_address
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Project, Tenant
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.notifications.owner_mails import MailOutbox, announce
+from tenantry.notifications.mails import MailOutbox, announce
 
 FindEmail = Callable[[], Awaitable[str | None]]
 """Fetches the user's address from the identity provider."""

@@ -32,7 +32,7 @@ from tenantry.jobs import (
     runs_store,
 )
 from tenantry.jobs.retention import JOBS_KEPT_HOURS, RetentionService
-from tenantry.notifications.delivery import MailDeferredError, MailService
+from tenantry.notifications.mails import MailDeferredError, MailService
 
 logger = logging.getLogger(__name__)
 

@@ -46,26 +46,18 @@ SELECT id
  LIMIT %(most)s
    FOR UPDATE SKIP LOCKED
 """
-_TABLES: Final = ("notifications", "owner_mails")
-ORPHANED: Final = tuple(_ORPHANED.format(table=table) for table in _TABLES)
 _MARK_SENT: Final = """
 UPDATE {table} SET status = 'sent', attempts = attempts + 1, sent_at = %s, last_error = NULL WHERE id = %s
 """
-MARK_SENT: Final = {table: _MARK_SENT.format(table=table) for table in _TABLES}
+# Users choose the address of a confirmation, so the operator need not know that it cannot be delivered.
 _MARK_ATTEMPT: Final = """
 UPDATE {table}
-   SET attempts = attempts + 1, last_error = %s, status = CASE WHEN %s THEN {given_up} ELSE status END
- WHERE id = %s
+   SET attempts = attempts + 1, last_error = %(error)s,
+       status = CASE WHEN NOT %(final)s THEN status WHEN type = %(confirmation)s THEN 'dropped' ELSE 'failed' END
+ WHERE id = %(id)s
 """
-MARK_ATTEMPT: Final = {
-    "notifications": _MARK_ATTEMPT.format(table="notifications", given_up="'failed'"),
-    # Users choose the address of a confirmation, so the operator need not know that it cannot be delivered.
-    "owner_mails": _MARK_ATTEMPT.format(
-        table="owner_mails", given_up=f"CASE type WHEN '{OWNER_ADDRESS_CONFIRMATION}' THEN 'dropped' ELSE 'failed' END"
-    ),
-}
 _GIVE_UP: Final = "UPDATE {table} SET status = 'failed', last_error = %s WHERE status IN ('queued', 'collecting')"
-GIVE_UP: Final = tuple(_GIVE_UP.format(table=table) for table in _TABLES)
+_TABLES: Final = ("notifications", "owner_mails")
 _UNSENT: Final = """
 SELECT status, created_at FROM notifications WHERE status <> 'sent'
  UNION ALL
@@ -79,7 +71,6 @@ SELECT greatest(coalesce(extract(epoch FROM now() - min(created_at)), 0), 0)::fl
  WHERE status = 'queued'
 """  # noqa: S608  # our own statement
 
-LOCK_NAME: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 LATEST_NOTICES: Final = """
 SELECT due_at FROM owner_mails
  WHERE tenant_id = %(tenant)s AND due_at > %(since)s AND type <> %(confirmation)s
@@ -113,10 +104,6 @@ SELECT m.type, m.status, m.attempts, m.created_at, m.due_at, t.name, m.recipient
  WHERE m.id = %s AND m.status IN ('collecting', 'queued')
    FOR NO KEY UPDATE OF m
 """
-SET_STATUS: Final = "UPDATE owner_mails SET status = %s WHERE id = %s"
-SET_LINK: Final = "UPDATE owner_mails SET digest = %s, expires_at = %s WHERE id = %s"
-FIND_CONFIRMATION: Final = "SELECT tenant_id, recipient FROM owner_mails WHERE digest = %s AND expires_at > %s"
-END_LINKS: Final = "UPDATE owner_mails SET digest = NULL WHERE tenant_id = %s AND digest IS NOT NULL"
 
 
 class PendingOwnerMail(msgspec.Struct, frozen=True):
@@ -136,11 +123,11 @@ class PendingOwnerMail(msgspec.Struct, frozen=True):
     tenant_deleted: bool
 
     @property
-    def about(self) -> rules.KeyLeakedData | rules.AddressChangedData | rules.DigestData:
+    def about(self) -> rules.SecurityNotice | rules.DigestData:
+        """The content of a security notice or digest."""
         kinds: dict[str, Any] = {rules.KEY_LEAKED: rules.KeyLeakedData, rules.SECURITY_DIGEST: rules.DigestData}
-        about: rules.KeyLeakedData | rules.AddressChangedData | rules.DigestData = msgspec.json.decode(
-            self.data, type=kinds.get(self.type, rules.AddressChangedData)
-        )
+        kind = kinds.get(self.type, rules.AddressChangedData)
+        about: rules.SecurityNotice | rules.DigestData = msgspec.json.decode(self.data, type=kind)
         return about
 
 
@@ -169,19 +156,20 @@ async def read_notification(connection: Connection, notification_id: UUID) -> Pe
 
 async def orphaned(connection: Connection, task: str, most: int) -> list[UUID]:
     """Lock and return the oldest mails to be delivered that have no job of this name."""
-    found = []
-    for statement in ORPHANED:
-        found += [row[0] for row in await connection.fetch(statement, {"task": task, "most": most})]
-    return found
+    values = {"task": task, "most": most}
+    rows = [await connection.fetch(_ORPHANED.format(table=table), values) for table in _TABLES]
+    return [row[0] for of_table in rows for row in of_table]
 
 
 async def mark_sent(connection: Connection, mail: PendingMail, now: datetime) -> None:
-    await connection.execute(MARK_SENT[_table(mail)], (now, mail.notification_id))
+    await connection.execute(_MARK_SENT.format(table=_table(mail)), (now, mail.notification_id))
 
 
 async def mark_attempt(connection: Connection, mail: PendingMail, error: str, *, final: bool) -> None:
     """Record a failed attempt; after a ``final`` one the mail is given up."""
-    await connection.execute(MARK_ATTEMPT[_table(mail)], (error[:500], final, mail.notification_id))
+    values = {"error": error[:500], "final": final, "id": mail.notification_id}
+    values["confirmation"] = OWNER_ADDRESS_CONFIRMATION
+    await connection.execute(_MARK_ATTEMPT.format(table=_table(mail)), values)
 
 
 def _table(mail: PendingMail) -> str:
@@ -189,11 +177,8 @@ def _table(mail: PendingMail) -> str:
 
 
 async def give_up(connection: Connection, why: str) -> int:
-    number = 0
-    for statement in GIVE_UP:
-        cursor = await connection.execute(statement, (why,))
-        number += cursor.rowcount
-    return number
+    """Mark every queued mail as failed; return their number."""
+    return sum([(await connection.execute(_GIVE_UP.format(table=table), (why,))).rowcount for table in _TABLES])
 
 
 async def count_by_status(connection: Connection) -> dict[str, int]:
@@ -207,7 +192,7 @@ async def oldest_queued_seconds(connection: Connection) -> float:
 
 
 async def lock_name(connection: Connection, name: str) -> None:
-    await connection.execute(LOCK_NAME, (name,))
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
 
 async def latest_notices(connection: Connection, tenant_id: str, since: datetime) -> list[datetime]:
@@ -277,19 +262,22 @@ async def read_owner_mail(connection: Connection, mail_id: UUID) -> PendingOwner
 
 async def set_status(connection: Connection, mail_id: UUID, status: str) -> None:
     """Close a digest (``queued``), or drop a mail that is no longer needed (``dropped``)."""
-    await connection.execute(SET_STATUS, (status, mail_id))
+    await connection.execute("UPDATE owner_mails SET status = %s WHERE id = %s", (status, mail_id))
 
 
 async def set_link(connection: Connection, mail_id: UUID, digest: bytes, expires_at: datetime) -> None:
     """Store the hash of a confirmation's token, which replaces an earlier one."""
-    await connection.execute(SET_LINK, (digest, expires_at, mail_id))
+    statement = "UPDATE owner_mails SET digest = %s, expires_at = %s WHERE id = %s"
+    await connection.execute(statement, (digest, expires_at, mail_id))
 
 
 async def find_confirmation(connection: Connection, digest: bytes, now: datetime) -> tuple[str, str] | None:
     """Return the tenant and address that a link confirms; None for a link that is unknown, used or expired."""
-    row = await connection.fetch_row(FIND_CONFIRMATION, (digest, now))
+    statement = "SELECT tenant_id, recipient FROM owner_mails WHERE digest = %s AND expires_at > %s"
+    row = await connection.fetch_row(statement, (digest, now))
     return (row[0], row[1]) if row else None
 
 
 async def end_links(connection: Connection, tenant_id: str) -> None:
-    await connection.execute(END_LINKS, (tenant_id,))
+    statement = "UPDATE owner_mails SET digest = NULL WHERE tenant_id = %s AND digest IS NOT NULL"
+    await connection.execute(statement, (tenant_id,))

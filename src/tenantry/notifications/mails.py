@@ -1,9 +1,10 @@
-"""Delivering mails, with retries."""
+"""Mails to owners: queueing them, each kind within its limits, and delivering them with retries."""
 
 import logging
 import secrets
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, Protocol
 from uuid import UUID
 
 from tenantry.common.clock import Clock, exponential
@@ -21,6 +22,99 @@ RetrySchedule = Callable[[int], float | None]
 MOST_ATTEMPTS: Final = 81
 
 logger = logging.getLogger(__name__)
+
+
+class MailOutbox(Protocol):
+    """Defers the delivery of mails in a transaction: it starts once that is committed."""
+
+    async def defer_mail(
+        self,
+        connection: Connection,
+        ids: Sequence[UUID],
+        traces: Mapping[UUID, str] = ...,
+        /,
+        *,
+        delay: timedelta | None = None,
+    ) -> None:
+        """Deliver these mails, after ``delay`` if given."""
+
+
+async def notify(
+    connection: Connection,
+    outbox: MailOutbox,
+    tenant_id: str,
+    address: rules.OwnerAddress,
+    notice: rules.SecurityNotice,
+    now: datetime,
+) -> None:
+    """Queue a security notice for the address that was verified last; above the limit add it to a digest.
+
+    The caller holds the tenant's row, in a transaction across tenants.
+    """
+    recipient = address.for_security
+    if recipient is None:
+        logger.warning("tenant %s has no verified owner address: a security notice is not mailed", tenant_id)
+        return
+    await store.lock_name(connection, f"security notices of {tenant_id}")
+    latest = await store.latest_notices(connection, tenant_id, now - rules.NOTICE_WINDOW)
+    is_leak = isinstance(notice, rules.KeyLeakedData)
+    mail_type = rules.KEY_LEAKED if is_leak else rules.OWNER_ADDRESS_CHANGED
+    data: rules.SecurityNotice | rules.DigestData = notice
+    delay, due_at = None, None
+    if len(latest) >= rules.NOTICES_PER_HOUR:
+        if await store.add_to_digest(connection, tenant_id, recipient, notice):
+            return
+        due_at = latest[-1] + rules.NOTICE_WINDOW
+        delay, mail_type = due_at - now, rules.SECURITY_DIGEST
+        data = rules.DigestData(
+            [notice] if isinstance(notice, rules.KeyLeakedData) else [],
+            [notice] if isinstance(notice, rules.AddressChangedData) else [],
+            0,
+        )
+    mail_id = await store.insert_owner_mail(connection, tenant_id, mail_type, recipient, data, now, due_at)
+    await outbox.defer_mail(connection, [mail_id], delay=delay)
+
+
+async def announce(
+    connection: Connection,
+    outbox: MailOutbox,
+    tenant_id: str,
+    before: rules.OwnerAddress | None,
+    after: rules.OwnerAddress,
+    now: datetime,
+) -> None:
+    """Queue the mails after a change of an owner's address; ``before`` is None for a new tenant.
+
+    The former verified address gets a notice; a new address that is not verified gets a confirmation mail. The caller
+    holds the tenant's row.
+    """
+    async with connection.within(ACROSS_TENANTS):
+        if before is not None and not rules.same_address(before.email, after.email):
+            former = before.for_security
+            if former is not None and not rules.same_address(former, after.email):
+                change = rules.AddressChangedData(after.email, now, after.is_verified)
+                await notify(connection, outbox, tenant_id, before, change, now)
+        if not after.is_verified and not await request_confirmation(connection, outbox, tenant_id, after.email, now):
+            logger.info("tenant %s: no confirmation mail, the limit is reached", tenant_id)
+
+
+async def request_confirmation(
+    connection: Connection, outbox: MailOutbox, tenant_id: str, email: str, now: datetime
+) -> bool:
+    """Queue a confirmation mail to an address; return False if the limit of the tenant or the address is reached.
+
+    The caller holds the tenant's row, in a transaction across tenants.
+    """
+    key = rules.limit_key(email)
+    await store.lock_name(connection, f"confirmations to {key}")
+    for_tenant, to_address, to_address_today = await store.count_confirmations(
+        connection, tenant_id, key, hour=now - timedelta(hours=1), day=now - timedelta(days=1)
+    )
+    if max(for_tenant, to_address) >= rules.CONFIRMATIONS_PER_HOUR or to_address_today >= rules.CONFIRMATIONS_PER_DAY:
+        return False
+    mail_id = await store.insert_owner_mail(connection, tenant_id, rules.OWNER_ADDRESS_CONFIRMATION, email, None, now)
+    await outbox.defer_mail(connection, [mail_id])
+    return True
 
 
 def standard_schedule(attempt: int) -> float | None:
@@ -82,7 +176,7 @@ class MailService:
         if row is None:
             return None
         now = self._clock()
-        about: rules.KeyLeakedData | rules.AddressChangedData | rules.DigestData | rules.Confirmation
+        about: rules.SecurityNotice | rules.DigestData | rules.Confirmation
         if row.type == rules.OWNER_ADDRESS_CONFIRMATION:
             address = rules.OwnerAddress(row.owner_email, row.verified_email)
             if row.tenant_deleted or address.is_verified or not rules.same_address(row.recipient, row.owner_email):
