@@ -239,7 +239,7 @@ async def export_trail(database: Database, since: datetime | None) -> AsyncGener
             entries = []
             for tenant_id in part:
                 await connection.enter(of_tenant(tenant_id))
-                entries += await audit.read_since(connection, tenant_id, since)
+                entries += await audit.read_all(connection, tenant_id, since)
         yield entries
         if not part:
             return

@@ -54,7 +54,9 @@ class AuditService:
         check_mode(principal, Mode.LIVE)
         after = parse_time_cursor(cursor)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows, end = await audit.search_page(connection, principal.org_id, wanted, limit=limit, after=after)
+            rows, end = await audit.read_page(
+                connection, principal.org_id, wanted, limit=limit, after=after, bounded=True
+            )
             ids = {row.target_id for row in rows} | {row.actor_id for row in rows if row.actor_id}
             names = await audit.read_names(connection, principal.org_id, ids)
         return to_search_page(rows, limit, _position, time_search_end(end, MAX_SCANNED_ROWS)), names
@@ -73,7 +75,8 @@ class AuditService:
     async def _read(self, principal: Principal, wanted: AuditFilter, limit: int, after: After) -> list[AuditEvent]:
         check_mode(principal, Mode.LIVE)
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            return await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
+            rows, _ = await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
+        return rows
 
 
 def _position(event: AuditEvent) -> Position:

@@ -1,6 +1,6 @@
 """The append-only audit trail. The database also prevents changes and deletions of entries."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -46,29 +46,24 @@ async def insert(connection: Connection, event: AuditEvent) -> None:
 
 
 async def read_page(
-    connection: Connection, org_id: str, wanted: AuditFilter, *, limit: int, after: After
-) -> list[AuditEvent]:
-    """Read a tenant's entries after a position, newest first, and one more than ``limit`` if there are more."""
-    given, after = _given(wanted, after)
-    rows = await _LISTING.read(connection, _all_of(given), "true", _values(given, org_id, after), limit)
-    return [_event(row) for row in rows]
-
-
-async def search_page(
-    connection: Connection, org_id: str, wanted: AuditFilter, *, limit: int, after: After
+    connection: Connection, org_id: str, wanted: AuditFilter, *, limit: int, after: After, bounded: bool = False
 ) -> tuple[list[AuditEvent], tuple[datetime, str] | None]:
-    """Read as `read_page` does, but examine only `MAX_SCANNED_ROWS` entries where no index supports all conditions.
+    """Read a tenant's entries after a position, newest first, and one more than ``limit`` if there are more.
 
-    The position of the last examined entry is returned too if there are older ones.
+    With ``bounded`` only `MAX_SCANNED_ROWS` entries are examined where no index supports all conditions; the position
+    of the last of them is returned too if there are older ones.
     """
     given, start = _given(wanted, after)
-    indexed = {name: value for name, value in given.items() if name != "action"}
-    if "target_id" in indexed:
-        indexed.pop("actor_id", None)
-    if indexed == given:
-        return await read_page(connection, org_id, wanted, limit=limit, after=after), None
+    indexed = dict(given)
+    if bounded:
+        indexed.pop("action", None)
+        if "target_id" in indexed:
+            indexed.pop("actor_id", None)
+    # only the given ones: a cached plan for all conditions could use no index
+    condition = " AND ".join((_BEGIN, *(_CONDITIONS[name] for name in indexed)))
     filtered = " AND ".join(_CONDITIONS[name] for name in given if name not in indexed)
-    rows, end = await _LISTING.search(connection, _all_of(indexed), filtered, _values(given, org_id, start), limit)
+    values = {**given, "org": org_id, "after_at": start[0], "after_id": start[1]}
+    rows, end = await _LISTING.search(connection, condition, filtered or "true", values, limit, bounded=bool(filtered))
     return [_event(row) for row in rows], end
 
 
@@ -82,15 +77,6 @@ def _given(wanted: AuditFilter, after: After) -> tuple[dict[str, object], After]
     if wanted.until is not None and (after[0] is None or wanted.until < after[0]):
         after = wanted.until, ""
     return given, after
-
-
-def _all_of(given: Iterable[str]) -> str:
-    # only the given ones: a cached plan for all conditions could use no index
-    return " AND ".join((_BEGIN, *(_CONDITIONS[name] for name in given)))
-
-
-def _values(given: Mapping[str, object], org_id: str, after: After) -> dict[str, object]:
-    return {**given, "org": org_id, "after_at": after[0], "after_id": after[1]}
 
 
 class AuditNames(msgspec.Struct, frozen=True):
@@ -115,12 +101,12 @@ async def read_names(connection: Connection, org_id: str, ids: Collection[str]) 
     return AuditNames(found["key"], found["member"], found["project"])
 
 
-async def read_all(connection: Connection, org_id: str) -> list[AuditEvent]:
-    """Read every entry of a tenant, oldest first, in batches because the time of a statement is limited."""
+async def read_all(connection: Connection, org_id: str, since: datetime | None = None) -> list[AuditEvent]:
+    """Read a tenant's entries since a time, oldest first, in batches because the time of a statement is limited."""
     found: list[AuditEvent] = []
     while True:
         after = (found[-1].at, found[-1].id) if found else (None, None)
-        batch = await read_page(connection, org_id, AuditFilter(), limit=_BATCH, after=after)
+        batch, _ = await read_page(connection, org_id, AuditFilter(since=since), limit=_BATCH, after=after)
         found += batch[:_BATCH]
         if len(batch) <= _BATCH:
             return found[::-1]
@@ -145,16 +131,6 @@ async def newest_by_target(
     for target_id, action, at in rows:
         newest.setdefault(target_id, {})[Action(action)] = at
     return newest
-
-
-async def read_since(connection: Connection, org_id: str, since: datetime | None) -> list[AuditEvent]:
-    """Read the entries of a tenant since a time, oldest first."""
-    rows = await connection.fetch(
-        f"SELECT {_COLUMNS} FROM audit_events WHERE org_id = %s "  # noqa: S608  # our own columns
-        "AND at >= coalesce(%s::timestamptz, '-infinity') ORDER BY at, id",
-        (org_id, since),
-    )
-    return [_event(row) for row in rows]
 
 
 def _event(row: Sequence[Any]) -> AuditEvent:

@@ -13,7 +13,7 @@ from tenantry.api.parameters import Cursor
 from tenantry.dashboard.billing import has_subscription
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import read_form
-from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, SubmittedForm, needs
+from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, needs
 from tenantry.dashboard.labels import ROLES, FlashMessage, role_label
 from tenantry.domain.api_keys import SOON
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
@@ -92,8 +92,8 @@ async def show_memberships(ctx: Context, cursor: Cursor = None) -> Response[str]
 
 
 @post(_MEMBERSHIP + "/accept", guards=[needs()])
-async def accept_invitation(request: AnyRequest, ctx: Context, membership_id: MembershipId) -> Response[str]:
-    author = user_author(request, ctx.user.claims)
+async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
+    author = user_author(ctx.request, ctx.user.claims)
     try:
         membership = await ctx.services.memberships.accept(_identity(ctx.user), author, membership_id, None)
     except MemberNotActiveError:
@@ -103,12 +103,12 @@ async def accept_invitation(request: AnyRequest, ctx: Context, membership_id: Me
 
 
 @post(_MEMBERSHIP + "/decline", guards=[needs()])
-async def decline_invitation(request: AnyRequest, ctx: Context, membership_id: MembershipId) -> Response[str]:
+async def decline_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
     user, memberships = ctx.user, ctx.services.memberships
     membership = await memberships.get(_identity(user), membership_id)
     if membership.status is MemberStatus.ACTIVE or user.claims.org_id == membership.org_id:
         return ctx.redirect(leave_path(membership_id))  # declining would end access that the user has
-    await memberships.end(_identity(user), user_author(request, user.claims), membership_id)
+    await memberships.end(_identity(user), user_author(ctx.request, user.claims), membership_id)
     return ctx.redirect_with(FlashMessage.INVITATION_DECLINED, _MEMBERSHIPS)
 
 
@@ -118,12 +118,10 @@ async def show_leave_organization(ctx: Context, membership_id: MembershipId) -> 
 
 
 @post(_MEMBERSHIP + "/leave", guards=[needs()])
-async def leave_organization(
-    request: AnyRequest, ctx: Context, form: SubmittedForm, membership_id: MembershipId
-) -> Response[str]:
-    if not form.checked("leaving"):
+async def leave_organization(ctx: Context, membership_id: MembershipId) -> Response[str]:
+    if not ctx.form.checked("leaving"):
         return await _leave_page(ctx, membership_id, {"leaving": "Check this box to leave."})
-    author = user_author(request, ctx.user.claims)
+    author = user_author(ctx.request, ctx.user.claims)
     try:
         await ctx.services.memberships.end(_identity(ctx.user), author, membership_id, leaves=True)
     except LastOwnerError:
@@ -167,9 +165,9 @@ async def show_confirmation(
 
 
 @post(CONFIRM_PATH, opt={"public": True}, before_request=_skip_form_check)
-async def confirm_address(request: AnyRequest, ctx: Context) -> Response[str]:
-    token = (await read_form(request)).text("token")
-    found = await ctx.services.confirmations.confirm(unknown_author(request), token)
+async def confirm_address(ctx: Context) -> Response[str]:
+    token = (await read_form(ctx.request)).text("token")
+    found = await ctx.services.confirmations.confirm(unknown_author(ctx.request), token)
     if found is None:
         return ctx.render("confirm_address_invalid.html", status_code=404)
     return ctx.render("confirm_address_done.html", status_code=200, found=found)

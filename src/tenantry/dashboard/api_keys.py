@@ -18,19 +18,11 @@ from tenantry.dashboard import api_key_form, forms
 from tenantry.dashboard.api_key_form import KeyForm
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import InvalidFormError
-from tenantry.dashboard.guards import ORG, SubmittedForm, needs
-from tenantry.dashboard.labels import FlashMessage, labels
+from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.labels import FlashMessage
+from tenantry.domain import errors
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus
-from tenantry.domain.errors import (
-    DomainError,
-    IdempotencyReplayError,
-    KeyLimitReachedError,
-    KeyNotActiveError,
-    LastOwnerError,
-    ScopeEscalationError,
-    ValidationError,
-)
 from tenantry.server.problems import STATUSES
 
 PATH: Final = ORG + "/settings/api-keys"
@@ -44,6 +36,15 @@ _LAST_OWNER_KEY: Final = (
     "This is the last OWNER key. Create another OWNER key, rotate this one, or make a member the owner first. "
     "Otherwise only the operator of this service could create an OWNER key."
 )
+_REJECTIONS: Final = (
+    InvalidFormError,
+    errors.KeyLimitReachedError,
+    errors.KeyNotActiveError,
+    errors.LastOwnerError,
+    errors.ScopeEscalationError,
+    errors.ValidationError,
+)
+"""The errors that the form shows."""
 
 KeyId = FromPath[str]
 _reader = needs("api-keys:read")
@@ -102,12 +103,11 @@ async def show_new_key(
 
 
 @post(PATH + "/new", guards=[_writer])
-async def create_key(ctx: Context, form: SubmittedForm) -> Response[str]:
-    values, replaces = api_key_form.submitted_values(form), form.text("replaces")
+async def create_key(ctx: Context) -> Response[str]:
+    values, replaces = api_key_form.submitted_values(ctx.form), ctx.form.text("replaces")
     try:
         valid = api_key_form.parse(values, ctx.services.clock())
         made = await ctx.once(
-            form,
             lambda claim: ctx.services.api_keys.create(
                 ctx.principal,
                 ctx.author,
@@ -118,9 +118,9 @@ async def create_key(ctx: Context, form: SubmittedForm) -> Response[str]:
                 expires_at=None if valid.expires_at is UNSET else valid.expires_at,
                 claim=claim,
                 replaces=replaces or None,
-            ),
+            )
         )
-    except (InvalidFormError, ScopeEscalationError, KeyLimitReachedError, ValidationError) as error:
+    except _REJECTIONS as error:
         return await _new_page(ctx, values, replaces, error)
     return _secret_page(ctx, made)
 
@@ -132,10 +132,10 @@ async def show_edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
 
 
 @post(_KEY + "/edit", guards=[_writer])
-async def edit_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
+async def edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await _changeable_key(ctx, key_id)
-    values, current = api_key_form.submitted_values(form), api_key_form.current_fields(key)
-    changed, conflicts = forms.find_edits(form, values.editable, current)
+    values, current = api_key_form.submitted_values(ctx.form), api_key_form.current_fields(key)
+    changed, conflicts = forms.find_edits(ctx.form, values.editable, current)
     values = api_key_form.only_changed(values, changed, key)
     if conflicts:
         now = "; ".join(f"{name}: {current[name]}" for name in sorted(conflicts))
@@ -151,22 +151,19 @@ async def edit_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response
             scopes=valid.scopes if "scopes" in changed else UNSET,
             expires_at=valid.expires_at,
         )
-    except (InvalidFormError, ScopeEscalationError, KeyNotActiveError, LastOwnerError, ValidationError) as error:
+    except _REJECTIONS as error:
         return _edit_page(ctx, key, values, error)
     return ctx.redirect_with(FlashMessage.KEY_SAVED, _path_of(ctx, key_id))
 
 
 @get(_KEY + "/rotate", guards=[_writer])
 async def show_rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
-    key = await _changeable_key(ctx, key_id)
-    if key.superseded_by is not None:
-        raise KeyNotActiveError("The key was already rotated.")
-    return _rotate_page(ctx, key)
+    return _rotate_page(ctx, await _changeable_key(ctx, key_id))
 
 
 @post(_KEY + "/rotate", guards=[_writer])
-async def rotate_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
-    keys, seconds = ctx.services.api_keys, form.text("overlap")
+async def rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
+    keys, seconds = ctx.services.api_keys, ctx.form.text("overlap")
     if seconds not in dict(_OVERLAPS):
         error = {"overlap": "Choose how long the old key keeps working."}
         return _rotate_page(ctx, await _changeable_key(ctx, key_id), errors=error)
@@ -174,9 +171,9 @@ async def rotate_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Respon
     old = await keys.get(ctx.principal, key_id)
     try:
         made = await ctx.once(
-            form, lambda claim: keys.rotate(ctx.principal, ctx.author, key_id, overlap=overlap, claim=claim)
+            lambda claim: keys.rotate(ctx.principal, ctx.author, key_id, overlap=overlap, claim=claim)
         )
-    except KeyLimitReachedError as limit:
+    except errors.KeyLimitReachedError as limit:
         return _rotate_page(ctx, old, STATUSES[type(limit)], problem=limit.detail)
     # No more queries: if one failed now, the secret would be lost.
     ends = made.record.created_at + overlap if overlap else None
@@ -191,15 +188,14 @@ async def show_revoke_key(ctx: Context, key_id: KeyId) -> Response[str]:
 
 
 @post(_KEY + "/revoke", guards=[_writer])
-async def revoke_key(ctx: Context, key_id: KeyId, form: SubmittedForm) -> Response[str]:
+async def revoke_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await _writable_key(ctx, key_id)
-    typed, force = form.text("word"), form.checked("force")
-    if forms.confirmation_text(typed, "") != _confirmation_of(key):
-        errors = {"word": "This is not the key's name. Type it again."}
-        return _revoke_page(ctx, key, errors=errors, typed=typed, force=force)
+    typed, force = ctx.form.text("word"), ctx.form.checked("force")
+    if mismatch := forms.confirmation_errors(typed, "word", _confirmation_of(key)):
+        return _revoke_page(ctx, key, errors=mismatch, typed=typed, force=force)
     try:
         await ctx.services.api_keys.revoke(ctx.principal, ctx.author, key_id, force=force)
-    except LastOwnerError as error:
+    except errors.LastOwnerError as error:
         return _revoke_page(ctx, key, STATUSES[type(error)], typed=typed, problem=_LAST_OWNER_KEY)
     return ctx.redirect(_path_of(ctx, key_id))
 
@@ -215,7 +211,7 @@ async def _changeable_key(ctx: PageContext, key_id: str) -> ApiKey:
     """Return an active key. Raises as `_writable_key` does, and `KeyNotActiveError`."""
     key = await _writable_key(ctx, key_id)
     if key.status is not KeyStatus.ACTIVE:
-        raise KeyNotActiveError(f"The key is {key.status}.")
+        raise errors.KeyNotActiveError(f"The key is {key.status}.")
     return key
 
 
@@ -232,7 +228,7 @@ async def _new_page(
 ) -> Response[str]:
     replaced = await _writable_key(ctx, replaces) if replaces else None
     if replaced and (replaced.leak_reported_at is None or replaced.superseded_by is not None):
-        raise KeyNotActiveError("The key was not reported as leaked, or it already has a replacement.")
+        raise errors.KeyNotActiveError("The key was not reported as leaked, or it already has a replacement.")
     if values is None:
         old = api_key_form.values_of(replaced) if replaced else KeyForm()
         values = msgspec.structs.replace(old, expiry=KeyForm().expiry)
@@ -259,23 +255,19 @@ def _form_page(
     **context: object,
 ) -> Response[str]:
     """Render the form. It offers the scopes that the user holds, and those that the key already has (``kept``)."""
-    errors = forms.field_errors(error, _FORM_FIELDS)
+    field_errors = forms.field_errors(error, _FORM_FIELDS)
     problem, status_code = conflict, 409 if conflict else 0
-    if isinstance(error, DomainError) and not errors:
-        problem = _LAST_OWNER_KEY if isinstance(error, LastOwnerError) else error.detail
+    if isinstance(error, errors.DomainError) and not field_errors:
+        problem = _LAST_OWNER_KEY if isinstance(error, errors.LastOwnerError) else error.detail
         status_code = STATUSES[type(error)]
-    now, may = ctx.services.clock(), ctx.user.may
-    groups = [
-        (name, {scope: text for scope, text in group.items() if may(scope) or scope in kept})
-        for name, group in labels().scope_groups.items()
-    ]
+    now = ctx.services.clock()
     return ctx.render(
         template,
         status_code,
         values=values,
-        errors=errors,
+        errors=field_errors,
         problem=problem,
-        scope_groups=[(name, scopes) for name, scopes in groups if scopes],
+        kept=kept,
         days=[(count, now + timedelta(days=int(count))) for count in api_key_form.DAYS],
         today=now.date(),
         **context,
@@ -301,7 +293,7 @@ def _secret_page(
     return ctx.render("api_key_secret.html", key=made.record, secret=made.secret, old_id=old_id, old_ends=old_ends)
 
 
-def duplicate_page(request: AnyRequest, error: IdempotencyReplayError) -> Response[str]:
+def duplicate_page(request: AnyRequest, error: errors.IdempotencyReplayError) -> Response[str]:
     """Answer a form that created a key before."""
     status_code = STATUSES[type(error)]
     return PageContext(request).render("api_key_duplicate.html", status_code=status_code, key_id=error.object_id)

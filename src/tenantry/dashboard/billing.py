@@ -8,19 +8,11 @@ from litestar import Response, get, post
 from litestar.params import QueryParameter
 
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.forms import Form
-from tenantry.dashboard.guards import ORG, SubmittedForm, needs
+from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.db.idempotency_store import Claim
+from tenantry.domain import errors
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
-from tenantry.domain.errors import (
-    DatabaseUnavailableError,
-    DomainError,
-    IdempotencyInFlightError,
-    IdempotencyMismatchError,
-    ProviderRefusedError,
-    ValidationError,
-)
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Tenant
 from tenantry.notifications.composition import format_amount
@@ -62,11 +54,10 @@ async def return_from_provider(
 
 
 @post(ORG + _CHECKOUT, guards=[needs("billing:write")])
-async def start_checkout(ctx: Context, form: SubmittedForm) -> Response[str]:
-    plan = form.text("plan")
+async def start_checkout(ctx: Context) -> Response[str]:
+    plan = ctx.form.text("plan")
     return await _redirect_to_provider(
         ctx,
-        form,
         lambda claim: ctx.services.checkout.create_checkout(
             ctx.principal,
             ctx.author,
@@ -79,11 +70,10 @@ async def start_checkout(ctx: Context, form: SubmittedForm) -> Response[str]:
 
 
 @post(ORG + _PORTAL, guards=[needs("billing:write")])
-async def open_portal(ctx: Context, form: SubmittedForm) -> Response[str]:
+async def open_portal(ctx: Context) -> Response[str]:
     return_url = _return_url(ctx, FlashMessage.PORTAL_LEFT)
     return await _redirect_to_provider(
         ctx,
-        form,
         lambda claim: ctx.services.checkout.create_portal(
             ctx.principal, ctx.author, return_url=return_url, claim=claim
         ),
@@ -96,24 +86,24 @@ def _return_url(ctx: PageContext, message: FlashMessage) -> str:
     return f"{ctx.services.base_url}{path}?notice={ctx.cookies.signed_flash(ctx.user.session, path, message)}"
 
 
-async def _redirect_to_provider(
-    ctx: PageContext, form: Form, get_url: Callable[[Claim], Awaitable[str]]
-) -> Response[str]:
+async def _redirect_to_provider(ctx: PageContext, get_url: Callable[[Claim], Awaitable[str]]) -> Response[str]:
     """Redirect by a page: the answer to a form must not redirect to another origin (CSP form-action)."""
     try:
-        url = await ctx.once(form, get_url)
+        url = await ctx.once(get_url)
         if not url.startswith(("https://", "http://")) or not url.isascii() or not url.isprintable():
-            raise ProviderRefusedError("The payment provider answered with an invalid address.")
-    except DatabaseUnavailableError:
+            raise errors.ProviderRefusedError("The payment provider answered with an invalid address.")
+    except errors.DatabaseUnavailableError:
         raise
-    except DomainError as error:
+    except errors.DomainError as error:
         return await _billing_page(ctx, problem=error)
     response = ctx.renderer.page("provider_redirect.html", url=url, back=f"{ctx.user.base}/billing")
     response.headers["Refresh"] = f"0; url={url}"
     return response
 
 
-async def _billing_page(ctx: PageContext, *, awaits: str = "", problem: DomainError | None = None) -> Response[str]:
+async def _billing_page(
+    ctx: PageContext, *, awaits: str = "", problem: errors.DomainError | None = None
+) -> Response[str]:
     services, catalog = ctx.services, ctx.services.catalog
     # First, so that the stream repeats events rather than skip one. A page with an error is not updated.
     newest = None if problem else await services.billing.newest_arrival(ctx.principal)
@@ -138,11 +128,9 @@ async def _billing_page(ctx: PageContext, *, awaits: str = "", problem: DomainEr
     )
 
 
-def _error_text(problem: DomainError) -> str:
-    if isinstance(problem, ValidationError):
+def _error_text(problem: errors.DomainError) -> str:
+    if isinstance(problem, errors.ValidationError):
         return "You cannot subscribe to this plan: " + "; ".join(message for _, message in problem.faults) + "."
-    if isinstance(problem, IdempotencyMismatchError):
+    if isinstance(problem, errors.IdempotencyMismatchError):
         return "This form was submitted before, and its details have changed since. Submit it again from this page."
-    if isinstance(problem, IdempotencyInFlightError):
-        return "This form is still being processed. Wait a moment, then submit it again."
     return problem.detail

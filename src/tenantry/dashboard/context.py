@@ -34,7 +34,14 @@ from tenantry.common.clock import Clock
 from tenantry.dashboard import labels
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.forms import Form
-from tenantry.dashboard.guards import DASHBOARD, DashboardUser, NotSignedInError, SessionGuard, current_user
+from tenantry.dashboard.guards import (
+    DASHBOARD,
+    DashboardUser,
+    NotSignedInError,
+    SessionGuard,
+    current_form,
+    current_user,
+)
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain.access import Principal
@@ -181,6 +188,11 @@ class PageContext:
         return user
 
     @property
+    def form(self) -> Form:
+        """The form that the user submitted."""
+        return current_form(self.request)
+
+    @property
     def principal(self) -> Principal:
         return self.user.principal
 
@@ -189,13 +201,13 @@ class PageContext:
         """The user as the author of a change in the tenant of the address."""
         return principal_author(self.request, self.principal)
 
-    async def once(self, form: Form, act: Callable[[Claim], Awaitable[Result]]) -> Result:
+    async def once(self, act: Callable[[Claim], Awaitable[Result]]) -> Result:
         """Call ``act`` with the form's idempotency claim, which makes a double submission have one effect.
 
         The claim covers all fields: a user may go back and change some. After a double click, wait for the result of
         the first submission, up to 2 s. Raises `InvalidIdempotencyKeyError` for a form without a ``once`` token.
         """
-        if len(form.text("once")) < _SHORTEST_ONCE:
+        if len(self.form.text("once")) < _SHORTEST_ONCE:
             raise InvalidIdempotencyKeyError("The form is incomplete. Reload the page and submit it again.")
         digest = hashlib.sha256(await self.request.body())
         route = f"POST {self.request.url.path}"
@@ -204,7 +216,7 @@ class PageContext:
             with suppress(IdempotencyInFlightError):
                 return await act(claim)
             await asyncio.sleep(0.1)
-        return await act(claim)
+        raise IdempotencyInFlightError("This form is still being processed. Look for its result in a moment.")
 
     def render(self, template: str, status_code: int = 0, **context: object) -> Response[str]:
         """Render a page; by default with status 422 if the context has ``errors`` of a form, else 200."""

@@ -18,8 +18,8 @@ from tenantry.dashboard.guards import (
     NotSignedInError,
     RoleTooLowError,
     StaleSignInError,
+    current_user,
     is_navigation,
-    recognized_user,
 )
 from tenantry.dashboard.labels import denial_text, labels
 from tenantry.dashboard.sign_in import start_path
@@ -37,11 +37,8 @@ _TITLES: Final = {
 }
 _CHECK_ADDRESS: Final = "Check the address: the link may be old or incomplete."
 _UNROUTED: Final = {
-    HTTPStatus.NOT_FOUND: ("Page not found", f"No page has this address. {_CHECK_ADDRESS}"),
-    HTTPStatus.METHOD_NOT_ALLOWED: (
-        "Method not allowed",
-        "This address does not accept the request. Go back and try again.",
-    ),
+    HTTPStatus.NOT_FOUND: f"No page has this address. {_CHECK_ADDRESS}",
+    HTTPStatus.METHOD_NOT_ALLOWED: "This address does not accept the request. Go back and try again.",
 }
 _TIMEOUT: Final = "The request timed out. Try again in a moment."
 _TIMEOUT_OF_FORM: Final = "The request timed out. It may have succeeded: check before you submit the form again."
@@ -60,7 +57,7 @@ class ErrorPages:
             return self._renderer.redirect(f"/sign-in?return_to={quote(_address(request), safe='')}")
         if error.form is not None:
             return self._resubmission(request, 401, error.form)
-        return self._page(request, 401, "Your session has ended", "Nothing was saved. Sign in, then try again.")
+        return self._page(request, 401, "Nothing was saved. Sign in, then try again.", "Your session has ended")
 
     def stale_sign_in(self, request: AnyRequest, error: StaleSignInError) -> Response[str]:
         return self._renderer.redirect(start_path(_address(request), silent=True, hint=error.subject))
@@ -69,43 +66,39 @@ class ErrorPages:
         if error.form is not None:
             return self._resubmission(request, 403, error.form)
         message = "It belongs to another session or another site. Nothing was changed. Open the page again and retry."
-        return self._page(request, 403, "This form is invalid", message)
+        return self._page(request, 403, message, "This form is invalid")
 
     def domain_error(self, request: AnyRequest, error: DomainError) -> Response[str]:
-        status = STATUSES[type(error)]
-        return self._page(request, status, _TITLES.get(status, status.phrase), error.detail)
+        return self._page(request, STATUSES[type(error)], error.detail)
 
     def http_error(self, request: AnyRequest, error: HTTPException) -> Response[str]:
-        return self._page(request, error.status_code, HTTPStatus(error.status_code).phrase, error.detail)
+        return self._page(request, error.status_code, error.detail, HTTPStatus(error.status_code).phrase)
 
     def invalid_address(self, request: AnyRequest, error: ValidationException) -> Response[str]:
         """Answer an invalid path or query, without repeating any of it."""
-        details = [one for one in error.extra or () if isinstance(one, dict)]
-        if any(one.get("source") == "path" for one in details):
-            return self._page(request, 404, *_UNROUTED[HTTPStatus.NOT_FOUND])
-        return self._page(request, 400, _TITLES[HTTPStatus.BAD_REQUEST], _CHECK_ADDRESS)
+        if any(isinstance(one, dict) and one.get("source") == "path" for one in error.extra or ()):
+            return self._page(request, 404, _UNROUTED[HTTPStatus.NOT_FOUND])
+        return self._page(request, 400, _CHECK_ADDRESS)
 
     def role_too_low(self, request: AnyRequest, error: RoleTooLowError) -> Response[str]:
         message = denial_text(error.user.role, error.user.claims.scopes, error.scope, error.owner_only)
-        return self._page(request, 403, _TITLES[HTTPStatus.FORBIDDEN], message)
+        return self._page(request, 403, message)
 
     def internal_error(self, request: AnyRequest, error: Exception) -> Response[str]:
         logger.error("request %s failed", request.scope.get(REQUEST_ID, ""), exc_info=error)
         message = "Internal server error. Try again; if it persists, send the operator the request id below."
-        return self._page(request, 500, "Something went wrong", message)
+        return self._page(request, 500, message, "Something went wrong")
 
     def raw_page_of(self, scope: Scope, status: int, request_id: str) -> HotResponse | None:
         """Return the page of a request that never reached a route; None as for `page_of`."""
         accept = header_of(scope, b"accept") or b""
-        has_page = status in (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)  # browsers meet no other status
-        if not has_page or not _wants_page(scope["path"], Accept(accept.decode("latin-1"))):
+        messages = {
+            HTTPStatus.NOT_FOUND: _UNROUTED[HTTPStatus.NOT_FOUND],
+            HTTPStatus.SERVICE_UNAVAILABLE: _TIMEOUT_OF_FORM if scope["method"] == "POST" else _TIMEOUT,
+        }  # browsers meet no other status
+        if status not in messages or not _wants_page(scope["path"], Accept(accept.decode("latin-1"))):
             return None
-        if status == HTTPStatus.NOT_FOUND:
-            title, message = _UNROUTED[HTTPStatus.NOT_FOUND]
-        else:
-            title = _TITLES[HTTPStatus.SERVICE_UNAVAILABLE]
-            message = _TIMEOUT_OF_FORM if scope["method"] == "POST" else _TIMEOUT
-        response = self._message(status, title, message, request_id, None)
+        response = self._message(status, messages[HTTPStatus(status)], request_id)
         headers = {"Content-Type": f"{MediaType.HTML.value}; charset=utf-8", **response.headers}
         lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
         return HotResponse(status, [*lines, VARIES], response.content.encode())
@@ -114,25 +107,29 @@ class ErrorPages:
         """Return the page of a request that no route answers; None for programs."""
         if not is_unrouted_page(request, error):
             return None
-        status = HTTPStatus(error.status_code)
-        response = self._page(request, status, *_UNROUTED[status])
+        response = self._page(request, error.status_code, _UNROUTED[HTTPStatus(error.status_code)])
         response.headers.update(error.headers or {})
         return response
 
-    def _page(self, request: AnyRequest, status: int, title: str, message: str) -> Response[str]:
-        request_id = str(request.scope.get(REQUEST_ID, ""))
-        return self._message(status, title, message, request_id, recognized_user(request))
+    def _page(self, request: AnyRequest, status: int, message: str, title: str = "") -> Response[str]:
+        return self._message(status, message, request.scope.get(REQUEST_ID), title, current_user(request))
 
     def _message(
-        self, status: int, title: str, message: str, request_id: str, user: DashboardUser | None
+        self, status: int, message: str, request_id: object, title: str = "", user: DashboardUser | None = None
     ) -> Response[str]:
-        shown_id = request_id if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
-        return self._renderer.page("error.html", status, user=user, title=title, message=message, request_id=shown_id)
+        return self._renderer.page(
+            "error.html",
+            status,
+            user=user,
+            title=title or _TITLES.get(HTTPStatus(status), HTTPStatus(status).phrase.capitalize()),
+            message=message,
+            request_id=request_id if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None,
+        )
 
     def _resubmission(self, request: AnyRequest, status: int, form: Form) -> Response[str]:
         """Return a page that keeps the form's content, for the user to sign in and submit again by its button."""
         known = labels().form_fields
-        user, path, entries = recognized_user(request), request.url.path, form.entries()
+        user, path, entries = current_user(request), request.url.path, form.entries()
         shown = [(known[name], text) for name, text in entries if text and name in known]
         return self._renderer.page("resubmit.html", status, user=user, path=path, entries=entries, shown=shown)
 

@@ -6,7 +6,6 @@ from typing import Any, Final, cast
 
 import msgspec
 from litestar import Request
-from litestar.di import NamedDependency
 from litestar.exceptions import ClientException
 from litestar.handlers import BaseRouteHandler
 
@@ -32,8 +31,7 @@ SCRIPT_ONLY: Final = "tenantry.script_only"
 """The option of routes that only the dashboard's script requests."""
 DASHBOARD: Final = "tenantry.dashboard"
 """The option of all routes that holds what requests share; its ``sessions`` is the `SessionGuard`."""
-_AUTHORIZED: Final = "tenantry.authorized_user"
-_SIGNED_IN: Final = "tenantry.signed_in_user"
+_USER: Final = "tenantry.dashboard_user"
 _FORM: Final = "tenantry.form"
 
 
@@ -128,28 +126,30 @@ class SessionGuard(msgspec.Struct, frozen=True):
         """
         org_id: str | None = connection.path_params.get("org_id")
         token = self.cookies.session(connection)
-        visit = await self.sessions.look_up(token, org_id, is_use=_is_use(connection)) if token else None
+        is_visit = _is_page_visit(connection)
+        is_polling = _state(connection)["method"] == "GET" and not is_visit
+        is_use = not is_head(connection) and not is_polling  # else an open page would extend the session
+        visit = await self.sessions.look_up(token, org_id, is_use=is_use) if token else None
         if visit is None:
             raise NotSignedInError
         if not allow_stale_login and not self._is_fresh(visit.session):
-            if _is_page_visit(connection):
+            if is_visit:
                 raise StaleSignInError(visit.session.subject)
             if _state(connection)["method"] == "GET" or not visit.session.may_send_forms(self.clock()):
                 raise NotSignedInError
-        is_shown = _is_page_visit(connection) and not is_head(connection)
         user = DashboardUser(
             **msgspec.structs.asdict(visit),
             form_token=self.secret.form_token(visit.session.digest),
-            flash=self.cookies.flash(connection, visit.session) if is_shown else None,
+            flash=self.cookies.flash(connection, visit.session) if is_visit and is_use else None,
             tenant=next((one for one in visit.tenants if one.id == org_id), None),
         )
-        _state(connection)[_SIGNED_IN] = user
+        _state(connection)[_USER] = user
         if org_id is not None:
             if user.tenant is None:
                 raise NotFoundError("organization")
             caller, role = await self.authenticator.as_user(user.claims, user.tenant.id)
             user = msgspec.structs.replace(user, caller=caller, role=role)
-            _state(connection)[_SIGNED_IN] = user
+            _state(connection)[_USER] = user
         return user
 
     async def recognize(self, connection: Connection) -> None:
@@ -193,7 +193,6 @@ def needs(scope: str | None = None, *, allow_stale_login: bool = False, owner_on
         _state(connection)[CALLER] = user.caller
         if scope is not None and not (user.may(scope) and (owner_only is None or user.is_owner)):
             raise RoleTooLowError(user, scope, owner_only)
-        _state(connection)[_AUTHORIZED] = user
 
     return RouteGuard(guard, Credential.SESSION, scope)
 
@@ -218,13 +217,8 @@ async def _same_origin_form(connection: Connection) -> Form | None:
 
 
 def current_user(request: AnyRequest) -> DashboardUser | None:
-    """Return the user that the route's guard authorized."""
-    return cast("DashboardUser | None", _state(request).get(_AUTHORIZED))
-
-
-def recognized_user(request: AnyRequest) -> DashboardUser | None:
-    """Return the signed-in user, authorized or not, for error pages."""
-    return cast("DashboardUser | None", _state(request).get(_SIGNED_IN))
+    """Return the signed-in user: in a handler, the one that its guard authorized."""
+    return cast("DashboardUser | None", _state(request).get(_USER))
 
 
 def current_form(request: AnyRequest) -> Form:
@@ -233,10 +227,6 @@ def current_form(request: AnyRequest) -> Form:
     if not isinstance(form, Form):
         raise CsrfError
     return form
-
-
-SubmittedForm = NamedDependency[Form]
-"""The type of a handler's argument ``form``."""
 
 
 def is_navigation(connection: Connection) -> bool:
@@ -259,11 +249,6 @@ def is_head(connection: Connection) -> bool:
 def _is_page_visit(connection: Connection) -> bool:
     """Whether a user opens a page, as opposed to a form, or a request of the script."""
     return _state(connection)["method"] == "GET" and is_navigation(connection)
-
-
-def _is_use(connection: Connection) -> bool:
-    """Whether a request extends the session: neither a HEAD request nor polling by the script."""
-    return not is_head(connection) and (_state(connection)["method"] != "GET" or is_navigation(connection))
 
 
 def _state(connection: Connection) -> dict[str, Any]:

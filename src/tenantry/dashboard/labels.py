@@ -75,16 +75,6 @@ class FlashMessage(StrEnum):
     CHECKOUT_LEFT = "Checkout canceled. Nothing was ordered."
     PORTAL_LEFT = "Changes made at the provider appear here when its event arrives, usually within seconds."
 
-    @property
-    def is_success(self) -> bool:
-        """Whether the page shows the message in green."""
-        return self not in (
-            FlashMessage.CHECKED_OUT,
-            FlashMessage.CHECKOUT_LEFT,
-            FlashMessage.PORTAL_LEFT,
-            FlashMessage.CONFIRMATION_LIMITED,
-        )
-
 
 _INVISIBLE: Final = frozenset({"C", "Z"})  # the Unicode categories of control and format characters, and of separators
 

@@ -12,20 +12,12 @@ from tenantry.api.parameters import LONGEST_USER_ID, MOST_ON_A_PAGE, Cursor
 from tenantry.dashboard import forms
 from tenantry.dashboard.account import leave_path
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.forms import Form, InvalidFormError
-from tenantry.dashboard.guards import ORG, SubmittedForm, needs
+from tenantry.dashboard.forms import InvalidFormError
+from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import ROLES, FlashMessage
+from tenantry.domain import errors
 from tenantry.domain.access import Principal, Role, lower_role
-from tenantry.domain.errors import (
-    DomainError,
-    LastOwnerError,
-    MemberExistsError,
-    MemberNotActiveError,
-    PlanLimitReachedError,
-    ScopeEscalationError,
-    ValidationError,
-)
-from tenantry.domain.members import Member, MemberStatus, check_may_give, check_may_manage
+from tenantry.domain.members import MemberStatus, check_may_give, check_may_manage
 from tenantry.domain.owner_mails import same_address
 
 PATH: Final = ORG + "/settings/members"
@@ -35,23 +27,21 @@ _EMAIL_AS_ID: Final = (
     "This is an email address. Enter the user id, which users find on their profile, or on the page after their first "
     "sign-in."
 )
-_TRANSFER_FIRST: Final = "This member owns the organization. Transfer it to another member first."
-_LAST_OWNER: Final = "This is the last owner. Make another member an owner first."
 _MESSAGES: Final = {
     "userId": "Use 1 to 255 visible ASCII characters, without blanks.",
     "role": "Choose one of the roles.",
     "ownerEmail": "Enter one email address, such as billing@example.com.",
 }
-_ERRORS: Final[Mapping[type[DomainError], tuple[str, str]]] = {
-    MemberExistsError: ("userId", "This user is already a member or invited. Change the role in the list of members."),
-    LastOwnerError: ("role", "This user owns the organization. Choose the role owner."),
-    ValidationError: ("userId", _EMAIL_AS_ID),
-    ScopeEscalationError: ("role", "Only an owner can add, change or remove owners."),
-    MemberNotActiveError: ("role", "This membership has ended. Invite the user again first."),
+_ERRORS: Final[Mapping[type[errors.DomainError], tuple[str, str]]] = {
+    errors.MemberExistsError: ("userId", "This user is already a member or invited. Change their role instead."),
+    errors.PlanLimitReachedError: ("userId", "The plan allows no more members. Remove some, or change the plan."),
+    errors.ValidationError: ("userId", _EMAIL_AS_ID),
+    errors.LastOwnerError: ("role", "The organization needs this owner. Make another member its owner first."),
+    errors.ScopeEscalationError: ("role", "Only an owner can add, change or remove owners."),
+    errors.MemberNotActiveError: ("role", "This membership has ended. Invite the user again first."),
 }
-_INVITE_ERRORS: Final = (
-    MemberExistsError, LastOwnerError, PlanLimitReachedError, ScopeEscalationError, ValidationError,
-)  # fmt: skip
+"""The form's field that shows an error, and its text."""
+_REJECTIONS: Final[tuple[type[Exception], ...]] = (InvalidFormError, *_ERRORS)
 
 _reader = needs("members:read")
 _writer = needs("members:write")
@@ -90,61 +80,47 @@ async def show_members(
 
 @get(_MEMBER, guards=[_reader])
 async def show_member(ctx: Context, member_id: MemberId) -> Response[str]:
-    return await _member_page(ctx, member_id, {})
+    return await _member_page(ctx, member_id)
 
 
 @get(PATH + "/new", guards=[_writer])
-async def show_invite_member(ctx: Context) -> Response[str]:
-    return _invite_page(ctx, {"userId": "", "role": Role.MEMBER}, {})
+async def show_invite_member(
+    ctx: Context, user_id: Annotated[str, QueryParameter(name="userId", max_length=LONGEST_USER_ID)] = ""
+) -> Response[str]:
+    return _invite_page(ctx, {"userId": user_id, "role": Role.MEMBER})
 
 
 @post(PATH + "/new", guards=[_writer])
-async def invite_member(ctx: Context, form: SubmittedForm) -> Response[str]:
-    values, sure = {"userId": form.text("userId"), "role": form.text("role")}, form.checked("sure")
+async def invite_member(ctx: Context) -> Response[str]:
+    values, sure = {"userId": ctx.form.text("userId"), "role": ctx.form.text("role")}, ctx.form.checked("sure")
     try:
         valid = forms.validate(NewMember, values, _MESSAGES)
         if _is_self(ctx, valid.user_id):
             _check_sure(ctx.user.role, valid.role, sure=sure)
-        member = await _invite(ctx, form, valid.user_id, valid.role)
-    except InvalidFormError as error:
-        return _invite_page(ctx, values, error.errors, sure=sure)
-    except _INVITE_ERRORS as error:
-        return _invite_page(ctx, values, _errors_of(error), sure=sure)
-    return _redirect_to_invited(ctx, member)
+        member = await ctx.once(
+            lambda claim: ctx.services.members.add(
+                ctx.principal, ctx.author, user_id=valid.user_id, role=valid.role, claim=claim
+            )
+        )
+    except _REJECTIONS as error:
+        return _invite_page(ctx, values, error, sure=sure)
+    is_invited = member.status is MemberStatus.INVITED
+    message = FlashMessage.MEMBER_INVITED if is_invited else FlashMessage.MEMBER_ADDED
+    return ctx.redirect_with(message, f"{ctx.user.base}/settings/members/{member.id}")
 
 
 @post(_MEMBER + "/role", guards=[_writer])
-async def change_role(ctx: Context, form: SubmittedForm, member_id: MemberId) -> Response[str]:
-    role, sure, members = form.text("role"), form.checked("sure"), ctx.services.members
+async def change_role(ctx: Context, member_id: MemberId) -> Response[str]:
+    role, sure, members = ctx.form.text("role"), ctx.form.checked("sure"), ctx.services.members
     try:
         wanted = forms.validate(MemberChange, {"role": role}, _MESSAGES).role
         member = await members.get(ctx.principal, member_id)
         if _is_self(ctx, member.user_id):
             _check_sure(member.role, wanted, sure=sure)
         await members.change_role(ctx.principal, ctx.author, member_id, wanted)
-    except InvalidFormError as error:
-        return await _member_page(ctx, member_id, error.errors, role=role)
-    except LastOwnerError:
-        return await _member_page(ctx, member_id, {}, last_owner_field="role", role=role, sure=sure)
-    except (MemberNotActiveError, ScopeEscalationError) as error:
-        return await _member_page(ctx, member_id, _errors_of(error), role=role)
+    except _REJECTIONS as error:
+        return await _member_page(ctx, member_id, error, role=role, sure=sure)
     return ctx.redirect_with(FlashMessage.MEMBER_CHANGED, f"{ctx.user.base}/settings/members/{member_id}")
-
-
-@post(_MEMBER + "/take-back", guards=[_writer])
-async def invite_again(ctx: Context, form: SubmittedForm, member_id: MemberId) -> Response[str]:
-    role, members = form.text("role"), ctx.services.members
-    try:
-        wanted = forms.validate(MemberChange, {"role": role}, _MESSAGES).role
-        member = await members.get(ctx.principal, member_id)
-        member = await _invite(ctx, form, member.user_id, wanted)
-    except InvalidFormError as error:
-        return await _member_page(ctx, member_id, error.errors, role=role)
-    except MemberExistsError:  # another user did the same meanwhile
-        member = await members.get(ctx.principal, member_id)
-    except _INVITE_ERRORS as error:
-        return await _member_page(ctx, member_id, {"role": _errors_of(error).popitem()[1]}, role=role)
-    return _redirect_to_invited(ctx, member)
 
 
 @get(_MEMBER + "/remove", guards=[_writer])
@@ -152,49 +128,34 @@ async def show_remove_member(ctx: Context, member_id: MemberId) -> Response[str]
     member = await ctx.services.members.get(ctx.principal, member_id)
     if _is_self(ctx, member.user_id):
         return ctx.redirect(leave_path(member_id))
-    return await _member_page(ctx, member_id, {}, "member_remove.html")
+    return await _member_page(ctx, member_id, template="member_remove.html")
 
 
 @post(_MEMBER + "/remove", guards=[_writer])
-async def remove_member(ctx: Context, form: SubmittedForm, member_id: MemberId) -> Response[str]:
+async def remove_member(ctx: Context, member_id: MemberId) -> Response[str]:
     members = ctx.services.members
     member = await members.get(ctx.principal, member_id)
     if _is_self(ctx, member.user_id):
         return ctx.redirect(leave_path(member_id))
-    if member.status is MemberStatus.ACTIVE and form.text("status") == MemberStatus.INVITED:
-        # accepted meanwhile: the form asked to withdraw an invitation, not to remove a member
-        errors = {"status": "The user has accepted the invitation."}
-        return await _member_page(ctx, member_id, errors, "member_remove.html")
     try:
+        if member.status is MemberStatus.ACTIVE and ctx.form.text("status") == MemberStatus.INVITED:
+            # the form asked to withdraw an invitation, not to remove a member
+            raise InvalidFormError({"status": "The user has accepted the invitation."})
         await members.remove(ctx.principal, ctx.author, member_id)
-    except LastOwnerError:
-        return await _member_page(ctx, member_id, {}, "member_remove.html", last_owner_field="last")
-    except ScopeEscalationError as error:
-        return await _member_page(ctx, member_id, {"last": _errors_of(error)["role"]}, "member_remove.html")
+    except _REJECTIONS as error:
+        return await _member_page(ctx, member_id, error, "member_remove.html")
     is_invited = member.status is MemberStatus.INVITED
     message = FlashMessage.INVITATION_WITHDRAWN if is_invited else FlashMessage.MEMBER_REMOVED
     return ctx.redirect_with(message, f"{ctx.user.base}/settings/members")
 
 
-async def _invite(ctx: PageContext, form: Form, user_id: str, role: Role) -> Member:
-    return await ctx.once(
-        form, lambda claim: ctx.services.members.add(ctx.principal, ctx.author, user_id=user_id, role=role, claim=claim)
-    )
-
-
-def _redirect_to_invited(ctx: PageContext, member: Member) -> Response[str]:
-    is_invited = member.status is MemberStatus.INVITED
-    message = FlashMessage.MEMBER_INVITED if is_invited else FlashMessage.MEMBER_ADDED
-    return ctx.redirect_with(message, f"{ctx.user.base}/settings/members/{member.id}")
-
-
 def _invite_page(
-    ctx: PageContext, values: Mapping[str, str], errors: Mapping[str, str], *, sure: bool = False
+    ctx: PageContext, values: Mapping[str, str], error: Exception | None = None, *, sure: bool = False
 ) -> Response[str]:
     return ctx.render(
         "member_new.html",
         values=values,
-        errors=errors,
+        errors=_errors_of(error),
         is_self=_is_self(ctx, values["userId"]),
         is_sure=sure,
         roles=_assignable_roles(ctx.principal),
@@ -204,41 +165,36 @@ def _invite_page(
 async def _member_page(
     ctx: PageContext,
     member_id: str,
-    errors: Mapping[str, str],
+    error: Exception | None = None,
     template: str = "member.html",
     *,
-    last_owner_field: str = "",
     role: str = "",
     sure: bool = False,
 ) -> Response[str]:
-    """Render a page of a member; ``last_owner_field`` is the field that shows why the last owner must stay."""
     services, principal = ctx.services, ctx.principal
     member = await services.members.get(principal, member_id)
     tenant = await services.tenants.get(principal, principal.org_id)
-    is_tenant_owner = member.user_id == tenant.owner_id
-    if last_owner_field:
-        errors = {last_owner_field: _TRANSFER_FIRST if is_tenant_owner else _LAST_OWNER}
     names = await services.sessions.names_of(ctx.user.session, member.org_id, [member.user_id])
     return ctx.render(
         template,
         member=member,
         name=names.get(member.user_id),
-        errors=errors,
+        errors=_errors_of(error),
         role=role or member.role,
         is_sure=sure,
         role_names=dict(ROLES),
         roles=_assignable_roles(principal),
         is_self=_is_self(ctx, member.user_id),
-        is_tenant_owner=is_tenant_owner,
+        is_tenant_owner=member.user_id == tenant.owner_id,
         may_manage=ctx.user.may("members:write") and _is_allowed(check_may_manage, principal, member.role),
         may_transfer=_may_transfer(ctx),
     )
 
 
-def _errors_of(error: DomainError) -> dict[str, str]:
-    if isinstance(error, PlanLimitReachedError):
-        return {"userId": f"{error.detail} Remove members, or compare the plans under Billing."}
-    return dict([_ERRORS[type(error)]])
+def _errors_of(error: Exception | None) -> dict[str, str]:
+    if isinstance(error, errors.DomainError):
+        return dict([_ERRORS[type(error)]])
+    return forms.field_errors(error)
 
 
 def _is_self(ctx: PageContext, user_id: str) -> bool:
@@ -258,7 +214,7 @@ def _assignable_roles(principal: Principal) -> list[tuple[Role, str]]:
 def _is_allowed(check: Callable[[Principal, Role], None], principal: Principal, role: Role) -> bool:
     try:
         check(principal, role)
-    except DomainError:
+    except errors.DomainError:
         return False
     return True
 
@@ -272,20 +228,19 @@ _owner = needs("tenants:write", owner_only="transfer the organization")
 
 @get(ORG + "/settings/transfer", guards=[_owner])
 async def show_transfer(ctx: Context) -> Response[str]:
-    return await _transfer_page(ctx, {"userId": "", "ownerEmail": ""}, "", {})
+    return await _transfer_page(ctx, {"userId": "", "ownerEmail": ""})
 
 
 @post(ORG + "/settings/transfer", guards=[_owner])
-async def transfer(ctx: Context, form: SubmittedForm) -> Response[str]:
-    values = {name: form.text(name) for name in ("userId", "ownerEmail")}
-    typed, services, principal = form.text("name"), ctx.services, ctx.principal
+async def transfer(ctx: Context) -> Response[str]:
+    values = {name: ctx.form.text(name) for name in ("userId", "ownerEmail")}
+    typed, services, principal = ctx.form.text("name"), ctx.services, ctx.principal
     tenant = await services.tenants.get(principal, principal.org_id)
     try:
         further = forms.confirmation_errors(typed, "name", forms.confirmation_text(tenant.name, tenant.id))
         valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
         is_verified = same_address(ctx.user.claims.email or "", valid.owner_email)
         await ctx.once(
-            form,
             lambda claim: services.tenants.transfer(
                 principal,
                 ctx.author,
@@ -294,29 +249,29 @@ async def transfer(ctx: Context, form: SubmittedForm) -> Response[str]:
                 owner_email=valid.owner_email,
                 email_verified=is_verified,
                 claim=claim,
-            ),
+            )
         )
     except InvalidFormError as error:
-        return await _transfer_page(ctx, values, typed, error.errors)
-    except ValidationError:
+        return await _transfer_page(ctx, values, typed=typed, errors=error.errors)
+    except errors.ValidationError:
         is_id = services.members.accepts_user_id(values["userId"])
         message = "This user is not an active member. Invite them first." if is_id else _EMAIL_AS_ID
-        return await _transfer_page(ctx, values, typed, {"userId": message})
+        return await _transfer_page(ctx, values, typed=typed, errors={"userId": message})
     return ctx.redirect_with(FlashMessage.TRANSFERRED, f"{ctx.user.base}/settings/members")
 
 
-async def _transfer_page(ctx: PageContext, values: dict[str, str], typed: str, errors: dict[str, str]) -> Response[str]:
+async def _transfer_page(ctx: PageContext, values: dict[str, str], **context: object) -> Response[str]:
     services, principal = ctx.services, ctx.principal
     tenant = await services.tenants.get(principal, principal.org_id)
     page = await services.members.list_page(principal, MemberFilter(status=MemberStatus.ACTIVE), MOST_ON_A_PAGE, None)
     known = [member.user_id for member in page.data if member.user_id != tenant.owner_id]
     return ctx.render(
         "transfer.html",
+        0,
         tenant=tenant,
         known=known,
         names=await services.sessions.names_of(ctx.user.session, tenant.id, [*known, tenant.owner_id]),
         values=values,
-        typed=typed,
-        errors=errors,
         expected=forms.confirmation_text(tenant.name, tenant.id),
+        **context,
     )

@@ -10,7 +10,7 @@ from tenantry.api.projects import NewProject, ProjectId
 from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import Form, InvalidFormError
-from tenantry.dashboard.guards import ORG, SubmittedForm, needs
+from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain.errors import PlanLimitReachedError, ValidationError
 from tenantry.domain.tenants import Project
@@ -43,20 +43,19 @@ async def show_new_project(ctx: Context) -> Response[str]:
 
 
 @post(PATH + "/new", guards=[_writer])
-async def create_project(ctx: Context, form: SubmittedForm) -> Response[str]:
-    values = _values(form)
+async def create_project(ctx: Context) -> Response[str]:
+    values = _values(ctx.form)
     try:
         valid = forms.validate(NewProject, values, _MESSAGES)
         project = await ctx.once(
-            form,
             lambda claim: ctx.services.projects.create(
                 ctx.principal, ctx.author, valid.name, valid.description or None, claim
-            ),
+            )
         )
     except (InvalidFormError, ValidationError) as error:
         return _form_page(ctx, values, None, errors=forms.field_errors(error))
-    except PlanLimitReachedError:
-        return _form_page(ctx, values, None, is_full=True)
+    except PlanLimitReachedError as error:
+        return _form_page(ctx, values, None, 422, problem=error.detail)
     return ctx.redirect(f"{ctx.user.base}/projects/{project.id}")
 
 
@@ -67,10 +66,10 @@ async def show_edit_project(ctx: Context, project_id: ProjectId) -> Response[str
 
 
 @post(_PROJECT + "/edit", guards=[_writer])
-async def edit_project(ctx: Context, form: SubmittedForm, project_id: ProjectId) -> Response[str]:
+async def edit_project(ctx: Context, project_id: ProjectId) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
-    submitted, current = _values(form), _current_values(project)
-    changed, conflicts = forms.find_edits(form, submitted, current)
+    submitted, current = _values(ctx.form), _current_values(project)
+    changed, conflicts = forms.find_edits(ctx.form, submitted, current)
     values = {field: submitted[field] if field in changed else current[field] for field in submitted}
     errors = {field: _CONFLICT.format(current[field] or "empty") for field in values if field in conflicts}
     try:
@@ -89,9 +88,9 @@ async def show_delete_project(ctx: Context, project_id: ProjectId) -> Response[s
 
 
 @post(_PROJECT + "/delete", guards=[_writer])
-async def delete_project(ctx: Context, form: SubmittedForm, project_id: ProjectId) -> Response[str]:
+async def delete_project(ctx: Context, project_id: ProjectId) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
-    typed = form.text("name")
+    typed = ctx.form.text("name")
     errors = forms.confirmation_errors(typed, "name", forms.confirmation_text(project.name, project.id))
     if errors:
         return await _confirmation_page(ctx, "project_delete.html", project_id, errors=errors, typed=typed)
@@ -100,15 +99,14 @@ async def delete_project(ctx: Context, form: SubmittedForm, project_id: ProjectI
 
 
 def _form_page(
-    ctx: PageContext, values: dict[str, str], project: Project | None, *, is_full: bool = False, **context: object
+    ctx: PageContext, values: dict[str, str], project: Project | None, status_code: int = 0, **context: object
 ) -> Response[str]:
     return ctx.render(
         "project_form.html",
-        422 if is_full else 0,
+        status_code,
         values=values,
         project_id=project.id if project else None,
         digests=forms.field_digests(_current_values(project)) if project else {},
-        is_full=is_full,
         **context,
     )
 

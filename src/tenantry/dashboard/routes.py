@@ -21,7 +21,6 @@ from tenantry.dashboard.guards import (
     SessionGuard,
     StaleSignInError,
     check_form,
-    current_form,
 )
 from tenantry.domain.errors import DomainError, IdempotencyReplayError
 
@@ -63,10 +62,7 @@ class Dashboard:
             include_in_schema=False,
             before_request=check_form,
             opt={DASHBOARD: self._components},
-            dependencies={
-                "ctx": Provide(PageContext, sync_to_thread=False),
-                "form": Provide(current_form, sync_to_thread=False),
-            },
+            dependencies={"ctx": Provide(PageContext, sync_to_thread=False)},
             exception_handlers={
                 NotSignedInError: errors.not_signed_in,
                 StaleSignInError: errors.stale_sign_in,

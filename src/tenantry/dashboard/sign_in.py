@@ -11,7 +11,7 @@ from litestar.params import QueryParameter
 from tenantry.api.guards import AnyRequest
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.cookies import SignInCookie
-from tenantry.dashboard.guards import NotSignedInError, is_head, needs, recognized_user
+from tenantry.dashboard.guards import NotSignedInError, current_user, is_head, needs
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.oidc.jwks import FetchError
 from tenantry.integrations.oidc.sign_in import (
@@ -51,14 +51,13 @@ async def show_sign_in(ctx: Context, return_to: ReturnTo = "/") -> Response[str]
 
 @get(START, opt={"public": True}, before_request=_ignore_head)
 async def start_sign_in(
-    request: AnyRequest,
     ctx: Context,
     return_to: ReturnTo = "/",
     silent: Annotated[str, QueryParameter(name="silent", max_length=1)] = "",
     hint: Annotated[str | None, QueryParameter(name="hint", max_length=255)] = None,
     here: Annotated[str, QueryParameter(name="here", max_length=1)] = "",
 ) -> Response[str]:
-    sign_in, base_url = ctx.services.sign_in, ctx.services.base_url
+    request, sign_in, base_url = ctx.request, ctx.services.sign_in, ctx.services.base_url
     if sign_in is None:
         return ctx.redirect(SIGN_IN)
     if request.headers.get("host", "") != urlsplit(base_url).netloc and not here:
@@ -75,7 +74,8 @@ async def start_sign_in(
 
 
 @get(CALLBACK, opt={"public": True}, before_request=_ignore_head)
-async def finish_sign_in(request: AnyRequest, ctx: Context) -> Response[str]:
+async def finish_sign_in(ctx: Context) -> Response[str]:
+    request = ctx.request
     answer = {name: request.query_params.getall(name)[-1] for name in request.query_params}
     pending = ctx.cookies.sign_in(request, answer.get("state", ""))
     sign_in = ctx.services.sign_in
@@ -140,8 +140,8 @@ def _already_signed_out(request: AnyRequest, _error: NotSignedInError) -> Respon
 
 
 @post(SIGN_OUT, guards=[needs(allow_stale_login=True)], exception_handlers={NotSignedInError: _already_signed_out})
-async def sign_out(request: AnyRequest, ctx: Context) -> Response[str]:
-    token = ctx.cookies.session(request)
+async def sign_out(ctx: Context) -> Response[str]:
+    token = ctx.cookies.session(ctx.request)
     if token is not None:
         await ctx.services.sessions.end(token)
     response = ctx.redirect(SIGNED_OUT)
@@ -164,7 +164,7 @@ async def _page_unless_signed_in(ctx: PageContext, return_to: str, problem: str,
     A session that the provider must confirm again does not count, since its pages redirect to the provider.
     """
     await ctx.sessions.recognize(ctx.request)
-    if recognized_user(ctx.request) is not None:
+    if current_user(ctx.request) is not None:
         return ctx.redirect(return_to)
     return _sign_in_page(ctx, return_to, problem, status_code)
 

@@ -273,7 +273,7 @@ async def test_revoked_key_is_rejected_on_the_next_request(dashboard: Dashboard)
     page = await olivia.open(f"{KEYS}/{key_id}/revoke")
     wrong = await olivia.send(page, f"{KEYS}/{key_id}/revoke", word="nightly export")
     assert wrong.status == 422
-    assert "This is not the key's name." in wrong.text
+    assert "The name does not match." in wrong.text
     assert wrong.focused == ["word"]
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
     done = await olivia.send(page, f"{KEYS}/{key_id}/revoke", word=" Nightly export ")

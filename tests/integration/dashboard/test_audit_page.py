@@ -1,7 +1,6 @@
 """The audit trail in the dashboard."""
 
 import json
-import re
 from typing import Final
 
 import pytest
@@ -39,11 +38,9 @@ async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
         "Olivia Owner olivia invited Adam Admin adam as member",
         "Olivia Owner olivia changed the role of Adam Admin adam to admin",
         "Olivia Owner olivia removed Adam Admin adam",
-        "Olivia Owner olivia invited Adam Admin adam again as member",
     ):
         assert sentence in text
-    assert re.search(r"invited Adam Admin adam again (?!as)", text)
-    assert text.index("adam again as member") < text.index("revoked the key") < text.index("created the organization")
+    assert text.index("removed Adam") < text.index("revoked the key") < text.index("created the organization")
 
 
 async def test_user_names_cannot_imitate_the_operator_or_a_key(browser: Browser) -> None:

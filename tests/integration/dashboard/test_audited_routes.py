@@ -219,7 +219,6 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
         (f"{members}/new", ("member.invited",), member),
         (f"{members}/{{member_id}}/role", ("member.updated",), form("{member}/role", role="admin")),
         (f"{members}/{{member_id}}/remove", ("member.removed",), form("{member}/remove")),
-        (f"{members}/{{member_id}}/take-back", ("member.invited",), form("{member}/take-back", role="member")),
         (f"{org}/billing/checkout", ("billing.checkout_started",), form("/billing/checkout", plan="pro")),
         (f"{org}/billing/portal", ("billing.portal_opened",), form("/billing/portal")),
         ("POST /api/v1/members", ("member.invited",), join),

@@ -50,7 +50,6 @@ LOWEST: Final = {
     "GET /settings/members/{member_id}/remove": "admin",
     "POST /settings/members/{member_id}/remove": "admin",
     "POST /settings/members/{member_id}/role": "admin",
-    "POST /settings/members/{member_id}/take-back": "admin",
     "GET /settings/transfer": "owner",
     "POST /settings/transfer": "owner",
     "POST /settings/owner-address/send-confirmation": "admin",
