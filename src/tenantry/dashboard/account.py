@@ -14,8 +14,7 @@ from tenantry.dashboard.billing import has_subscription
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import read_form
 from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, needs
-from tenantry.dashboard.labels import ROLES, FlashMessage, role_label
-from tenantry.domain.api_keys import SOON
+from tenantry.dashboard.labels import FlashMessage, role_label
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus, User
 from tenantry.domain.owner_mails import CONFIRM_PATH
@@ -54,7 +53,6 @@ async def show_overview(ctx: Context) -> Response[str]:
         use=overview.billing.use,
         ends=tenant.cancel_at_period_end and has_subscription(tenant),
         role=role_label(user.role, user.principal),
-        soon=SOON,
         owner_address=await services.confirmations.of_tenant(user.principal),
         anomalous=[event for event in overview.events if event.anomalies],
         is_new=not overview.events and not any(key.last_used_at for key in overview.keys),
@@ -96,9 +94,8 @@ async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Respon
     author = user_author(ctx.request, ctx.user.claims)
     try:
         membership = await ctx.services.memberships.accept(_identity(ctx.user), author, membership_id, None)
-    except MemberNotActiveError:
-        problem = "This invitation is no longer valid. Ask the organization to invite you again."
-        return await _memberships_page(ctx, None, problem)
+    except MemberNotActiveError as error:
+        return await _memberships_page(ctx, None, error)
     return ctx.redirect_with(FlashMessage.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}")
 
 
@@ -134,9 +131,9 @@ def leave_path(membership_id: str) -> str:
     return f"{_MEMBERSHIPS}/{membership_id}/leave"
 
 
-async def _memberships_page(ctx: PageContext, cursor: str | None, problem: str = "") -> Response[str]:
+async def _memberships_page(ctx: PageContext, cursor: str | None, error: Exception | None = None) -> Response[str]:
     page = await ctx.services.memberships.list_page(_identity(ctx.user), None, _PAGE_SIZE, cursor)
-    return ctx.render("memberships.html", 409 if problem else 200, page=page, roles=dict(ROLES), problem=problem)
+    return ctx.render("memberships.html", error, page=page)
 
 
 async def _leave_page(ctx: PageContext, membership_id: str, errors: Mapping[str, str]) -> Response[str]:
@@ -160,7 +157,7 @@ async def show_confirmation(
 ) -> Response[str]:
     found = await ctx.services.confirmations.look_up(token)
     if found is None:
-        return ctx.render("confirm_address_invalid.html", status_code=404)
+        return ctx.render("confirm_address_invalid.html", 404)
     return ctx.render("confirm_address.html", found=found, token=token, action=CONFIRM_PATH)
 
 
@@ -169,8 +166,8 @@ async def confirm_address(ctx: Context) -> Response[str]:
     token = (await read_form(ctx.request)).text("token")
     found = await ctx.services.confirmations.confirm(unknown_author(ctx.request), token)
     if found is None:
-        return ctx.render("confirm_address_invalid.html", status_code=404)
-    return ctx.render("confirm_address_done.html", status_code=200, found=found)
+        return ctx.render("confirm_address_invalid.html", 404)
+    return ctx.render("confirm_address_done.html", 200, found=found)
 
 
 @post(ORG + "/settings/owner-address/send-confirmation", guards=[needs("tenants:write")])

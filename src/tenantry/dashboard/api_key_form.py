@@ -1,7 +1,8 @@
 """The form that creates or changes an API key: name, access, scopes, mode, expiry."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -46,7 +47,7 @@ class KeyForm(msgspec.Struct, frozen=True):
     @property
     def editable(self) -> dict[str, str]:
         """What an edit may change, by field; without the expiry if it stays."""
-        fields = {"name": self.name, "scopes": " ".join(sorted(self.scopes))}
+        fields = {"name": self.name, "scope": " ".join(sorted(self.scopes))}
         return fields if self.expiry == _UNCHANGED else {**fields, "expiry": f"{self.expiry} {self.until}".strip()}
 
 
@@ -85,7 +86,7 @@ def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyF
     current = values_of(key)
     if "name" not in changed:
         values = msgspec.structs.replace(values, name=current.name)
-    if "scopes" not in changed:
+    if "scope" not in changed:
         values = msgspec.structs.replace(values, access=current.access, checked=current.checked, own=current.own)
     return values if "expiry" in changed else msgspec.structs.replace(values, expiry=_UNCHANGED)
 
@@ -104,16 +105,18 @@ class _CheckedFields(msgspec.Struct):
     mode: Mode
 
 
-def parse(values: KeyForm, now: datetime, key: ApiKey | None = None) -> ValidKeyForm:
-    """Parse the form; ``key`` is the key to change. Raises `InvalidFormError`."""
-    further = _scope_errors(values, key)
+def parse(
+    values: KeyForm, now: datetime, key: ApiKey | None = None, further: Mapping[str, str] = MappingProxyType({})
+) -> ValidKeyForm:
+    """Parse the form; ``key`` is the key to change. Raises `InvalidFormError`, also for ``further`` errors."""
+    found = {**further, **_scope_errors(values, key)}
     expires_at: datetime | UnsetType | None = UNSET
     if key is None or values.expiry != _UNCHANGED:
         try:
             expires_at = _parse_expiry(values, now)
         except InvalidFormError as error:
-            further |= error.errors
-    valid = validate(_CheckedFields, {"name": values.name, "mode": values.mode}, _MESSAGES, further)
+            found |= error.errors
+    valid = validate(_CheckedFields, {"name": values.name, "mode": values.mode}, _MESSAGES, found)
     return ValidKeyForm(valid.name, values.scopes, valid.mode, expires_at)
 
 

@@ -1,6 +1,5 @@
 """The pages of API keys: list, show, create, edit, rotate, revoke."""
 
-from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Final
 from urllib.parse import quote
@@ -22,17 +21,14 @@ from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain import errors
 from tenantry.domain.access import Mode
-from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus
-from tenantry.server.problems import STATUSES
+from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
 
 PATH: Final = ORG + "/settings/api-keys"
 _KEY: Final = PATH + "/{key_id:str}"
 _PAGE_SIZE: Final = 25
-_FORM_FIELDS: Final[Mapping[str, str]] = {"scopes": "scope", "expiresAt": "until"}
-"""The form's fields by those of the API, where they differ."""
 _OVERLAPS: Final = (("0", "Revoke it now"), ("3600", "1 hour"), ("86400", "24 hours"), ("604800", "7 days"))
 """Choices for the overlap of a rotation, in seconds."""
-_LAST_OWNER_KEY: Final = (
+_LAST_OWNER_KEY: Final = errors.LastOwnerError(
     "This is the last OWNER key. Create another OWNER key, rotate this one, or make a member the owner first. "
     "Otherwise only the operator of this service could create an OWNER key."
 )
@@ -40,7 +36,6 @@ _REJECTIONS: Final = (
     InvalidFormError,
     errors.KeyLimitReachedError,
     errors.KeyNotActiveError,
-    errors.LastOwnerError,
     errors.ScopeEscalationError,
     errors.ValidationError,
 )
@@ -68,17 +63,7 @@ async def show_keys(
     query = "".join(f"{field}={quote(value)}&" for field, value in fields.items() if value)
     page = await ctx.services.api_keys.list_page(ctx.principal, wanted, _PAGE_SIZE, cursor, bounded=True)
     room, replaced = await ctx.services.api_keys.count(ctx.principal)
-    return ctx.render(
-        "api_keys.html",
-        page=page,
-        room=room,
-        replaced=replaced,
-        wanted=wanted,
-        soon=SOON,
-        query=query,
-        filtered=bool(query) or cursor is not None,
-        is_first=cursor is None,
-    )
+    return ctx.render("api_keys.html", page=page, room=room, replaced=replaced, wanted=wanted, query=query)
 
 
 @get(_KEY, guards=[_reader])
@@ -137,20 +122,18 @@ async def edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
     values, current = api_key_form.submitted_values(ctx.form), api_key_form.current_fields(key)
     changed, conflicts = forms.find_edits(ctx.form, values.editable, current)
     values = api_key_form.only_changed(values, changed, key)
-    if conflicts:
-        now = "; ".join(f"{name}: {current[name]}" for name in sorted(conflicts))
-        conflict = f"Another user changed this key. Current {now}. Save again to replace it."
-        return _edit_page(ctx, key, values, conflict=conflict)
     try:
-        valid = api_key_form.parse(values, ctx.services.clock(), key)
+        valid = api_key_form.parse(values, ctx.services.clock(), key, conflicts)
         await ctx.services.api_keys.update(
             ctx.principal,
             ctx.author,
             key_id,
             name=valid.name if "name" in changed else UNSET,
-            scopes=valid.scopes if "scopes" in changed else UNSET,
+            scopes=valid.scopes if "scope" in changed else UNSET,
             expires_at=valid.expires_at,
         )
+    except errors.LastOwnerError:
+        return _edit_page(ctx, key, values, _LAST_OWNER_KEY)
     except _REJECTIONS as error:
         return _edit_page(ctx, key, values, error)
     return ctx.redirect_with(FlashMessage.KEY_SAVED, _path_of(ctx, key_id))
@@ -165,8 +148,8 @@ async def show_rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
 async def rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
     keys, seconds = ctx.services.api_keys, ctx.form.text("overlap")
     if seconds not in dict(_OVERLAPS):
-        error = {"overlap": "Choose how long the old key keeps working."}
-        return _rotate_page(ctx, await _changeable_key(ctx, key_id), errors=error)
+        error = InvalidFormError({"overlap": "Choose how long the old key keeps working."})
+        return _rotate_page(ctx, await _changeable_key(ctx, key_id), error)
     overlap = timedelta(seconds=int(seconds))
     old = await keys.get(ctx.principal, key_id)
     try:
@@ -174,7 +157,7 @@ async def rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
             lambda claim: keys.rotate(ctx.principal, ctx.author, key_id, overlap=overlap, claim=claim)
         )
     except errors.KeyLimitReachedError as limit:
-        return _rotate_page(ctx, old, STATUSES[type(limit)], problem=limit.detail)
+        return _rotate_page(ctx, old, limit)
     # No more queries: if one failed now, the secret would be lost.
     ends = made.record.created_at + overlap if overlap else None
     if ends is not None and old.expires_at is not None:
@@ -195,8 +178,8 @@ async def revoke_key(ctx: Context, key_id: KeyId) -> Response[str]:
         return _revoke_page(ctx, key, errors=mismatch, typed=typed, force=force)
     try:
         await ctx.services.api_keys.revoke(ctx.principal, ctx.author, key_id, force=force)
-    except errors.LastOwnerError as error:
-        return _revoke_page(ctx, key, STATUSES[type(error)], typed=typed, problem=_LAST_OWNER_KEY)
+    except errors.LastOwnerError:
+        return _revoke_page(ctx, key, error=_LAST_OWNER_KEY, typed=typed)
     return ctx.redirect(_path_of(ctx, key_id))
 
 
@@ -232,58 +215,29 @@ async def _new_page(
     if values is None:
         old = api_key_form.values_of(replaced) if replaced else KeyForm()
         values = msgspec.structs.replace(old, expiry=KeyForm().expiry)
-    return _form_page(ctx, "api_key_new.html", values, error, replaced=replaced)
+    return _form_page(ctx, "api_key_new.html", values, error, kept=(), replaced=replaced)
 
 
-def _edit_page(
-    ctx: PageContext, key: ApiKey, values: KeyForm, error: Exception | None = None, conflict: str = ""
-) -> Response[str]:
+def _edit_page(ctx: PageContext, key: ApiKey, values: KeyForm, error: Exception | None = None) -> Response[str]:
     digests = forms.field_digests(api_key_form.current_fields(key))
-    return _form_page(
-        ctx, "api_key_edit.html", values, error, kept=key.scopes, conflict=conflict, key=key, digests=digests
-    )
+    return _form_page(ctx, "api_key_edit.html", values, error, kept=key.scopes, key=key, digests=digests)
 
 
 def _form_page(
-    ctx: PageContext,
-    template: str,
-    values: KeyForm,
-    error: Exception | None,
-    *,
-    kept: Collection[str] = (),
-    conflict: str = "",
-    **context: object,
+    ctx: PageContext, template: str, values: KeyForm, error: Exception | None, **context: object
 ) -> Response[str]:
-    """Render the form. It offers the scopes that the user holds, and those that the key already has (``kept``)."""
-    field_errors = forms.field_errors(error, _FORM_FIELDS)
-    problem, status_code = conflict, 409 if conflict else 0
-    if isinstance(error, errors.DomainError) and not field_errors:
-        problem = _LAST_OWNER_KEY if isinstance(error, errors.LastOwnerError) else error.detail
-        status_code = STATUSES[type(error)]
     now = ctx.services.clock()
-    return ctx.render(
-        template,
-        status_code,
-        values=values,
-        errors=field_errors,
-        problem=problem,
-        kept=kept,
-        days=[(count, now + timedelta(days=int(count))) for count in api_key_form.DAYS],
-        today=now.date(),
-        **context,
-    )
+    days = [(count, now + timedelta(days=int(count))) for count in api_key_form.DAYS]
+    return ctx.render(template, error, values=values, days=days, **context)
 
 
-def _rotate_page(ctx: PageContext, key: ApiKey, status_code: int = 0, **context: object) -> Response[str]:
-    return ctx.render("api_key_rotate.html", status_code, key=key, overlaps=_OVERLAPS, **context)
+def _rotate_page(ctx: PageContext, key: ApiKey, error: Exception | None = None) -> Response[str]:
+    return ctx.render("api_key_rotate.html", error, key=key, overlaps=_OVERLAPS)
 
 
-def _revoke_page(
-    ctx: PageContext, key: ApiKey, status_code: int = 0, *, force: bool = False, **context: object
-) -> Response[str]:
-    return ctx.render(
-        "api_key_revoke.html", status_code, key=key, expected=_confirmation_of(key), force=force, **context
-    )
+def _revoke_page(ctx: PageContext, key: ApiKey, error: Exception | None = None, **context: object) -> Response[str]:
+    context = {"force": False, **context}
+    return ctx.render("api_key_revoke.html", error, key=key, expected=_confirmation_of(key), **context)
 
 
 def _secret_page(
@@ -295,5 +249,4 @@ def _secret_page(
 
 def duplicate_page(request: AnyRequest, error: errors.IdempotencyReplayError) -> Response[str]:
     """Answer a form that created a key before."""
-    status_code = STATUSES[type(error)]
-    return PageContext(request).render("api_key_duplicate.html", status_code=status_code, key_id=error.object_id)
+    return PageContext(request).render("api_key_duplicate.html", error, key_id=error.object_id)

@@ -87,13 +87,7 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
         users = await services.sessions.names_of(ctx.user.session, principal.org_id, _user_ids(page.data, names))
         entries = [(event, _actor(event, names, users), _target(event, names, users)) for event in page.data]
     return ctx.render(
-        "audit.html",
-        entries=entries,
-        page=page,
-        wanted=submitted,
-        query=_query(submitted),
-        is_first=cursor is None,
-        errors=errors,
+        "audit.html", entries=entries, page=page, wanted=submitted, query=_query(submitted), errors=errors
     )
 
 

@@ -113,7 +113,7 @@ async def _billing_page(
     is_buyable = is_configured and not is_subscribed
     return ctx.render(
         "billing.html",
-        status_code=STATUSES[type(problem)] if problem else 200,
+        STATUSES[type(problem)] if problem else 200,
         tenant=tenant,
         use=billing.use,
         failed=failed,

@@ -31,7 +31,7 @@ from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import Clock
-from tenantry.dashboard import labels
+from tenantry.dashboard import forms, labels
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.forms import Form
 from tenantry.dashboard.guards import (
@@ -45,14 +45,15 @@ from tenantry.dashboard.guards import (
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain.access import Principal
+from tenantry.domain.api_keys import SOON
 from tenantry.domain.audit import Author
-from tenantry.domain.errors import IdempotencyInFlightError, InvalidIdempotencyKeyError
+from tenantry.domain.errors import DomainError, IdempotencyInFlightError, InvalidIdempotencyKeyError
 from tenantry.domain.names import display_text
 from tenantry.domain.plans import Catalog
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.oidc.sign_in import SignIn
 from tenantry.server.page_assets import PageAssets, page_templates
-from tenantry.server.problems import RETRY_AFTER
+from tenantry.server.problems import RETRY_AFTER, STATUSES
 
 Result = TypeVar("Result")
 
@@ -130,6 +131,8 @@ class Renderer:
             demo_pages=demo_pages,
             changes=partial(labels.changes, catalog=catalog),
             labels=labels.labels(),
+            roles=dict(labels.ROLES),
+            soon=SOON,
         )
 
     def page(
@@ -182,7 +185,7 @@ class PageContext:
     @property
     def user(self) -> DashboardUser:
         """The user that the route's guard authorized. Raises `NotSignedInError`."""
-        user = current_user(self.request)
+        user = current_user(self.request.scope)
         if user is None:
             raise NotSignedInError
         return user
@@ -218,15 +221,28 @@ class PageContext:
             await asyncio.sleep(0.1)
         raise IdempotencyInFlightError("This form is still being processed. Look for its result in a moment.")
 
-    def render(self, template: str, status_code: int = 0, **context: object) -> Response[str]:
-        """Render a page; by default with status 422 if the context has ``errors`` of a form, else 200."""
-        context = {"errors": {}, "problem": "", "typed": "", "once": secrets.token_urlsafe(_SHORTEST_ONCE), **context}
+    def render(self, template: str, outcome: int | Exception | None = None, /, **context: object) -> Response[str]:
+        """Render a page; ``outcome`` is its status, or the error that rejected a form.
+
+        The page shows an error beside its field, or as its ``problem``. The default status is 422 if the context has
+        ``errors`` of fields, else 200.
+        """
+        error, status_code = (None, outcome) if isinstance(outcome, int) else (outcome, None)
+        errors = forms.field_errors(error)
+        problem = error.detail if isinstance(error, DomainError) and not errors else ""
+        once = secrets.token_urlsafe(_SHORTEST_ONCE)
+        is_first = "cursor" not in self.request.query_params
+        context = {"errors": errors, "problem": problem, "typed": "", "once": once, "is_first": is_first, **context}
+        if status_code is None:
+            status_code = (
+                STATUSES[type(error)]
+                if isinstance(error, DomainError) and problem
+                else 422
+                if context["errors"]
+                else 200
+            )
         return self.renderer.page(
-            template,
-            status_code or (422 if context["errors"] else 200),
-            user=current_user(self.request),
-            now=self.services.clock(),
-            **context,
+            template, status_code, user=current_user(self.request.scope), now=self.services.clock(), **context
         )
 
     def redirect_with(self, message: FlashMessage, path: str, query: str = "") -> Response[str]:

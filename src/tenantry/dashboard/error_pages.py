@@ -1,6 +1,7 @@
 """Error pages."""
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
@@ -14,7 +15,6 @@ from tenantry.dashboard.context import Renderer
 from tenantry.dashboard.forms import Form
 from tenantry.dashboard.guards import (
     CsrfError,
-    DashboardUser,
     NotSignedInError,
     RoleTooLowError,
     StaleSignInError,
@@ -57,7 +57,7 @@ class ErrorPages:
             return self._renderer.redirect(f"/sign-in?return_to={quote(_address(request), safe='')}")
         if error.form is not None:
             return self._resubmission(request, 401, error.form)
-        return self._page(request, 401, "Nothing was saved. Sign in, then try again.", "Your session has ended")
+        return self._page(request.scope, 401, "Nothing was saved. Sign in, then try again.", "Your session has ended")
 
     def stale_sign_in(self, request: AnyRequest, error: StaleSignInError) -> Response[str]:
         return self._renderer.redirect(start_path(_address(request), silent=True, hint=error.subject))
@@ -66,28 +66,28 @@ class ErrorPages:
         if error.form is not None:
             return self._resubmission(request, 403, error.form)
         message = "It belongs to another session or another site. Nothing was changed. Open the page again and retry."
-        return self._page(request, 403, message, "This form is invalid")
+        return self._page(request.scope, 403, message, "This form is invalid")
 
     def domain_error(self, request: AnyRequest, error: DomainError) -> Response[str]:
-        return self._page(request, STATUSES[type(error)], error.detail)
+        return self._page(request.scope, STATUSES[type(error)], error.detail)
 
     def http_error(self, request: AnyRequest, error: HTTPException) -> Response[str]:
-        return self._page(request, error.status_code, error.detail, HTTPStatus(error.status_code).phrase)
+        return self._page(request.scope, error.status_code, error.detail, HTTPStatus(error.status_code).phrase)
 
     def invalid_address(self, request: AnyRequest, error: ValidationException) -> Response[str]:
         """Answer an invalid path or query, without repeating any of it."""
         if any(isinstance(one, dict) and one.get("source") == "path" for one in error.extra or ()):
-            return self._page(request, 404, _UNROUTED[HTTPStatus.NOT_FOUND])
-        return self._page(request, 400, _CHECK_ADDRESS)
+            return self._page(request.scope, 404, _UNROUTED[HTTPStatus.NOT_FOUND])
+        return self._page(request.scope, 400, _CHECK_ADDRESS)
 
     def role_too_low(self, request: AnyRequest, error: RoleTooLowError) -> Response[str]:
         message = denial_text(error.user.role, error.user.claims.scopes, error.scope, error.owner_only)
-        return self._page(request, 403, message)
+        return self._page(request.scope, 403, message)
 
     def internal_error(self, request: AnyRequest, error: Exception) -> Response[str]:
         logger.error("request %s failed", request.scope.get(REQUEST_ID, ""), exc_info=error)
         message = "Internal server error. Try again; if it persists, send the operator the request id below."
-        return self._page(request, 500, message, "Something went wrong")
+        return self._page(request.scope, 500, message, "Something went wrong")
 
     def raw_page_of(self, scope: Scope, status: int, request_id: str) -> HotResponse | None:
         """Return the page of a request that never reached a route; None as for `page_of`."""
@@ -98,7 +98,7 @@ class ErrorPages:
         }  # browsers meet no other status
         if status not in messages or not _wants_page(scope["path"], Accept(accept.decode("latin-1"))):
             return None
-        response = self._message(status, messages[HTTPStatus(status)], request_id)
+        response = self._page(scope, status, messages[HTTPStatus(status)], request_id=request_id)
         headers = {"Content-Type": f"{MediaType.HTML.value}; charset=utf-8", **response.headers}
         lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
         return HotResponse(status, [*lines, VARIES], response.content.encode())
@@ -107,20 +107,18 @@ class ErrorPages:
         """Return the page of a request that no route answers; None for programs."""
         if not is_unrouted_page(request, error):
             return None
-        response = self._page(request, error.status_code, _UNROUTED[HTTPStatus(error.status_code)])
+        response = self._page(request.scope, error.status_code, _UNROUTED[HTTPStatus(error.status_code)])
         response.headers.update(error.headers or {})
         return response
 
-    def _page(self, request: AnyRequest, status: int, message: str, title: str = "") -> Response[str]:
-        return self._message(status, message, request.scope.get(REQUEST_ID), title, current_user(request))
-
-    def _message(
-        self, status: int, message: str, request_id: object, title: str = "", user: DashboardUser | None = None
+    def _page(
+        self, scope: Mapping[str, object], status: int, message: str, title: str = "", request_id: object = None
     ) -> Response[str]:
+        request_id = request_id or scope.get(REQUEST_ID)
         return self._renderer.page(
             "error.html",
             status,
-            user=user,
+            user=current_user(scope),
             title=title or _TITLES.get(HTTPStatus(status), HTTPStatus(status).phrase.capitalize()),
             message=message,
             request_id=request_id if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None,
@@ -129,7 +127,7 @@ class ErrorPages:
     def _resubmission(self, request: AnyRequest, status: int, form: Form) -> Response[str]:
         """Return a page that keeps the form's content, for the user to sign in and submit again by its button."""
         known = labels().form_fields
-        user, path, entries = current_user(request), request.url.path, form.entries()
+        user, path, entries = current_user(request.scope), request.url.path, form.entries()
         shown = [(known[name], text) for name, text in entries if text and name in known]
         return self._renderer.page("resubmit.html", status, user=user, path=path, entries=entries, shown=shown)
 

@@ -20,9 +20,8 @@ from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.guards import ORG, SCRIPT_ONLY, needs
 from tenantry.dashboard.labels import Change, field_label, labels, shown_value
 from tenantry.domain.billing.events import Outcome
-from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, OverloadedError
+from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from tenantry.domain.plans import Catalog
-from tenantry.server.problems import STATUSES
 
 PATH: Final = f"{ORG}/events"
 _EVENT: Final = PATH + "/{event_id:str}"
@@ -59,7 +58,6 @@ async def show_events(
         outcome=wanted or "",
         outcomes=_OUTCOMES,
         query=urlencode({name: text for name, text in query.items() if text}),
-        is_first=cursor is None,
     )
 
 
@@ -96,20 +94,17 @@ async def replay_as_dry_run(ctx: Context) -> Response[str]:
     try:
         result = await ctx.services.replay.check_newest(ctx.principal.org_id)
     except (OverloadedError, DatabaseUnavailableError) as error:
-        return _replay_page(ctx, problem=error)
+        return _replay_page(ctx, error=error)
     return _replay_page(ctx, result)
 
 
-def _replay_page(
-    ctx: PageContext, result: RecentReplay | None = None, problem: DomainError | None = None
-) -> Response[str]:
+def _replay_page(ctx: PageContext, result: RecentReplay | None = None, error: Exception | None = None) -> Response[str]:
     differences = result.checked.differences if result and result.checked else ()
     return ctx.render(
         "replay.html",
-        status_code=STATUSES[type(problem)] if problem else 200,
+        error,
         result=result,
         differences=[_difference(field, ctx.services.catalog) for field in differences],
-        problem=problem,
         most=MOST_AT_ONCE,
     )
 

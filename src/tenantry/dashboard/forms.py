@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import unicodedata
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final, TypeVar
 
 import msgspec
@@ -19,6 +18,8 @@ TOKEN_FIELD: Final = "form_token"  # noqa: S105  # a name
 MOST_BYTES: Final = 64 * 1024
 _OTHER_SITES: Final = frozenset({"cross-site", "same-site"})
 _DIGEST_PREFIX: Final = "shown-"
+_FIELDS: Final = {"scopes": "scope", "expiresAt": "until"}
+"""The fields of forms by those of the API, where they differ."""
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -78,15 +79,12 @@ class InvalidFormError(Exception):
         self.errors = dict(errors)
 
 
-def field_errors(error: Exception | None, fields: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Return the errors by field of a form that was rejected; empty for other errors.
-
-    ``fields`` are the form's fields by those of the API, where they differ.
-    """
+def field_errors(error: Exception | None) -> dict[str, str]:
+    """Return the errors of a rejected form by field; empty for errors that concern no field."""
     if isinstance(error, InvalidFormError):
         return error.errors
     if isinstance(error, ValidationError):
-        return {fields.get(field, field): f"{text[:1].upper()}{text[1:]}." for field, text in error.faults}
+        return {_FIELDS.get(field, field): f"{text[:1].upper()}{text[1:]}." for field, text in error.faults}
     return {}
 
 
@@ -134,15 +132,20 @@ def field_digests(fields: Mapping[str, str]) -> dict[str, str]:
     return {_DIGEST_PREFIX + name: _digest(text) for name, text in fields.items()}
 
 
-def find_edits(form: Form, submitted: Mapping[str, str], current: Mapping[str, str]) -> tuple[set[str], set[str]]:
-    """Return the fields that a user changed, and those among them that another user changed meanwhile.
+def find_edits(form: Form, submitted: Mapping[str, str], current: Mapping[str, str]) -> tuple[set[str], dict[str, str]]:
+    """Return the fields that a user changed, and the errors of those that another user changed meanwhile.
 
     The form carries the `field_digests` of what it showed.
     """
     shown = {name: form.text(_DIGEST_PREFIX + name) for name in submitted}
     now = {name: _digest(text) for name, text in current.items()}
     changed = {name for name, text in submitted.items() if _digest(text) not in (shown[name], now[name])}
-    return changed, {name for name in changed if now[name] != shown[name]}
+    message = "Another user changed this. It is now: {}. Save again to replace it."
+    return changed, {
+        name: message.format(current[name] or "empty")
+        for name in submitted
+        if name in changed and now[name] != shown[name]
+    }
 
 
 def _digest(text: str) -> str:

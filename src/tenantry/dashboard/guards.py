@@ -1,6 +1,6 @@
 """Authentication and authorization of pages: the session behind the cookie, and the user's role in the tenant."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -201,7 +201,7 @@ async def check_form(request: AnyRequest) -> None:
     """Read the form of a POST request and check that it belongs to the sender's session. Raises `CsrfError`."""
     if request.method != "POST":
         return
-    user = current_user(request)
+    user = current_user(request.scope)
     form = await read_form(request)
     if user is None or is_cross_site(request) or not has_token(form, user.form_token):
         raise CsrfError(form if is_same_origin(request) else None)
@@ -216,9 +216,9 @@ async def _same_origin_form(connection: Connection) -> Form | None:
     return None
 
 
-def current_user(request: AnyRequest) -> DashboardUser | None:
+def current_user(scope: Mapping[str, object]) -> DashboardUser | None:
     """Return the signed-in user: in a handler, the one that its guard authorized."""
-    return cast("DashboardUser | None", _state(request).get(_USER))
+    return cast("DashboardUser | None", scope.get(_USER))
 
 
 def current_form(request: AnyRequest) -> Form:

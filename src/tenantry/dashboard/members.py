@@ -70,11 +70,7 @@ async def show_members(
         page=page,
         names=await services.sessions.names_of(ctx.user.session, principal.org_id, user_ids),
         wanted=wanted,
-        is_first=cursor is None,
         owner_id=tenant.owner_id,
-        roles=ROLES,
-        filtered=bool(wanted.user_id or wanted.role or wanted.status or cursor),
-        may_transfer=_may_transfer(ctx),
     )
 
 
@@ -158,7 +154,7 @@ def _invite_page(
         errors=_errors_of(error),
         is_self=_is_self(ctx, values["userId"]),
         is_sure=sure,
-        roles=_assignable_roles(ctx.principal),
+        assignable=_assignable_roles(ctx.principal),
     )
 
 
@@ -182,12 +178,10 @@ async def _member_page(
         errors=_errors_of(error),
         role=role or member.role,
         is_sure=sure,
-        role_names=dict(ROLES),
-        roles=_assignable_roles(principal),
+        assignable=_assignable_roles(principal),
         is_self=_is_self(ctx, member.user_id),
         is_tenant_owner=member.user_id == tenant.owner_id,
         may_manage=ctx.user.may("members:write") and _is_allowed(check_may_manage, principal, member.role),
-        may_transfer=_may_transfer(ctx),
     )
 
 
@@ -219,10 +213,6 @@ def _is_allowed(check: Callable[[Principal, Role], None], principal: Principal, 
     return True
 
 
-def _may_transfer(ctx: PageContext) -> bool:
-    return ctx.user.may("tenants:write") and ctx.user.is_owner
-
-
 _owner = needs("tenants:write", owner_only="transfer the organization")
 
 
@@ -252,26 +242,28 @@ async def transfer(ctx: Context) -> Response[str]:
             )
         )
     except InvalidFormError as error:
-        return await _transfer_page(ctx, values, typed=typed, errors=error.errors)
+        return await _transfer_page(ctx, values, typed, error)
     except errors.ValidationError:
         is_id = services.members.accepts_user_id(values["userId"])
         message = "This user is not an active member. Invite them first." if is_id else _EMAIL_AS_ID
-        return await _transfer_page(ctx, values, typed=typed, errors={"userId": message})
+        return await _transfer_page(ctx, values, typed, InvalidFormError({"userId": message}))
     return ctx.redirect_with(FlashMessage.TRANSFERRED, f"{ctx.user.base}/settings/members")
 
 
-async def _transfer_page(ctx: PageContext, values: dict[str, str], **context: object) -> Response[str]:
+async def _transfer_page(
+    ctx: PageContext, values: dict[str, str], typed: str = "", error: Exception | None = None
+) -> Response[str]:
     services, principal = ctx.services, ctx.principal
     tenant = await services.tenants.get(principal, principal.org_id)
     page = await services.members.list_page(principal, MemberFilter(status=MemberStatus.ACTIVE), MOST_ON_A_PAGE, None)
     known = [member.user_id for member in page.data if member.user_id != tenant.owner_id]
     return ctx.render(
         "transfer.html",
-        0,
+        error,
         tenant=tenant,
         known=known,
         names=await services.sessions.names_of(ctx.user.session, tenant.id, [*known, tenant.owner_id]),
         values=values,
+        typed=typed,
         expected=forms.confirmation_text(tenant.name, tenant.id),
-        **context,
     )

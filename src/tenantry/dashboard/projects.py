@@ -19,7 +19,6 @@ PATH: Final = ORG + "/projects"
 _PROJECT: Final = PATH + "/{project_id:str}"
 _PAGE_SIZE: Final = 50
 _MESSAGES: Final = {"name": "Use at most 200 characters.", "description": "Use at most 2000 characters."}
-_CONFLICT: Final = "Another user changed this. It is now: {}. Save again to replace it."
 
 _reader = needs("projects:read")
 _writer = needs("projects:write")
@@ -29,7 +28,7 @@ _writer = needs("projects:write")
 async def show_projects(ctx: Context, cursor: Cursor = None) -> Response[str]:
     page = await ctx.services.projects.list_page(ctx.principal, _PAGE_SIZE, cursor)
     room = await ctx.services.projects.count(ctx.principal)
-    return ctx.render("projects.html", page=page, room=room, is_first=cursor is None)
+    return ctx.render("projects.html", page=page, room=room)
 
 
 @get(_PROJECT, guards=[_reader])
@@ -52,10 +51,11 @@ async def create_project(ctx: Context) -> Response[str]:
                 ctx.principal, ctx.author, valid.name, valid.description or None, claim
             )
         )
-    except (InvalidFormError, ValidationError) as error:
-        return _form_page(ctx, values, None, errors=forms.field_errors(error))
     except PlanLimitReachedError as error:
-        return _form_page(ctx, values, None, 422, problem=error.detail)
+        limit = {"name": f"{error.detail} Delete a project, or change the plan."}
+        return _form_page(ctx, values, None, InvalidFormError(limit))
+    except (InvalidFormError, ValidationError) as error:
+        return _form_page(ctx, values, None, error)
     return ctx.redirect(f"{ctx.user.base}/projects/{project.id}")
 
 
@@ -71,14 +71,13 @@ async def edit_project(ctx: Context, project_id: ProjectId) -> Response[str]:
     submitted, current = _values(ctx.form), _current_values(project)
     changed, conflicts = forms.find_edits(ctx.form, submitted, current)
     values = {field: submitted[field] if field in changed else current[field] for field in submitted}
-    errors = {field: _CONFLICT.format(current[field] or "empty") for field in values if field in conflicts}
     try:
-        valid = forms.validate(NewProject, values, _MESSAGES, errors)
+        valid = forms.validate(NewProject, values, _MESSAGES, conflicts)
         name = valid.name if "name" in changed else UNSET
         description = (valid.description or None) if "description" in changed else UNSET
         await ctx.services.projects.update(ctx.principal, ctx.author, project_id, name, description)
     except (InvalidFormError, ValidationError) as error:
-        return _form_page(ctx, values, project, errors=forms.field_errors(error))
+        return _form_page(ctx, values, project, error)
     return ctx.redirect(f"{ctx.user.base}/projects/{project_id}")
 
 
@@ -99,22 +98,21 @@ async def delete_project(ctx: Context, project_id: ProjectId) -> Response[str]:
 
 
 def _form_page(
-    ctx: PageContext, values: dict[str, str], project: Project | None, status_code: int = 0, **context: object
+    ctx: PageContext, values: dict[str, str], project: Project | None, error: Exception | None = None
 ) -> Response[str]:
     return ctx.render(
         "project_form.html",
-        status_code,
+        error,
         values=values,
         project_id=project.id if project else None,
         digests=forms.field_digests(_current_values(project)) if project else {},
-        **context,
     )
 
 
 async def _confirmation_page(ctx: PageContext, template: str, project_id: str, **context: object) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
     expected = forms.confirmation_text(project.name, project.id)
-    return ctx.render(template, 0, project=project, expected=expected, **context)
+    return ctx.render(template, None, project=project, expected=expected, **context)
 
 
 def _current_values(project: Project) -> dict[str, str]:

@@ -45,7 +45,7 @@ async def show_sign_in(ctx: Context, return_to: ReturnTo = "/") -> Response[str]
     if await _has_session(ctx):
         return ctx.redirect(safe_path(return_to))
     if ctx.services.sign_in is None:
-        return ctx.render("sign_in_setup.html", status_code=404, callback=ctx.services.base_url + CALLBACK)
+        return ctx.render("sign_in_setup.html", 404, callback=ctx.services.base_url + CALLBACK)
     return _sign_in_page(ctx, return_to)
 
 
@@ -164,7 +164,7 @@ async def _page_unless_signed_in(ctx: PageContext, return_to: str, problem: str,
     A session that the provider must confirm again does not count, since its pages redirect to the provider.
     """
     await ctx.sessions.recognize(ctx.request)
-    if current_user(ctx.request) is not None:
+    if current_user(ctx.request.scope) is not None:
         return ctx.redirect(return_to)
     return _sign_in_page(ctx, return_to, problem, status_code)
 

@@ -54,11 +54,11 @@ class DatabaseMetrics:
 
 
 async def _mails(connection: Connection) -> list[DatabaseMetric]:
-    counts = await mails.count_by_status(connection)
-    oldest = await mails.oldest_queued_seconds(connection)
+    queue = await mails.read_queue(connection)
+    oldest = queue.oldest_seconds
     return [
-        _gauge("tenantry_notifications_queued", "Mails still to be delivered.", counts.get("queued", 0)),
-        _gauge("tenantry_notifications_failed", "Mails that were given up.", counts.get("failed", 0)),
+        _gauge("tenantry_notifications_queued", "Mails still to be delivered.", queue.queued),
+        _gauge("tenantry_notifications_failed", "Mails that were given up.", queue.failed),
         _gauge("tenantry_notifications_oldest_queued_seconds", "Age of the oldest mail still to be delivered.", oldest),
     ]
 

@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
 import msgspec
@@ -58,19 +58,14 @@ UPDATE {table}
 """
 _GIVE_UP: Final = "UPDATE {table} SET status = 'failed', last_error = %s WHERE status IN ('queued', 'collecting')"
 _TABLES: Final = ("notifications", "owner_mails")
-_UNSENT: Final = """
-SELECT status, created_at FROM notifications WHERE status <> 'sent'
- UNION ALL
-SELECT CASE status WHEN 'collecting' THEN 'queued' ELSE status END, due_at FROM owner_mails
- WHERE status NOT IN ('sent', 'dropped')
+READ_QUEUE: Final = """
+SELECT count(*) FILTER (WHERE status = 'queued'), count(*) FILTER (WHERE status = 'failed'),
+       greatest(coalesce(extract(epoch FROM now() - min(due_at) FILTER (WHERE status = 'queued')), 0), 0)::float8
+  FROM (SELECT status, created_at AS due_at FROM notifications WHERE status <> 'sent'
+         UNION ALL
+        SELECT CASE status WHEN 'collecting' THEN 'queued' ELSE status END, due_at FROM owner_mails
+         WHERE status NOT IN ('sent', 'dropped')) AS mails
 """
-COUNT_BY_STATUS: Final = f"SELECT status, count(*) FROM ({_UNSENT}) AS mails GROUP BY status"  # noqa: S608  # our own
-OLDEST_QUEUED: Final = f"""
-SELECT greatest(coalesce(extract(epoch FROM now() - min(created_at)), 0), 0)::float8
-  FROM ({_UNSENT}) AS mails
- WHERE status = 'queued'
-"""  # noqa: S608  # our own statement
-
 LATEST_NOTICES: Final = """
 SELECT due_at FROM owner_mails
  WHERE tenant_id = %(tenant)s AND due_at > %(since)s AND type <> %(confirmation)s
@@ -181,14 +176,17 @@ async def give_up(connection: Connection, why: str) -> int:
     return sum([(await connection.execute(_GIVE_UP.format(table=table), (why,))).rowcount for table in _TABLES])
 
 
-async def count_by_status(connection: Connection) -> dict[str, int]:
-    """Count the mails that are queued and those that have failed."""
-    return dict(await connection.fetch(COUNT_BY_STATUS))
+class MailQueue(NamedTuple):
+    """How many mails are queued and have failed, and for how many seconds the oldest queued one has been due."""
+
+    queued: int
+    failed: int
+    oldest_seconds: float
 
 
-async def oldest_queued_seconds(connection: Connection) -> float:
-    """Return for how many seconds the oldest queued mail has been due; 0 if there is none."""
-    return float(await connection.fetch_value(OLDEST_QUEUED))
+async def read_queue(connection: Connection) -> MailQueue:
+    [row] = await connection.fetch(READ_QUEUE)
+    return MailQueue(*row)
 
 
 async def lock_name(connection: Connection, name: str) -> None:

@@ -192,8 +192,8 @@ async def test_concurrent_scope_changes_need_confirmation(dashboard: Dashboard) 
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
     await adam.send(await adam.open(f"{KEYS}/{key_id}/edit"), name="Adam's", scope=["projects:read"])
     asked = await olivia.send(page, scope=["projects:read", "billing:read", "tenants:read"])
-    assert asked.status == 409
-    assert "Another user changed this key. Current scopes: projects:read." in asked.text
+    assert asked.status == 422
+    assert "Another user changed this. It is now: projects:read." in asked.text
     assert asked.form().fields["name"] == ["Adam's"]
     assert (await olivia.send(asked)).path == f"{KEYS}/{key_id}"
     found = await record(dashboard, olivia, key_id)

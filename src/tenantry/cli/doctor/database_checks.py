@@ -220,10 +220,8 @@ def judge_connections(
 
 
 async def _check_mail(inspection: Inspection) -> list[Finding]:
-    counts = await mails.count_by_status(inspection.connection)
-    oldest = await mails.oldest_queued_seconds(inspection.connection)
     sends_mail = inspection.settings.smtp is not None
-    return judge_queue(counts.get("queued", 0), counts.get("failed", 0), oldest, sends_mail=sends_mail)
+    return judge_queue(*await mails.read_queue(inspection.connection), sends_mail=sends_mail)
 
 
 def judge_queue(queued: int, failed: int, oldest_seconds: float, *, sends_mail: bool) -> list[Finding]:
