@@ -6,7 +6,6 @@ from tenantry.common.clock import system_clock
 from tenantry.dashboard.context import Renderer
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages
-from tenantry.domain.plans import Catalog
 from tenantry.domain.sessions import SessionSecret
 from tenantry.server.asgi_types import HotResponse
 
@@ -16,7 +15,7 @@ BROWSER = b"text/html,application/xhtml+xml,*/*;q=0.8"
 def page_of(path: str, *, method: str = "GET", accept: bytes = BROWSER, status: int = 503) -> HotResponse | None:
     scope = {"type": "http", "method": method, "path": path, "headers": [(b"accept", accept)]}
     secret = SessionSecret("a secret of the tests")
-    renderer = Renderer(Cookies(secret, system_clock, secure=False), Catalog(()), "http://localhost")
+    renderer = Renderer(Cookies(secret, system_clock, secure=False), "http://localhost")
     return ErrorPages(renderer).raw_page_of(scope, status, "an-id")
 
 

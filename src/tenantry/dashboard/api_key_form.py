@@ -46,9 +46,8 @@ class KeyForm(msgspec.Struct, frozen=True):
 
     @property
     def editable(self) -> dict[str, str]:
-        """What an edit may change, by field; without the expiry if it stays."""
-        fields = {"name": self.name, "scope": " ".join(sorted(self.scopes))}
-        return fields if self.expiry == _UNCHANGED else {**fields, "expiry": f"{self.expiry} {self.until}".strip()}
+        """The fields of an edit that another user may change meanwhile."""
+        return {"name": self.name, "scope": " ".join(sorted(self.scopes))}
 
 
 def submitted_values(form: Form) -> KeyForm:
@@ -75,20 +74,14 @@ def values_of(key: ApiKey) -> KeyForm:
     return KeyForm(name=name, checked=checked, own=own, mode=key.mode, expiry=_UNCHANGED)
 
 
-def current_fields(key: ApiKey) -> dict[str, str]:
-    """Return what an edit may change of a key, as `KeyForm.editable` does."""
-    ends = key.expires_at.strftime("%Y-%m-%d %H:%M:%S UTC") if key.expires_at else _NEVER
-    return {**values_of(key).editable, "expiry": ends}
-
-
 def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyForm:
-    """Return the submitted values of the ``changed`` fields, and the key's own values of all others."""
+    """Return the submitted values, but the key's own name or scopes if they are not among the ``changed`` fields."""
     current = values_of(key)
     if "name" not in changed:
         values = msgspec.structs.replace(values, name=current.name)
     if "scope" not in changed:
         values = msgspec.structs.replace(values, access=current.access, checked=current.checked, own=current.own)
-    return values if "expiry" in changed else msgspec.structs.replace(values, expiry=_UNCHANGED)
+    return values
 
 
 class ValidKeyForm(NamedTuple):

@@ -119,7 +119,7 @@ async def show_edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
 @post(_KEY + "/edit", guards=[_writer])
 async def edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await _changeable_key(ctx, key_id)
-    values, current = api_key_form.submitted_values(ctx.form), api_key_form.current_fields(key)
+    values, current = api_key_form.submitted_values(ctx.form), api_key_form.values_of(key).editable
     changed, conflicts = forms.find_edits(ctx.form, values.editable, current)
     values = api_key_form.only_changed(values, changed, key)
     try:
@@ -219,7 +219,7 @@ async def _new_page(
 
 
 def _edit_page(ctx: PageContext, key: ApiKey, values: KeyForm, error: Exception | None = None) -> Response[str]:
-    digests = forms.field_digests(api_key_form.current_fields(key))
+    digests = forms.field_digests(api_key_form.values_of(key).editable)
     return _form_page(ctx, "api_key_edit.html", values, error, kept=key.scopes, key=key, digests=digests)
 
 

@@ -28,7 +28,7 @@ _OTHER_ACTORS: Final = {
 class AuditParty(msgspec.Struct, frozen=True):
     """The actor or target of an entry: its name, its id, and the path of its page.
 
-    ``label`` is a fixed text, shown apart from names, which users choose. ``user_id`` is set for users.
+    ``label`` is a fixed text, shown apart from names, which users choose. Users have a ``user_id`` instead of a name.
     """
 
     name: str = ""
@@ -69,25 +69,35 @@ def _query(submitted: Mapping[str, str]) -> str:
 def _parse(submitted: Mapping[str, str]) -> AuditFilter:
     """Return the filter. Raises `InvalidFormError`."""
     valid = validate(AuditForm, {name: value or None for name, value in submitted.items()}, _MESSAGES)
-    since = datetime.combine(valid.since, time(), UTC) if valid.since else None
-    is_limited = valid.until is not None and valid.until < date.max
-    until = datetime.combine(valid.until + timedelta(days=1), time(), UTC) if valid.until and is_limited else None
-    return AuditFilter(valid.action, valid.actor_id, valid.target_id, since, until)
+    last = None if valid.until == date.max else valid.until
+    until = _midnight(last + timedelta(days=1)) if last else None
+    return AuditFilter(valid.action, valid.actor_id, valid.target_id, valid.since and _midnight(valid.since), until)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
 
 
 @get(PATH, guards=[needs("audit:read")])
 async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
     services, principal, submitted = ctx.services, ctx.principal, _submitted(ctx)
-    entries, page, errors = [], None, {}
+    entries: list[tuple[AuditEvent, AuditParty, AuditParty | None]] = []
+    page, rejection = None, None
     try:
         page, names = await services.trail.search_page(principal, _parse(submitted), _PAGE_SIZE, cursor)
     except InvalidFormError as error:
-        errors = error.errors
+        rejection = error
     else:
-        users = await services.sessions.names_of(ctx.user.session, principal.org_id, _user_ids(page.data, names))
-        entries = [(event, _actor(event, names, users), _target(event, names, users)) for event in page.data]
+        entries = [(event, _actor(event, names), _target(event, names)) for event in page.data]
+    user_ids = {party.user_id for _, *parties in entries for party in parties if party and party.user_id}
     return ctx.render(
-        "audit.html", entries=entries, page=page, wanted=submitted, query=_query(submitted), errors=errors
+        "audit.html",
+        rejection,
+        entries=entries,
+        users=await services.sessions.names_of(ctx.user.session, principal.org_id, user_ids),
+        page=page,
+        wanted=submitted,
+        query=_query(submitted),
     )
 
 
@@ -104,21 +114,16 @@ async def export_audit(ctx: Context) -> Response[Any]:
     return ctx.renderer.file(ndjson(first, pages), name, EXPORT_TYPE)
 
 
-def _user_ids(events: list[AuditEvent], names: AuditNames) -> set[str]:
-    actors = {event.actor_id for event in events if event.actor_kind is ActorKind.USER and event.actor_id}
-    return actors | {user for event in events if (user := _member_user(event, names)) is not None}
-
-
-def _actor(event: AuditEvent, names: AuditNames, users: Mapping[str, str]) -> AuditParty:
+def _actor(event: AuditEvent, names: AuditNames) -> AuditParty:
     if event.actor_id is None or event.actor_kind in _OTHER_ACTORS:
         return AuditParty(id=event.actor_id, label=_OTHER_ACTORS.get(event.actor_kind, "Unknown"))
     if event.actor_kind is ActorKind.API_KEY:
         page = f"/settings/api-keys/{event.actor_id}" if event.actor_id in names.keys else None
         return AuditParty(names.keys.get(event.actor_id, event.actor_id), event.actor_id, page, label="The key")
-    return AuditParty(users.get(event.actor_id, event.actor_id), event.actor_id, user_id=event.actor_id)
+    return AuditParty(id=event.actor_id, user_id=event.actor_id)
 
 
-def _target(event: AuditEvent, names: AuditNames, users: Mapping[str, str]) -> AuditParty | None:
+def _target(event: AuditEvent, names: AuditNames) -> AuditParty | None:
     target_id = event.target_id
     match event.action.partition(".")[0]:
         case "api_key":
@@ -126,17 +131,13 @@ def _target(event: AuditEvent, names: AuditNames, users: Mapping[str, str]) -> A
         case "project":
             known, path = names.projects, "/projects/"
         case "member":
-            user = _member_user(event, names) or target_id
+            user_id = names.members.get(target_id) or _field_text(event, "userId") or target_id
             page = f"/settings/members/{target_id}" if target_id in names.members else None
-            return AuditParty(users.get(user, user), target_id, page, user_id=user)
+            return AuditParty(id=target_id, page=page, user_id=user_id)
         case _:
             return None
     name = known.get(target_id) or _field_text(event, "name") or target_id
     return AuditParty(name, target_id, f"{path}{target_id}" if target_id in known else None)
-
-
-def _member_user(event: AuditEvent, names: AuditNames) -> str | None:
-    return names.members.get(event.target_id) or _field_text(event, "userId") or None
 
 
 def _field_text(event: AuditEvent, field: str) -> str:

@@ -92,20 +92,10 @@ class DashboardServices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Renderer:
-    """Renders templates as pages. Jinja escapes all values.
+    """Renders templates as pages. Jinja escapes all values."""
 
-    ``command`` is how users run ``tenantry``; ``demo_pages`` are names and addresses for the demo's menu.
-    """
-
-    def __init__(
-        self,
-        cookies: Cookies,
-        catalog: Catalog,
-        base_url: str,
-        *,
-        command: str = "tenantry",
-        demo_pages: Sequence[tuple[str, str]] = (),
-    ) -> None:
+    def __init__(self, cookies: Cookies, base_url: str, **names: object) -> None:
+        """``names`` are further variables of all templates."""
         self.assets = PageAssets(resources.files(__package__) / "assets", secure=base_url.startswith("https://"))
         self.headers = self.assets.headers
         self._cookies = cookies
@@ -126,13 +116,11 @@ class Renderer:
         self._templates.globals.update(
             assets=self.assets.address,
             base_url=base_url,
-            catalog=catalog,
-            command=command,
-            demo_pages=demo_pages,
-            changes=partial(labels.changes, catalog=catalog),
+            changes=labels.changes,
             labels=labels.labels(),
             roles=dict(labels.ROLES),
             soon=SOON,
+            **names,
         )
 
     def page(

@@ -35,7 +35,11 @@ class Dashboard:
         secure = services.base_url.startswith("https://")
         cookies = Cookies(services.secret, services.clock, secure=secure)
         renderer = Renderer(
-            cookies, services.catalog, services.base_url, command=services.command, demo_pages=services.demo_pages
+            cookies,
+            services.base_url,
+            catalog=services.catalog,
+            command=services.command,
+            demo_pages=services.demo_pages,
         )
         is_away = services.sign_in.is_away if services.sign_in else lambda: False
         self._sessions = SessionGuard(

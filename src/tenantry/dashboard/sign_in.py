@@ -66,7 +66,7 @@ async def start_sign_in(
     try:
         url, begun = await sign_in.begin(silent=bool(silent), login_hint=hint)
     except AuthUnavailableError as error:
-        return _sign_in_page(ctx, return_to, error.detail, 503)
+        return _sign_in_page(ctx, return_to, error)
     response = ctx.redirect(url)
     for cookie in (*ctx.cookies.without_old_sign_ins(request), ctx.cookies.with_sign_in(begun, safe_path(return_to))):
         response.set_cookie(cookie)
@@ -80,14 +80,14 @@ async def finish_sign_in(ctx: Context) -> Response[str]:
     pending = ctx.cookies.sign_in(request, answer.get("state", ""))
     sign_in = ctx.services.sign_in
     if sign_in is None or pending is None:
-        problem = "This sign-in has expired or was started in another browser. Sign in again."
-        return await _page_unless_signed_in(ctx, "/", problem, 400)
+        error = SignInFailedError("This sign-in has expired or was started in another browser. Sign in again.")
+        return await _page_unless_signed_in(ctx, "/", error)
     try:
         with sign_in.redemption():
             response = await _redeem(ctx, sign_in, pending, answer)
-    except TooManySignInsError as error:  # nothing is used yet: the same address works later
-        _log_failure(request, error)
-        return _sign_in_page(ctx, pending.return_to, str(error), 503)
+    except TooManySignInsError as busy:  # nothing is used yet: the same address works later
+        _log_failure(request, busy)
+        return _sign_in_page(ctx, pending.return_to, busy)
     response.set_cookie(ctx.cookies.without_sign_in(pending.begun.state))
     return response
 
@@ -96,14 +96,14 @@ async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answ
     """Exchange the provider's authorization code, and begin or renew the session."""
     request, sessions = ctx.request, ctx.services.sessions
     try:
-        await _use_state(ctx, pending)
+        if not await ctx.services.sessions.use_state(pending.begun.state):
+            raise SignInFailedError("This sign-in was used before. Sign in again.")
         person = await sign_in.finish(pending.begun, answer)
     except (AuthUnavailableError, SignInFailedError) as error:
         if pending.begun.silent and isinstance(error, InteractionRequiredError):
             return ctx.redirect(start_path(pending.return_to))
         _log_failure(request, error)
-        status_code = 503 if isinstance(error, AuthUnavailableError) else 400
-        return await _page_unless_signed_in(ctx, pending.return_to, str(error), status_code)
+        return await _page_unless_signed_in(ctx, pending.return_to, error)
     before = ctx.cookies.session(request)
     if pending.begun.silent:
         return await _renew(ctx, pending, person, before)
@@ -117,11 +117,6 @@ async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answ
     response = ctx.redirect(pending.return_to)
     response.set_cookie(ctx.cookies.with_session(session))
     return response
-
-
-async def _use_state(ctx: PageContext, pending: SignInCookie) -> None:
-    if not await ctx.services.sessions.use_state(pending.begun.state):
-        raise SignInFailedError("This sign-in was used before. Sign in again.")
 
 
 async def _renew(ctx: PageContext, pending: SignInCookie, person: SignedInUser, token: str | None) -> Response[str]:
@@ -158,7 +153,7 @@ async def show_signed_out(ctx: Context) -> Response[str]:
     return ctx.render("signed_out.html", provider_sign_out=provider_sign_out)
 
 
-async def _page_unless_signed_in(ctx: PageContext, return_to: str, problem: str, status_code: int) -> Response[str]:
+async def _page_unless_signed_in(ctx: PageContext, return_to: str, error: Exception) -> Response[str]:
     """Return the page of a failed sign-in, or redirect a signed-in user: browsers load a callback twice.
 
     A session that the provider must confirm again does not count, since its pages redirect to the provider.
@@ -166,7 +161,7 @@ async def _page_unless_signed_in(ctx: PageContext, return_to: str, problem: str,
     await ctx.sessions.recognize(ctx.request)
     if current_user(ctx.request.scope) is not None:
         return ctx.redirect(return_to)
-    return _sign_in_page(ctx, return_to, problem, status_code)
+    return _sign_in_page(ctx, return_to, error)
 
 
 async def _has_session(ctx: PageContext) -> bool:
@@ -174,9 +169,10 @@ async def _has_session(ctx: PageContext) -> bool:
     return token is not None and await ctx.services.sessions.look_up(token, None, is_use=False) is not None
 
 
-def _sign_in_page(ctx: PageContext, return_to: str, problem: str = "", status_code: int = 200) -> Response[str]:
+def _sign_in_page(ctx: PageContext, return_to: str, error: Exception | None = None) -> Response[str]:
+    status_code = 200 if error is None else 400 if isinstance(error, SignInFailedError) else 503
     start, people = start_path(return_to), ctx.services.people
-    return ctx.render("sign_in.html", status_code, start=start, people=people, problem=problem)
+    return ctx.render("sign_in.html", status_code, start=start, people=people, problem=str(error or ""))
 
 
 def _log_failure(request: AnyRequest, error: Exception) -> None:
