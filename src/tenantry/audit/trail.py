@@ -105,10 +105,5 @@ async def record(
             return
         old, new = {name: old.get(name) for name in changed}, {name: new[name] for name in changed}
     org_id, target_id = target
-    await audit.insert(
-        connection,
-        AuditEvent(
-            new_id("aud"), org_id, now, action, author.kind, author.id, author.address, author.request_id, target_id,
-            old, new,
-        ),
-    )  # fmt: skip
+    of_author = author.kind, author.id, author.address, author.request_id
+    await audit.insert(connection, AuditEvent(new_id("aud"), org_id, now, action, *of_author, target_id, old, new))

@@ -14,7 +14,7 @@ from tenantry.dashboard.billing import has_subscription
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import read_form
 from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, needs
-from tenantry.dashboard.labels import FlashMessage, role_label
+from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus, User
 from tenantry.domain.owner_mails import CONFIRM_PATH
@@ -52,7 +52,6 @@ async def show_overview(ctx: Context) -> Response[str]:
         overview=overview,
         use=overview.billing.use,
         ends=tenant.cancel_at_period_end and has_subscription(tenant),
-        role=role_label(user.role, user.principal),
         owner_address=await services.confirmations.of_tenant(user.principal),
         anomalous=[event for event in overview.events if event.anomalies],
         is_new=not overview.events and not any(key.last_used_at for key in overview.keys),
@@ -61,9 +60,7 @@ async def show_overview(ctx: Context) -> Response[str]:
 
 @get(ORG + "/profile", guards=[needs()])
 async def show_profile(ctx: Context) -> Response[str]:
-    user = ctx.user
-    sessions = await ctx.services.sessions.of_user(user.session)
-    return ctx.render("profile.html", role=role_label(user.role, user.principal), sessions=sessions)
+    return ctx.render("profile.html", sessions=await ctx.services.sessions.of_user(ctx.user.session))
 
 
 @post(ORG + "/profile/end-others", guards=[needs()])
@@ -73,13 +70,8 @@ async def end_other_sessions(ctx: Context) -> Response[str]:
 
 
 @get(ORGS, guards=[needs()])
-async def show_organizations(
-    ctx: Context,
-    name: Annotated[str, QueryParameter(name="name", max_length=200)] = "",
-    after: Annotated[str, QueryParameter(name="after", max_length=64)] = "",
-) -> Response[str]:
-    user = ctx.user
-    text, last = (value.strip().replace("\x00", "") for value in (name, after))
+async def show_organizations(ctx: Context) -> Response[str]:
+    user, text, last = ctx.user, ctx.query("name"), ctx.query("after")
     page = await ctx.services.sessions.search_tenants(user.claims, text, _PAGE_SIZE, last or None)
     return ctx.render("organizations.html", page=page, text=text, is_first=not last)
 

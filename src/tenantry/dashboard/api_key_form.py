@@ -51,16 +51,9 @@ class KeyForm(msgspec.Struct, frozen=True):
 
 
 def submitted_values(form: Form) -> KeyForm:
-    return KeyForm(
-        name=form.text("name"),
-        access=form.text("access") or _SCOPED,
-        checked=tuple(form.all("scope")),
-        own=form.text("own"),
-        sure=form.checked("sure"),
-        mode=form.text("mode") or Mode.LIVE,
-        expiry=form.text("expiry"),
-        until=form.text("until"),
-    )
+    texts = {name: form.text(name) for name in ("name", "access", "own", "expiry", "until")}
+    mode = form.text("mode") or Mode.LIVE  # a form of an existing key has none
+    return KeyForm(checked=tuple(form.all("scope")), sure=form.checked("sure"), mode=mode, **texts)
 
 
 def values_of(key: ApiKey) -> KeyForm:

@@ -1,12 +1,11 @@
 """The pages of API keys: list, show, create, edit, rotate, revoke."""
 
 from datetime import datetime, timedelta
-from typing import Annotated, Final
-from urllib.parse import quote
+from typing import Final
 
 import msgspec
 from litestar import Response, get, post
-from litestar.params import FromPath, QueryParameter
+from litestar.params import FromPath
 from msgspec import UNSET
 
 from tenantry.api.guards import AnyRequest
@@ -47,20 +46,14 @@ _writer = needs("api-keys:write")
 
 
 @get(PATH, guards=[_reader])
-async def show_keys(
-    ctx: Context,
-    status: Annotated[str, QueryParameter(name="status", max_length=20)] = "",
-    mode: Annotated[str, QueryParameter(name="mode", max_length=20)] = "",
-    search: Annotated[str, QueryParameter(name="search", max_length=200)] = "",
-    cursor: Cursor = None,
-) -> Response[str]:
+async def show_keys(ctx: Context, cursor: Cursor = None) -> Response[str]:
+    status, mode = ctx.query("status"), ctx.query("mode")
     wanted = KeyFilter(
         state=KeyState(status) if status in set(KeyState) else None,
         mode=Mode(mode) if mode in set(Mode) else None,
-        search=search.strip().replace("\x00", "") or None,
+        search=ctx.query("search") or None,
     )
-    fields = {"status": wanted.state, "mode": wanted.mode, "search": wanted.search}
-    query = "".join(f"{field}={quote(value)}&" for field, value in fields.items() if value)
+    query = forms.query_string({"status": wanted.state, "mode": wanted.mode, "search": wanted.search})
     page = await ctx.services.api_keys.list_page(ctx.principal, wanted, _PAGE_SIZE, cursor, bounded=True)
     room, replaced = await ctx.services.api_keys.count(ctx.principal)
     return ctx.render("api_keys.html", page=page, room=room, replaced=replaced, wanted=wanted, query=query)
@@ -81,10 +74,8 @@ async def show_first_use(ctx: Context, key_id: KeyId) -> Response[str]:
 
 
 @get(PATH + "/new", guards=[_writer])
-async def show_new_key(
-    ctx: Context, replaces: Annotated[str, QueryParameter(name="replaces", max_length=200)] = ""
-) -> Response[str]:
-    return await _new_page(ctx, None, replaces)
+async def show_new_key(ctx: Context) -> Response[str]:
+    return await _new_page(ctx, None, ctx.query("replaces"))
 
 
 @post(PATH + "/new", guards=[_writer])

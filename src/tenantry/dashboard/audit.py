@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
 
 import msgspec
 from litestar import Response, get
@@ -11,8 +10,9 @@ from litestar import Response, get
 from tenantry.api.audit import EXPORT_TYPE, ndjson
 from tenantry.api.parameters import Cursor
 from tenantry.audit.trail import AuditFilter, AuditNames
+from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.forms import InvalidFormError, validate
+from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 
@@ -38,7 +38,7 @@ class AuditParty(msgspec.Struct, frozen=True):
     user_id: str | None = None
 
 
-_Id = Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[^\u0000]*$")]
+_Id = Annotated[str, msgspec.Meta(max_length=255)]
 _MESSAGES: Final = {
     "action": "Choose one of these actions.",
     **dict.fromkeys(("actorId", "targetId"), "Enter an id."),
@@ -57,25 +57,17 @@ class AuditForm(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def _submitted(ctx: PageContext) -> dict[str, str]:
-    return {name: ctx.request.query_params.get(name, "").strip() for name in _MESSAGES}
-
-
-def _query(submitted: Mapping[str, str]) -> str:
-    """Return the filters as a query string that ends with ``&``; empty without filters."""
-    given = {name: value for name, value in submitted.items() if value}
-    return urlencode(given) + "&" if given else ""
+    return {name: ctx.query(name) for name in _MESSAGES}
 
 
 def _parse(submitted: Mapping[str, str]) -> AuditFilter:
     """Return the filter. Raises `InvalidFormError`."""
-    valid = validate(AuditForm, {name: value or None for name, value in submitted.items()}, _MESSAGES)
-    last = None if valid.until == date.max else valid.until
-    until = _midnight(last + timedelta(days=1)) if last else None
-    return AuditFilter(valid.action, valid.actor_id, valid.target_id, valid.since and _midnight(valid.since), until)
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)
+    valid = forms.validate(AuditForm, {name: value or None for name, value in submitted.items()}, _MESSAGES)
+    since = datetime.combine(valid.since, time(), UTC) if valid.since else None
+    until = None
+    if valid.until is not None and valid.until < date.max:
+        until = datetime.combine(valid.until + timedelta(days=1), time(), UTC)
+    return AuditFilter(valid.action, valid.actor_id, valid.target_id, since, until)
 
 
 @get(PATH, guards=[needs("audit:read")])
@@ -97,7 +89,7 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
         users=await services.sessions.names_of(ctx.user.session, principal.org_id, user_ids),
         page=page,
         wanted=submitted,
-        query=_query(submitted),
+        query=forms.query_string(submitted),
     )
 
 
@@ -107,7 +99,8 @@ async def export_audit(ctx: Context) -> Response[Any]:
     try:
         wanted = _parse(submitted)
     except InvalidFormError:
-        return ctx.redirect(f"{ctx.user.base}/settings/audit?{_query(submitted)}")  # shows the errors beside the fields
+        # that page shows the errors beside the fields
+        return ctx.redirect(f"{ctx.user.base}/settings/audit?{forms.query_string(submitted)}")
     pages = ctx.services.trail.export(ctx.principal, wanted)
     first: list[AuditEvent] = await anext(pages)  # raises before the answer begins
     name = f"audit-{ctx.principal.org_id}-{ctx.services.clock():%Y-%m-%d}.ndjson"

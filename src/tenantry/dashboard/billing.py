@@ -1,11 +1,10 @@
 """The billing page, and the redirects to the payment provider and back."""
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import quote
 
 from litestar import Response, get, post
-from litestar.params import QueryParameter
 
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.guards import ORG, needs
@@ -15,7 +14,6 @@ from tenantry.domain import errors
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Tenant
-from tenantry.notifications.composition import format_amount
 from tenantry.server.problems import STATUSES
 
 PATH: Final = f"{ORG}/billing"
@@ -34,20 +32,14 @@ def waits_for_provider(path: str) -> bool:
 
 
 @get(PATH, guards=[needs("billing:read")])
-async def show_billing(
-    ctx: Context, awaits: Annotated[str, QueryParameter(name="awaits", max_length=64)] = ""
-) -> Response[str]:
-    return await _billing_page(ctx, awaits=awaits)
+async def show_billing(ctx: Context) -> Response[str]:
+    return await _billing_page(ctx, awaits=ctx.query("awaits"))
 
 
 @get(PATH + "/back", guards=[needs("billing:read")])
-async def return_from_provider(
-    ctx: Context,
-    signed: Annotated[str, QueryParameter(name="notice", max_length=200)] = "",
-    plan: Annotated[str, QueryParameter(name="plan", max_length=64)] = "",
-) -> Response[str]:
-    path = f"{ctx.user.base}/billing"
-    message = ctx.cookies.verified_flash(ctx.user.session, f"{path}/back", signed)
+async def return_from_provider(ctx: Context) -> Response[str]:
+    path, plan = f"{ctx.user.base}/billing", ctx.query("plan")
+    message = ctx.cookies.verified_flash(ctx.user.session, f"{path}/back", ctx.query("notice"))
     if message is None:
         return ctx.redirect(path)
     return ctx.redirect_with(message, path, f"?awaits={quote(plan, safe='')}" if plan else "")
@@ -117,7 +109,6 @@ async def _billing_page(
         tenant=tenant,
         use=billing.use,
         failed=failed,
-        amount_due=format_amount(failed.amount, failed.currency) if failed else None,
         ends=tenant.cancel_at_period_end and is_subscribed,
         newest=newest,
         is_subscribed=is_subscribed,

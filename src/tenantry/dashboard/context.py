@@ -52,6 +52,7 @@ from tenantry.domain.names import display_text
 from tenantry.domain.plans import Catalog
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.oidc.sign_in import SignIn
+from tenantry.notifications.composition import format_amount
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER, STATUSES
 
@@ -104,13 +105,13 @@ class Renderer:
             time=labels.show_time,
             second=labels.show_second,
             day=labels.show_day,
+            amount=format_amount,
             segment=partial(quote, safe=""),
             called=lambda thing: labels.shown_name(thing.name, thing.id),
             display_text=display_text,
             scope_label=labels.scope_label,
             browser_label=labels.browser_label,
-            status_label=labels.subscription_status_label,
-            type_label=labels.event_type_label,
+            role_label=lambda user: labels.role_label(user.role, user.principal),
             anomaly_label=labels.anomaly_label,
         )
         self._templates.globals.update(
@@ -182,6 +183,10 @@ class PageContext:
     def form(self) -> Form:
         """The form that the user submitted."""
         return current_form(self.request)
+
+    def query(self, name: str) -> str:
+        """Return a parameter of the query, without surrounding blanks and NULs; empty if it is missing."""
+        return self.request.query_params.get(name, "").replace("\x00", "").strip()
 
     @property
     def principal(self) -> Principal:

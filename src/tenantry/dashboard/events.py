@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
 
 import msgspec
 from litestar import Response, get, post
@@ -16,6 +15,7 @@ from tenantry.api.parameters import Cursor
 from tenantry.billing.event_feed import FeedWatcher
 from tenantry.billing.replay import MOST_AT_ONCE, FieldComparison, RecentReplay
 from tenantry.common.encoding import NOT_JSON
+from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.guards import ORG, SCRIPT_ONLY, needs
 from tenantry.dashboard.labels import Change, field_label, labels, shown_value
@@ -49,7 +49,6 @@ async def show_events(
     of_type = event_type if event_type in labels().event_types else ""
     newest = await billing.newest_arrival(principal)  # first, so that the stream repeats events rather than skip one
     page = await billing.seek_events(principal, _PAGE_SIZE, cursor, event_type=of_type or None, outcome=wanted)
-    query = {"type": of_type, "outcome": wanted or ""}
     return ctx.render(
         "events.html",
         page=page,
@@ -57,7 +56,7 @@ async def show_events(
         event_type=of_type,
         outcome=wanted or "",
         outcomes=_OUTCOMES,
-        query=urlencode({name: text for name, text in query.items() if text}),
+        query=forms.query_string({"type": of_type, "outcome": wanted}),
     )
 
 

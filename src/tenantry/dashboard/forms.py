@@ -5,6 +5,7 @@ import hmac
 import unicodedata
 from collections.abc import Mapping
 from typing import Final, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 from litestar.datastructures import FormMultiDict
@@ -114,6 +115,12 @@ def validate(
 def unix_lines(text: str) -> str:
     """Replace the line ends of HTML forms by those that every other client sends."""
     return text.replace("\r\n", "\n")
+
+
+def query_string(filters: Mapping[str, str | None]) -> str:
+    """Return the filters of a list as a query string that ends with ``&``; empty without filters."""
+    given = {name: value for name, value in filters.items() if value}
+    return urlencode(given) + "&" if given else ""
 
 
 def confirmation_text(name: str, fallback: str) -> str:

@@ -126,16 +126,16 @@ class SessionGuard(msgspec.Struct, frozen=True):
         """
         org_id: str | None = connection.path_params.get("org_id")
         token = self.cookies.session(connection)
-        is_visit = _is_page_visit(connection)
-        is_polling = _state(connection)["method"] == "GET" and not is_visit
-        is_use = not is_head(connection) and not is_polling  # else an open page would extend the session
+        is_get = _state(connection)["method"] == "GET"
+        is_visit = is_get and is_navigation(connection)
+        is_use = not is_head(connection) and (is_visit or not is_get)  # the script's polling extends no session
         visit = await self.sessions.look_up(token, org_id, is_use=is_use) if token else None
         if visit is None:
             raise NotSignedInError
         if not allow_stale_login and not self._is_fresh(visit.session):
             if is_visit:
                 raise StaleSignInError(visit.session.subject)
-            if _state(connection)["method"] == "GET" or not visit.session.may_send_forms(self.clock()):
+            if is_get or not visit.session.may_send_forms(self.clock()):
                 raise NotSignedInError
         user = DashboardUser(
             **msgspec.structs.asdict(visit),
@@ -244,11 +244,6 @@ def is_navigation(connection: Connection) -> bool:
 def is_head(connection: Connection) -> bool:
     """Whether this is a HEAD request, which must have no effect."""
     return IS_HEAD in _state(connection)
-
-
-def _is_page_visit(connection: Connection) -> bool:
-    """Whether a user opens a page, as opposed to a form, or a request of the script."""
-    return _state(connection)["method"] == "GET" and is_navigation(connection)
 
 
 def _state(connection: Connection) -> dict[str, Any]:

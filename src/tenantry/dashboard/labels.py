@@ -133,14 +133,6 @@ def browser_label(agent: str | None) -> str:
     return f"{browser} on {system}" if system else browser
 
 
-def subscription_status_label(status: str) -> str:
-    return labels().subscription_statuses.get(status, status)
-
-
-def event_type_label(event_type: str) -> str:
-    return labels().event_types.get(event_type, event_type)
-
-
 def anomaly_label(name: str) -> Label:
     return labels().anomalies.get(name, Label(name))
 
@@ -190,7 +182,7 @@ def shown_value(name: str, value: Any, catalog: Catalog) -> str | datetime | Non
     if name == "plan":
         return catalog.name(text)
     if name in ("subscriptionStatus", "providerStatus"):
-        return subscription_status_label(text)
+        return labels().subscription_statuses.get(text, text)
     try:
         return msgspec.convert(text, datetime) if text[:1].isdigit() and text.endswith("Z") else text
     except msgspec.ValidationError:

@@ -1,14 +1,13 @@
 """The pages of members, and the transfer of ownership."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final
+from typing import Final
 
 from litestar import Response, get, post
-from litestar.params import QueryParameter
 
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.api.members import MemberChange, MemberId, NewMember, OwnerTransfer
-from tenantry.api.parameters import LONGEST_USER_ID, MOST_ON_A_PAGE, Cursor
+from tenantry.api.parameters import MOST_ON_A_PAGE, Cursor
 from tenantry.dashboard import forms
 from tenantry.dashboard.account import leave_path
 from tenantry.dashboard.context import Context, PageContext
@@ -48,16 +47,11 @@ _writer = needs("members:write")
 
 
 @get(PATH, guards=[_reader])
-async def show_members(
-    ctx: Context,
-    role: Annotated[str, QueryParameter(name="role", max_length=LONGEST_USER_ID)] = "",
-    status: Annotated[str, QueryParameter(name="status", max_length=LONGEST_USER_ID)] = "",
-    user_id: Annotated[str, QueryParameter(name="userId", max_length=LONGEST_USER_ID)] = "",
-    cursor: Cursor = None,
-) -> Response[str]:
+async def show_members(ctx: Context, cursor: Cursor = None) -> Response[str]:
     services, principal = ctx.services, ctx.principal
+    role, status = ctx.query("role"), ctx.query("status")
     wanted = MemberFilter(
-        user_id.strip().replace("\x00", "") or None,
+        ctx.query("userId") or None,
         Role(role) if role in set(Role) else None,
         MemberStatus(status) if status in set(MemberStatus) else None,
         current=status not in set(MemberStatus),
@@ -70,6 +64,7 @@ async def show_members(
         page=page,
         names=await services.sessions.names_of(ctx.user.session, principal.org_id, user_ids),
         wanted=wanted,
+        query=forms.query_string({"role": wanted.role, "status": wanted.status, "userId": wanted.user_id}),
         owner_id=tenant.owner_id,
     )
 
@@ -80,10 +75,8 @@ async def show_member(ctx: Context, member_id: MemberId) -> Response[str]:
 
 
 @get(PATH + "/new", guards=[_writer])
-async def show_invite_member(
-    ctx: Context, user_id: Annotated[str, QueryParameter(name="userId", max_length=LONGEST_USER_ID)] = ""
-) -> Response[str]:
-    return _invite_page(ctx, {"userId": user_id, "role": Role.MEMBER})
+async def show_invite_member(ctx: Context) -> Response[str]:
+    return _invite_page(ctx, {"userId": ctx.query("userId"), "role": Role.MEMBER})
 
 
 @post(PATH + "/new", guards=[_writer])

@@ -96,8 +96,7 @@ async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answ
     """Exchange the provider's authorization code, and begin or renew the session."""
     request, sessions = ctx.request, ctx.services.sessions
     try:
-        if not await ctx.services.sessions.use_state(pending.begun.state):
-            raise SignInFailedError("This sign-in was used before. Sign in again.")
+        await _use_state(ctx, pending)
         person = await sign_in.finish(pending.begun, answer)
     except (AuthUnavailableError, SignInFailedError) as error:
         if pending.begun.silent and isinstance(error, InteractionRequiredError):
@@ -117,6 +116,11 @@ async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answ
     response = ctx.redirect(pending.return_to)
     response.set_cookie(ctx.cookies.with_session(session))
     return response
+
+
+async def _use_state(ctx: PageContext, pending: SignInCookie) -> None:
+    if not await ctx.services.sessions.use_state(pending.begun.state):
+        raise SignInFailedError("This sign-in was used before. Sign in again.")
 
 
 async def _renew(ctx: PageContext, pending: SignInCookie, person: SignedInUser, token: str | None) -> Response[str]:

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 from uuid import UUID
 
+import msgspec
+
 from tenantry.common.clock import Clock, exponential
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
@@ -132,22 +134,14 @@ class MailDeferredError(Exception):
         self.delay = delay
 
 
-class MailService:
-    def __init__(
-        self,
-        database: Database,
-        mailer: Mailer,
-        clock: Clock,
-        schedule: RetrySchedule = standard_schedule,
-        *,
-        base_url: str = "",
-    ) -> None:
-        """Use ``base_url`` for links in mails."""
-        self._base_url = base_url
-        self._database = database
-        self._mailer = mailer
-        self._clock = clock
-        self._schedule = schedule
+class MailService(msgspec.Struct, frozen=True):
+    """Delivers mails. ``base_url`` is for links in them."""
+
+    database: Database
+    mailer: Mailer
+    clock: Clock
+    schedule: RetrySchedule = standard_schedule
+    base_url: str = ""
 
     async def deliver(self, notification_id: UUID) -> None:
         """Deliver one mail; do nothing if it has been delivered or given up.
@@ -155,19 +149,19 @@ class MailService:
         Raises `MailDeferredError` to be tried again, and `DatabaseUnavailableError`. After a crash between the mail
         server's acceptance and its record, the next attempt sends the mail again with the same ``Message-ID``.
         """
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
             mail = await store.read_notification(connection, notification_id)
             if mail is None:
                 mail = await self._owner_mail(connection, notification_id)
         if mail is None:
             return
         try:
-            await self._mailer.send(compose(mail, self._mailer.config.sender))
+            await self.mailer.send(compose(mail, self.mailer.config.sender))
         except MailDeliveryError as error:
             await self._failed(mail, error)
         else:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
-                await store.mark_sent(connection, mail, self._clock())
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
+                await store.mark_sent(connection, mail, self.clock())
             logger.info("mail %s of tenant %s was accepted by the mail server", notification_id, mail.tenant_id)
 
     async def _owner_mail(self, connection: Connection, mail_id: UUID) -> PendingMail | None:
@@ -175,7 +169,7 @@ class MailService:
         row = await store.read_owner_mail(connection, mail_id)
         if row is None:
             return None
-        now = self._clock()
+        now = self.clock()
         about: rules.SecurityNotice | rules.DigestData | rules.Confirmation
         if row.type == rules.OWNER_ADDRESS_CONFIRMATION:
             address = rules.OwnerAddress(row.owner_email, row.verified_email)
@@ -184,7 +178,7 @@ class MailService:
                 return None
             token = secrets.token_urlsafe(32)
             await store.set_link(connection, mail_id, rules.link_digest(token), now + rules.CONFIRMATION_VALID)
-            link = f"{self._base_url}{rules.CONFIRM_PATH}?token={token}"
+            link = f"{self.base_url}{rules.CONFIRM_PATH}?token={token}"
             about = rules.Confirmation(link, int(rules.CONFIRMATION_VALID.total_seconds() // 3600))
         elif row.status == "collecting" and row.due_at > now:
             raise MailDeferredError(f"digest {mail_id} is not due yet", (row.due_at - now).total_seconds())
@@ -195,8 +189,8 @@ class MailService:
 
     async def _failed(self, mail: PendingMail, error: MailDeliveryError) -> None:
         attempt = mail.attempts + 1
-        delay = None if isinstance(error, PermanentMailError) else self._schedule(attempt)
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
+        delay = None if isinstance(error, PermanentMailError) else self.schedule(attempt)
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
             reason = f"{error}: {error.reply}" if error.reply else str(error)
             await store.mark_attempt(connection, mail, reason, final=delay is None)
         # The log omits the server's reply, which may contain the owner's address.

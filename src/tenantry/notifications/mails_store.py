@@ -81,7 +81,7 @@ SELECT count(*) FILTER (WHERE created_at > %(hour)s AND tenant_id = %(tenant)s),
 """
 INSERT_OWNER_MAIL: Final = """
 INSERT INTO owner_mails (id, tenant_id, type, recipient, limit_key, data, status, created_at, due_at)
-VALUES (%(id)s, %(tenant)s, %(type)s, %(recipient)s, %(key)s, %(data)s, %(status)s, %(now)s, %(due)s)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 # The row's lock decides between this and a worker that has started to deliver the digest.
 ADD_TO_DIGEST: Final = """
@@ -219,36 +219,19 @@ async def insert_owner_mail(
     due_at: datetime | None = None,
 ) -> UUID:
     """Store a mail and return its id; one with ``due_at`` is a digest, which collects notices until then."""
-    mail_id = uuid4()
-    await connection.execute(
-        INSERT_OWNER_MAIL,
-        {
-            "id": mail_id,
-            "tenant": tenant_id,
-            "type": mail_type,
-            "recipient": recipient,
-            "key": rules.limit_key(recipient),
-            "data": "{}" if data is None else msgspec.json.encode(data).decode(),
-            "status": "queued" if due_at is None else "collecting",
-            "now": now,
-            "due": due_at or now,
-        },
-    )
+    mail_id, key, status = uuid4(), rules.limit_key(recipient), "queued" if due_at is None else "collecting"
+    content = "{}" if data is None else msgspec.json.encode(data).decode()
+    values = (mail_id, tenant_id, mail_type, recipient, key, content, status, now, due_at or now)
+    await connection.execute(INSERT_OWNER_MAIL, values)
     return mail_id
 
 
 async def add_to_digest(connection: Connection, tenant_id: str, recipient: str, notice: rules.SecurityNotice) -> bool:
     """Add a notice to the digest that collects for this recipient; return False if there is none."""
-    cursor = await connection.execute(
-        ADD_TO_DIGEST,
-        {
-            "tenant": tenant_id,
-            "recipient": recipient,
-            "list": "leaked" if isinstance(notice, rules.KeyLeakedData) else "changed",
-            "notice": msgspec.json.encode([notice]).decode(),
-            "most": rules.DIGEST_DETAILS,
-        },
-    )
+    kind = "leaked" if isinstance(notice, rules.KeyLeakedData) else "changed"
+    values = {"tenant": tenant_id, "recipient": recipient, "list": kind, "most": rules.DIGEST_DETAILS}
+    values["notice"] = msgspec.json.encode([notice]).decode()
+    cursor = await connection.execute(ADD_TO_DIGEST, values)
     return cursor.rowcount > 0
 
 

@@ -92,7 +92,7 @@ async def test_page_filters_like_the_api(dashboard: Dashboard) -> None:
         ("action=api_key.stolen", "action"),
         ("since=yesterday", "since"),
         ("until=2027-02-30", "until"),
-        ("actorId=a%00b", "actorId"),
+        (f"actorId={'a' * 256}", "actorId"),
     ],
 )
 async def test_invalid_filter_shows_an_error_beside_its_field(dashboard: Dashboard, query: str, field: str) -> None:
