@@ -186,7 +186,7 @@ async def test_audit_filters_and_entries_use_utc(browser: Browser, dashboard: Da
         await expect(row).to_have_count(1)
         await expect(row.locator("time").first).to_have_text("1 Mar 2026, 23:30 UTC")
         await row.locator("summary").click()
-        await expect(row.get_by_text("5 Mar 2026, 23:30 UTC")).to_be_visible()
+        await expect(row.get_by_text("5 Mar 2026, 23:30:00 UTC")).to_be_visible()
         await expect(page.get_by_text("Times are in UTC.")).to_be_visible()
 
 
