@@ -9,8 +9,7 @@ import pytest
 
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError
-from tenantry.server.bodies import fault_of
-from tenantry.server.problems import STATUSES, Refusal, refuse, refuse_domain_error
+from tenantry.server.problems import STATUSES, Refusal, fault_of, refuse, refuse_domain_error
 
 CODES = {
     "missing_credential": 401, "invalid_credential": 401, "api_key_revoked": 401, "api_key_expired": 401,

@@ -7,11 +7,11 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, delete, get, patch, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import JSONBody, PathParameter, QueryParameter
+from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName
+from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName, path_parameter
 from tenantry.auth.api_keys import ApiKeyService, EndedKey, LeakReportService, NewKey
 from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.common.encoding import doc
@@ -62,7 +62,7 @@ def leak_routes(leaks: LeakReportService) -> Sequence[HTTPRouteHandler]:
 PATH: Final = "/api/v1/api-keys"
 
 Scopes = Annotated[list[ScopeName], msgspec.Meta(max_length=MAX_SCOPES)]
-KeyId = Annotated[str, PathParameter(description="The key's id.")]
+KeyId = Annotated[str, path_parameter("The key's id.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")]
 
 
 class NewApiKey(msgspec.Struct, rename="camel", forbid_unknown_fields=True):

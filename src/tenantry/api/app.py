@@ -1,11 +1,14 @@
-"""The Litestar application: its routes, dependencies and error answers."""
+"""The Litestar application: its dependencies, how it decodes JSON bodies, and its error answers."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final, cast
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any, Final, cast
 
-from litestar import Litestar, Response, Router
+import msgspec
+from litestar import Litestar, Request, Response, Router
 from litestar.di import Provide
 from litestar.exceptions import (
     HTTPException,
@@ -14,7 +17,6 @@ from litestar.exceptions import (
     SerializationException,
     ValidationException,
 )
-from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
@@ -22,28 +24,55 @@ from litestar.types import ExceptionHandlersMap, Scope
 
 from tenantry import __version__
 from tenantry.api.guards import AnyRequest, Connection, current_author, current_claim, current_claims, current_principal
-from tenantry.domain.errors import DomainError
+from tenantry.common.encoding import NOT_JSON
+from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.server.asgi_types import MAX_BODY, OUTCOME
-from tenantry.server.bodies import JsonRequest
 from tenantry.server.dispatch import REQUEST_ID, internal_error
-from tenantry.server.problems import VARIES, Refusal, refuse, refuse_domain_error
+from tenantry.server.problems import VARIES, Refusal, fault_of, refuse, refuse_domain_error
 
 API_TITLE: Final = "tenantry"
 _LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]
 _PageOf = Callable[[AnyRequest, HTTPException], Response[str] | None]
 _BeforeRefusal = Callable[[Exception, Scope], Awaitable[None]]
-_CODES: Final = {
-    400: "invalid_request",
-    401: "missing_credential",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    413: "payload_too_large",
-    415: "unsupported_media_type",
-    429: "rate_limited",
+_HTTP_ERRORS: Final = {
+    404: ("not_found", "There is nothing at this address."),
+    405: ("method_not_allowed", "This address does not answer this method."),
+    413: ("payload_too_large", f"The body is larger than {MAX_BODY} bytes."),
+    415: ("unsupported_media_type", "The body must be JSON: Content-Type: application/json."),
 }
+"""Code and detail of Litestar's errors by status."""
 
 logger = logging.getLogger(__name__)
+
+
+class JsonRequest(Request[Any, Any, Any]):
+    """A request whose body is decoded into its handler's type.
+
+    Litestar would convert it as leniently as a query string: the text ``"5"`` to a number, a number to a time.
+    """
+
+    async def json(self) -> Any:  # noqa: ANN401  # the handler's type
+        """Decode the body. Raises what the exception handlers answer with 400, 415 and 422."""
+        content_type = self.headers.get("content-type")
+        if content_type is not None and not _is_json(content_type):
+            raise HTTPException(status_code=415)
+        field = self.route_handler.parsed_data_field
+        try:
+            return _decoder(field.annotation if field else Any).decode(await self.body())
+        except msgspec.ValidationError as error:
+            raise ValidationError(fault_of(error)) from error
+        except NOT_JSON as error:
+            raise SerializationException("The body is not JSON.") from error
+
+
+def _is_json(content_type: str) -> bool:
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
+
+
+@lru_cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401  # any type that msgspec supports
+    return msgspec.json.Decoder(kind)
 
 
 def build_api(
@@ -150,14 +179,10 @@ def _on_validation_error(request: AnyRequest, error: ValidationException) -> Res
 def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     if isinstance(error.__cause__, SerializationException) or isinstance(error, SerializationException):
         return _response(request, refuse(400, "invalid_json", "The body is not JSON.", _request_id(request)))
-    details: dict[type[HTTPException], str] = {
-        NotFoundException: "There is nothing at this address.",
-        MethodNotAllowedException: "This address does not answer this method.",
-        RequestEntityTooLarge: f"The body is larger than {MAX_BODY} bytes.",
-    }
-    detail = details.get(type(error), error.detail)
+    if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _on_fault(request, error)
+    code, detail = _HTTP_ERRORS.get(error.status_code, ("invalid_request", error.detail))
     headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
-    code = _CODES.get(error.status_code, "invalid_request" if error.status_code < 500 else "internal_error")  # noqa: PLR2004
     return _response(request, refuse(error.status_code, code, detail, _request_id(request), headers=headers))
 
 

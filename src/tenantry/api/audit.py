@@ -10,7 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
-from tenantry.api.guards import Access, Caller
+from tenantry.api.guards import Access, Caller, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
 from tenantry.audit.trail import AuditFilter, AuditService
 from tenantry.db.pagination import Page
@@ -37,7 +37,7 @@ Until = Annotated[datetime | None, QueryParameter(name="until", description="Bef
 def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandler]:
     """The routes that read the audit trail. Nothing writes to it but the changes themselves."""
 
-    @get(PATH, guards=[access.needs("audit:read")], summary="List audit events")
+    @get(PATH, guards=[access.needs("audit:read")], summary="List audit events", opt=raises("mode_mismatch"))
     async def list_audit_events(
         principal: Caller,
         action: OnlyAction = None,
@@ -53,7 +53,11 @@ def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandl
         return await trail.list_page(principal, wanted, limit, cursor)
 
     @get(
-        PATH + "/export", guards=[access.needs("audit:read")], summary="Export the audit trail", media_type=EXPORT_TYPE
+        PATH + "/export",
+        guards=[access.needs("audit:read")],
+        summary="Export the audit trail",
+        media_type=EXPORT_TYPE,
+        opt=raises("mode_mismatch"),
     )
     async def export_audit_events(
         principal: Caller,

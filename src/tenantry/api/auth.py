@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from litestar import get
@@ -130,62 +130,3 @@ def header_text(text: str) -> bytes:
     """At most 256 bytes of visible ASCII: anything else becomes ``?``."""
     visible = (char if "!" <= char <= "~" else "?" for char in text[:_LONGEST_HEADER])
     return "".join(visible).encode()
-
-
-_SCOPE_PARAMETER: Final[dict[str, Any]] = {
-    "name": "scope",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "pattern": r"^(-|([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*))$"},
-    "description": "The scope that the request needs, or `-`.",
-}
-_MODE_PARAMETER: Final[dict[str, Any]] = {
-    "name": "mode",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "enum": ["live", "test", "any"]},
-    "description": "The mode that is accepted.",
-}
-_VERIFIED: Final[dict[str, Any]] = {
-    "200": {
-        "description": "The credential is valid and covers the scope.",
-        "headers": {
-            name: {"schema": {"type": "string", "maxLength": 256}, "example": example}
-            for name, example in {
-                "X-Tenant-Id": "acme",
-                "X-Principal-Id": "key_01975c3a51c2a1b3c5d7e9f10213a5b7",
-                "X-Principal-Kind": "api_key",
-                "X-Mode": "live",
-                "X-Plan": "pro",
-                "X-Subscription-Status": "active",
-            }.items()
-        },
-    }
-}
-OPERATIONS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
-    (
-        VERIFY_TEMPLATE,
-        "verifyCredential",
-        {
-            "summary": "Check a credential for a gateway",
-            "description": "For reverse proxies (`auth_request`, `forward_auth`). It answers any method, with the "
-            "caller's identity in headers of visible ASCII. The gateway's configuration names the scope in the path; "
-            "`-` means any. Further path segments and the query are ignored. It rejects test-mode keys. The header "
-            "`X-Problem` repeats the problem document of a rejection.",
-            "parameters": [_SCOPE_PARAMETER],
-            "responses": _VERIFIED,
-        },
-    ),
-    (
-        f"{VERIFY_TEMPLATE}/mode/{{mode}}",
-        "verifyCredentialInMode",
-        {
-            "summary": "Check a credential of a mode for a gateway",
-            "description": "The same for a gateway that accepts test-mode keys: `test` accepts only them, `any` both "
-            "modes, and `live`, the default, only live keys. Users act in live mode. No path segment may follow.",
-            "parameters": [_SCOPE_PARAMETER, _MODE_PARAMETER],
-            "responses": _VERIFIED,
-        },
-    ),
-)
-"""The operations of the hot route for OpenAPI: path, operation id and description."""

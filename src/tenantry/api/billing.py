@@ -6,10 +6,10 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody
 
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
+from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit, path_parameter
 from tenantry.billing.checkout import LONGEST_URL, CheckoutService
 from tenantry.billing.ledger_queries import BillingEventView, LedgerQueries
 from tenantry.common.encoding import doc
@@ -19,7 +19,7 @@ from tenantry.domain.plans import Catalog, Limits
 PLANS_PATH: Final = "/api/v1/plans"
 EVENTS_PATH: Final = "/api/v1/billing/events"
 
-EventId = Annotated[str, PathParameter(description="The provider's event id.")]
+EventId = Annotated[str, path_parameter("The provider's event id.", "evt_1SQk7xLm3Rk2pXw7")]
 
 
 class PlanView(msgspec.Struct, frozen=True, rename="camel"):

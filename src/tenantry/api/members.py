@@ -6,14 +6,14 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, delete, get, patch, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import JSONBody, PathParameter, QueryParameter
+from litestar.params import JSONBody, QueryParameter
 
 from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import tenants
 from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId
+from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId, path_parameter
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.access import Role
@@ -23,7 +23,7 @@ from tenantry.domain.tenants import Tenant
 
 PATH: Final = "/api/v1/members"
 
-MemberId = Annotated[str, PathParameter(description="The member's id.")]
+MemberId = Annotated[str, path_parameter("The member's id.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")]
 _OfUser = Annotated[
     str | None,
     QueryParameter(
@@ -80,7 +80,12 @@ def member_routes(members: MemberService, owned: TenantService, access: Access) 
         guards=[access.needs("members:write")],
         summary="Invite a member",
         opt=raises(
-            "scope_escalation", "member_exists", "plan_limit_reached", "last_owner", "identity_provider_not_configured"
+            "scope_escalation",
+            "mode_mismatch",
+            "member_exists",
+            "plan_limit_reached",
+            "last_owner",
+            "identity_provider_not_configured",
         ),
     )
     async def create_member(
@@ -104,7 +109,7 @@ def member_routes(members: MemberService, owned: TenantService, access: Access) 
         PATH + "/{member_id:str}",
         guards=[access.needs("members:write")],
         summary="Change a member's role",
-        opt=raises("scope_escalation", "member_not_active", "last_owner"),
+        opt=raises("scope_escalation", "mode_mismatch", "member_not_active", "last_owner"),
     )
     async def update_member(
         principal: Caller, author: ChangeAuthor, member_id: MemberId, data: JSONBody[MemberChange]
@@ -120,7 +125,7 @@ def member_routes(members: MemberService, owned: TenantService, access: Access) 
         PATH + "/{member_id:str}",
         guards=[access.needs("members:write")],
         summary="Remove a member",
-        opt=raises("scope_escalation", "last_owner"),
+        opt=raises("scope_escalation", "mode_mismatch", "last_owner"),
     )
     async def delete_member(principal: Caller, author: ChangeAuthor, member_id: MemberId) -> None:
         """Remove a member or withdraw an invitation.
@@ -168,7 +173,7 @@ def member_routes(members: MemberService, owned: TenantService, access: Access) 
 OWN_PATH: Final = "/api/v1/me/memberships"
 _MEMBERSHIPS_PATH: Final = "/api/v1/memberships"
 
-MembershipId = Annotated[str, PathParameter(description="The membership's id.")]
+MembershipId = Annotated[str, path_parameter("The membership's id.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")]
 
 
 def membership_routes(memberships: MembershipService, access: Access) -> Sequence[HTTPRouteHandler]:

@@ -1,10 +1,10 @@
 """Types of request fields and parameters that several routes share."""
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from litestar.params import QueryParameter
+from litestar.params import PathParameter, QueryParameter
 
 from tenantry.domain.access import SCOPE_FORM
 from tenantry.domain.names import NAME_RULE, REFUSED_CHARACTERS
@@ -61,3 +61,8 @@ Limit = Annotated[int, QueryParameter(name="limit", ge=1, le=MOST_ON_A_PAGE, des
 Cursor = Annotated[
     str | None, QueryParameter(name="cursor", max_length=LONGEST_CURSOR, description="`nextCursor` of the page before.")
 ]
+
+
+def path_parameter(description: str, example: str) -> Any:  # noqa: ANN401  # Litestar's own has no public type
+    """Describe a parameter of a path: ``Annotated[str, path_parameter("The key's id.", "key_0197...")]``."""
+    return PathParameter(description=description, schema_extra={"example": example})

@@ -7,24 +7,33 @@ from urllib.parse import parse_qsl
 import msgspec
 from litestar import Response, delete, get, patch, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.projects import ProjectService, page_of
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, LONGEST_CURSOR, MOST_ON_A_PAGE, Cursor, Description, Limit, Name
+from tenantry.api.parameters import (
+    DEFAULT_LIMIT,
+    LONGEST_CURSOR,
+    MOST_ON_A_PAGE,
+    Cursor,
+    Description,
+    Limit,
+    Name,
+    path_parameter,
+)
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page, Window, window_after
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.tenants import Project
 from tenantry.server.asgi_types import HotRequest, HotResponse
-from tenantry.server.bodies import fault_of
+from tenantry.server.problems import fault_of
 from tenantry.server.rate_limits import admit
 
 PATH: Final = "/api/v1/projects"
 
-ProjectId = Annotated[str, PathParameter(description="The project's id.")]
+ProjectId = Annotated[str, path_parameter("The project's id.", "proj_01975c3a4f10b7e2d4a6c8f01e3b5d7f")]
 
 
 class NewProject(msgspec.Struct, rename="camel", forbid_unknown_fields=True):

@@ -1,6 +1,5 @@
 """The API reference: one page, made from the OpenAPI document."""
 
-import gzip
 import re
 import shlex
 from collections import defaultdict
@@ -17,81 +16,67 @@ from markupsafe import Markup, escape
 
 from tenantry.api import webhooks
 from tenantry.api.guards import AnyRequest
-from tenantry.api.openapi import CODES_KEY, GROUPS, REF_PREFIX, OpenApiDocument
+from tenantry.api.openapi import CODES_KEY, REF_PREFIX, OpenApiDocument
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import all_codes
 
 PATH: Final = "/docs"
 _DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
-_CACHING: Final = {"Cache-Control": "public, max-age=300", "Vary": "Accept-Encoding"}
-_CODE_SPAN: Final = re.compile("`([^`]+)`")
-_GZIP: Final = re.compile(r"(?:^|,)\s*gzip\s*(?:;\s*q=(0(?:\.\d*)?|1(?:\.0*)?)\s*)?(?:,|$)", re.IGNORECASE)
-_JSON_TOKEN: Final = re.compile(
-    r'(?P<key>"[^"\n]*")(?=:)|(?P<string>"[^"\n]*")|(?P<word>\b(?:true|false|null|-?\d+)\b)'
-)
+_SCHEMES: Final = {
+    "": ("No credential", None),
+    "bearer": ("Any credential", "TENANTRY_API_KEY"),
+    "userToken": ("A user's token", "USER_TOKEN"),
+    "operatorToken": ("The operator's token", "OPERATOR_TOKEN"),
+}
+"""What an operation needs, and the variable that holds it in examples, by security scheme."""
+_BOUNDS: Final = {
+    "minLength": "length at least {}",
+    "maxLength": "length at most {}",
+    "minItems": "at least {} items",
+    "maxItems": "at most {} items",
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "default": "by default `{}`",
+}
+_PLACEHOLDERS: Final[Mapping[object, object]] = {"string": "...", "integer": 1, "boolean": True, "object": {}}
+
+Schema = Mapping[str, Any]
 
 
 def reference_routes(document: OpenApiDocument, assets: PageAssets) -> Sequence[HTTPRouteHandler]:
     """The route of the reference page; the page is rendered when it is first asked for."""
-    made: list[tuple[bytes, bytes]] = []
-    headers = {**assets.headers, **_CACHING}
+    pages: list[str] = []
+    headers = {**assets.headers, "Cache-Control": "public, max-age=300"}
 
     @get(PATH, include_in_schema=False, opt={"public": True})
-    async def show_reference(request: AnyRequest) -> Response[bytes]:
-        if not made:
-            page = render(document.describe(request.app), document.base_url, assets.address).encode()
-            made.append((page, gzip.compress(page)))  # it holds nothing secret that its length could tell
-        [(plain, compressed)] = made
-        if takes_gzip(request.headers.get("accept-encoding", "")):
-            return Response(compressed, media_type=MediaType.HTML, headers={**headers, "Content-Encoding": "gzip"})
-        return Response(plain, media_type=MediaType.HTML, headers=headers)
+    async def show_reference(request: AnyRequest) -> Response[str]:
+        if not pages:
+            pages.append(render(document.describe(request.app), document.base_url, assets.address))
+        return Response(pages[0], media_type=MediaType.HTML, headers=headers)
 
     return [show_reference]
-
-
-def takes_gzip(accept_encoding: str) -> bool:
-    """Whether a header names gzip among the codings that its sender takes (RFC 9110 section 12.5.3)."""
-    found = _GZIP.search(accept_encoding)
-    return found is not None and float(found[1] or 1) > 0
 
 
 def render(document: dict[str, Any], base_url: str, assets: str) -> str:
     """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its script."""
     environment = page_templates(PackageLoader(str(__package__)))
-    environment.filters.update(prose=prose, json=highlighted, slug=slug)
-    outline = Outline(document, {group.name: group.objects for group in GROUPS})
+    environment.filters.update(prose=prose, slug=slug)
     return environment.get_template("reference.html").render(
         info=document["info"],
-        outline=outline,
-        problem=outline.problem(),
+        outline=Outline(document),
         errors=all_codes().values(),
         address=base_url if base_url.startswith("http") else _DEFAULT_ADDRESS,
         document_path=DOCUMENT_PATH,
         assets=assets,
         webhook_path=webhooks.PATH,
+        codes_key=CODES_KEY,
     )
 
 
 def prose(text: str) -> Markup:
-    """Text in which backticks mark code, with typographic apostrophes outside of it."""
-    parts = [escape(part) for part in _CODE_SPAN.split(text)]
-    parts[1::2] = [Markup("<code>{}</code>").format(part) for part in parts[1::2]]
-    parts[::2] = [part.replace("&#39;", "\N{RIGHT SINGLE QUOTATION MARK}") for part in parts[::2]]
-    return Markup("").join(parts)
-
-
-def highlighted(text: str) -> Markup:
-    """Pretty-printed JSON with its keys, strings and words marked."""
-    parts: list[Markup] = []
-    position = 0
-    for found in _JSON_TOKEN.finditer(text):
-        parts += [
-            escape(text[position : found.start()]),
-            Markup('<span class="{}">{}</span>').format(found.lastgroup, found[0]),
-        ]
-        position = found.end()
-    return Markup("").join([*parts, escape(text[position:])])
+    """Text in which backticks mark code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", escape(text)))  # noqa: S704  # escaped before
 
 
 def slug(text: str) -> str:
@@ -100,45 +85,20 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-")
 
 
-_METHODS: Final = ("get", "post", "put", "patch", "delete")
-_TOKENS: Final = {"bearer": "TENANTRY_API_KEY", "userToken": "USER_TOKEN", "operatorToken": "OPERATOR_TOKEN"}
-_BOUNDS: Final = (
-    ("minLength", "maxLength", "characters"),
-    ("minItems", "maxItems", "items"),
-    ("minimum", "maximum", ""),
-)
-_NEEDS: Final = {"bearer": "Any credential", "userToken": "A user's token", "operatorToken": "The operator's token"}
-
-_PLACEHOLDERS: Final[Mapping[object, object]] = {
-    "string": "...",
-    "integer": 1,
-    "number": 1,
-    "boolean": True,
-    "object": {},
-}
-
-Schema = Mapping[str, Any]
-
-
 class Outline:
     """The OpenAPI document, arranged for reading; groups, operations, objects and fields are dictionaries."""
 
-    def __init__(self, document: Schema, objects: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, document: Schema) -> None:
         self._schemas: Schema = document["components"]["schemas"]
-        found = [
-            (path, method, methods[method])
+        operations = [
+            self._operation(path, method, operation)
             for path, methods in document["paths"].items()
-            for method in _METHODS
-            if method in methods
+            for method, operation in methods.items()
         ]
-        of_scopes = [_codes(operation) for _, _, operation in found if _credential(operation)[1]]
-        self._shared = set.intersection(*of_scopes) if of_scopes else set()
+        self.shared_codes = set.intersection(*[one["codes"] for one in operations if one["scope"]])
+        """The errors of every operation that needs a scope; described once."""
         self.groups = [
-            {
-                **tag,
-                "operations": [self._operation(*one) for one in found if tag["name"] in one[2]["tags"]],
-                "objects": [self._object(name) for name in objects.get(tag["name"], ()) if name in self._schemas],
-            }
+            {**tag, **self._group([one for one in operations if tag["name"] in one["tags"]])}
             for tag in document["tags"]
         ]
 
@@ -151,10 +111,15 @@ class Outline:
         found.pop("", None)
         return dict(sorted(found.items()))
 
-    def problem(self) -> tuple[list[Schema], str]:
-        """Return the fields of an error answer, and an example."""
-        schema = self._schemas["Problem"]
-        return self._fields(schema), _pretty(self.example(schema))
+    def object(self, name: str) -> Schema:
+        """Return the fields of an object, and an example."""
+        schema = self._schemas[name]
+        return {
+            "name": schema["title"].removesuffix("View"),
+            "text": schema.get("description", ""),
+            "fields": self._fields(schema),
+            "example": _pretty(self.example(schema)),
+        }
 
     def example(self, schema: Schema) -> Any:  # noqa: ANN401  # any JSON
         """Return a value that fits a schema: its own example where it has one."""
@@ -176,42 +141,46 @@ class Outline:
     def _resolve(self, schema: Schema) -> Schema:
         return self._schemas[schema["$ref"].removeprefix(REF_PREFIX)] if "$ref" in schema else schema
 
+    def _group(self, operations: list[Schema]) -> Schema:
+        """Return the operations of a group, and the objects that they show."""
+        names: dict[str, None] = {}
+        for operation in operations:
+            if operation["method"] == "get" and operation["answer_schema"]:
+                schema = self._resolve(operation["answer_schema"])
+                names[_item_of_page(schema) or schema["title"]] = None
+        return {"operations": operations, "objects": [self.object(name) for name in names]}
+
     def _operation(self, path: str, method: str, operation: Schema) -> Schema:
-        scheme, scopes = _credential(operation)
+        scheme, scopes = next(iter(operation["security"][0].items())) if operation["security"] else ("", [])
+        needs, token = _SCHEMES[scheme]
         body = _json_schema(operation.get("requestBody", {}))
-        answers = [self._answer(int(status), answer) for status, answer in operation["responses"].items()]
-        success = next(answer for status, answer in operation["responses"].items() if status.startswith("2"))
-        answer_schema = _json_schema(success)
+        status, success = next(one for one in operation["responses"].items() if one[0].startswith("2"))
+        answer = _json_schema(success)
+        headers = [f"{name}: {one['example']}" for name, one in success["headers"].items() if "example" in one]
         return {
             **operation,
             "method": method,
             "path": path,
             "scope": "".join(scopes),
-            "needs": _NEEDS.get(scheme, "No credential"),
-            "parameters": [self._field(one["name"], one["schema"], one) for one in operation.get("parameters", ())],
+            "needs": needs,
+            "codes": {code for one in operation["responses"].values() for code in one.get(CODES_KEY, ())},
+            "parameters": [
+                self._field(one["name"], one["schema"], required=one["required"], text=one["description"])
+                | {"place": one["in"]}
+                for one in operation.get("parameters", ())
+            ],
             "fields": self._fields(body) if body else [],
-            "request": self._request(path, method, operation, _TOKENS.get(scheme), body),
-            "answer": answers[0],
-            "answer_body": _pretty(self.example(answer_schema)) if answer_schema else _header_lines(success),
-            "answers": [answer for answer in answers if answer["codes"] or answer["text"]],
-            "shared": [answer["status"] for answer in answers if answer["is_shared"]],
-        }
-
-    def _answer(self, status: int, answer: Schema) -> Schema:
-        codes = answer.get(CODES_KEY, [])
-        return {
-            "status": status,
-            "phrase": HTTPStatus(status).phrase,
-            "text": "" if codes else answer["description"],
-            "codes": [code for code in codes if code not in self._shared],
-            "is_shared": not self._shared.isdisjoint(codes),
+            "request": self._request(path, method, operation, token, body),
+            "answer": f"{status} {HTTPStatus(int(status)).phrase}",
+            "answer_schema": answer,
+            "answer_body": _pretty(self.example(answer)) if answer else "\n".join(headers),
         }
 
     def _request(self, path: str, method: str, operation: Schema, token: str | None, body: Schema | None) -> str:
         """Return a command line that makes the request."""
         for parameter in operation.get("parameters", ()):
             if parameter["in"] == "path":
-                path = path.replace(f"{{{parameter['name']}}}", quote(str(parameter.get("example", "ID")), safe=":"))
+                path = path.replace(f"{{{parameter['name']}}}", quote(parameter["example"], safe=":"))
         option = "" if method == "get" or (method == "post" and body is not None) else f"-X {method.upper()} "
         lines = [f'curl {option}"$TENANTRY_BASE_URL{path}"']
         if token is not None:
@@ -221,32 +190,26 @@ class Outline:
             lines += ['-H "Content-Type: application/json"', f"-d {shlex.quote(text)}"]
         return " \\\n  ".join(lines)
 
-    def _object(self, name: str) -> Schema:
-        schema = self._schemas[name]
-        return {
-            "name": schema["title"].removesuffix("View"),
-            "text": schema.get("description", ""),
-            "fields": self._fields(schema),
-            "example": _pretty(self.example(schema)),
-        }
-
     def _fields(self, schema: Schema) -> list[Schema]:
         schema = self._resolve(_present(schema))
         required = schema.get("required", ())
         return [
-            self._field(name, field, {**field, "required": name in required})
+            self._field(name, field, required=name in required, text=field.get("description", ""))
             for name, field in schema.get("properties", {}).items()
         ]
 
-    def _field(self, name: str, schema: Schema, described: Schema) -> Schema:
-        """Return a field of a body, or a parameter, whose place ``described`` says."""
+    def _field(self, name: str, schema: Schema, *, required: bool, text: str) -> dict[str, Any]:
+        """Return a field of a body, or a parameter, with its bounds in words."""
+        present = self._resolve(_present(schema))
+        known = {**present, **{key: schema[key] for key in ("default",) if schema.get(key) not in (None, [])}}
+        bounds = [" or ".join(f"`{value}`" for value in present["enum"])] if "enum" in present else []
+        bounds += [words.format(known[key]) for key, words in _BOUNDS.items() if key in known]
         return {
             "name": name,
             "type": self._type(schema),
-            "bounds": self._bounds(schema),
-            "required": described["required"],
-            "text": described.get("description", ""),
-            "place": described.get("in", ""),
+            "bounds": ", ".join(bounds),
+            "required": required,
+            "text": text,
         }
 
     def _type(self, schema: Schema) -> str:
@@ -259,47 +222,21 @@ class Outline:
             return f"array of {self._type(schema['items'])}"
         return str(schema.get("format") or schema.get("type", "any"))
 
-    def _bounds(self, schema: Schema) -> str:
-        """Return the bounds, in words."""
-        present = self._resolve(_present(schema))
-        bounds = [" or ".join(f"`{value}`" for value in present["enum"])] if "enum" in present else []
-        for least, most, unit in _BOUNDS:
-            bounds += _range(present.get(least), present.get(most), unit)
-        if schema.get("default") not in (None, []):
-            bounds.append(f"by default `{schema['default']}`")
-        return ", ".join(bounds)
-
-
-def _credential(operation: Schema) -> tuple[str, list[str]]:
-    """Return the security scheme of an operation, and its scopes."""
-    return next(iter(operation["security"][0].items())) if operation["security"] else ("", [])
-
-
-def _codes(operation: Schema) -> set[str]:
-    return {code for answer in operation["responses"].values() for code in answer.get(CODES_KEY, ())}
-
 
 def _json_schema(part: Schema) -> Schema | None:
     content: Schema = part.get("content", {}).get("application/json", {})
     return content.get("schema")
 
 
-def _header_lines(answer: Schema) -> str:
-    """Return the headers that have an example."""
-    headers = answer.get("headers", {}).items()
-    return "\n".join(f"{name}: {header['example']}" for name, header in headers if "example" in header)
+def _item_of_page(schema: Schema) -> str:
+    """Return the name of the objects on a page of a list; empty for other objects."""
+    items: Schema = schema["properties"].get("data", {}).get("items", {})
+    return str(items.get("$ref", "")).removeprefix(REF_PREFIX)
 
 
 def _present(schema: Schema) -> Schema:
     """Return the schema of a value that is not null."""
     return next((choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"), schema)
-
-
-def _range(least: float | None, most: float | None, unit: str) -> list[str]:
-    if least is None and most is None:
-        return []
-    text = f"at most {most}" if least is None else f"at least {least}" if most is None else f"{least} to {most}"
-    return [f"{text} {unit}".strip()]
 
 
 def _pretty(value: object) -> str:

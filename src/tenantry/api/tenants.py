@@ -7,11 +7,11 @@ import msgspec
 from litestar import Response, delete, get, patch, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody
 
 from tenantry.accounts.tenants import TenantExport, TenantInput, TenantService
 from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, header, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId
+from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId, path_parameter
 from tenantry.auth.authentication import bearer_credential
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
@@ -21,7 +21,7 @@ from tenantry.domain.tenants import Tenant, is_tenant_id
 
 PATH: Final = "/api/v1/tenants"
 
-TenantId = Annotated[str, PathParameter(description="The organization's id.")]
+TenantId = Annotated[str, path_parameter("The organization's id.", "acme")]
 EmailOfToken = Callable[[str, str], Awaitable[str | None]]
 """Asks the identity provider for the address of the user of an access token, given its subject."""
 

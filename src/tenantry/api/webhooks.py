@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from tenantry.billing.ingest import HandlingFailedError, WebhookService
@@ -131,37 +131,3 @@ class WebhookReceiver:
         self._refusals[reason].inc()
         logger.warning("webhook refused: reason=%s request=%s", reason.value, request.request_id.decode())
         return HotResponse.text(status, text)
-
-
-def _text(description: str) -> dict[str, Any]:
-    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
-
-
-OPERATION: Final[dict[str, Any]] = {
-    "summary": "Receive a payment-provider event",
-    "description": "The provider delivers events at least once and in any order. A duplicate changes nothing, and a "
-    "late event changes nothing that a newer one decided. A 200 means that the event is committed. "
-    "`Stripe-Signature` is accepted instead of `Provider-Signature`.",
-    "parameters": [
-        {
-            "name": "Provider-Signature",
-            "in": "header",
-            "required": False,
-            "schema": {"type": "string"},
-            "description": "`t=<unix seconds>,v1=<hex HMAC-SHA256 of t.body>`",
-        }
-    ],
-    "requestBody": {
-        "required": True,
-        "description": "The event as the provider sends it; the signature covers exactly these bytes.",
-        "content": {"application/json": {"schema": {"type": "object"}}},
-    },
-    "responses": {
-        "200": _text("`OK`: the event is committed, by this delivery or an earlier one."),
-        "400": _text("The signature is missing or invalid, or the body is not an event. Nothing was processed."),
-        "413": _text("The body is larger than 1 MiB."),
-        "500": _text("Handling failed and was rolled back; send it again."),
-        "503": _text("The database is unavailable; send it again."),
-    },
-}
-"""The operation of the hot route for OpenAPI."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from tenantry.common import encoding as cursor
 from tenantry.common.clock import from_micros, to_micros
-from tenantry.common.encoding import Position
+from tenantry.common.encoding import Position, doc
 from tenantry.db.connection import Connection
 from tenantry.domain.errors import InvalidCursorError
 
@@ -18,8 +18,8 @@ Row = TypeVar("Row")
 class Page(msgspec.Struct, Generic[Row], frozen=True, rename="camel"):
     """One page of a list; ``next_cursor`` is null on the last."""
 
-    data: list[Row]
-    next_cursor: str | None
+    data: Annotated[list[Row], doc("The objects, at most `limit`.")]
+    next_cursor: Annotated[str | None, doc("For the next page; null on the last.")]
 
 
 class SearchPage(Page[Row], Generic[Row], frozen=True, omit_defaults=True):

@@ -29,7 +29,7 @@ from tenantry.server.asgi_types import (
 from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
 from tenantry.server.metrics import Metrics
 from tenantry.server.overload_detection import OVERLOAD_DETECTOR, OverloadDetector
-from tenantry.server.problems import RETRY_AFTER, UNSUPPORTED_MEDIA_TYPE, VARIES, Refusal, refuse, refuse_domain_error
+from tenantry.server.problems import RETRY_AFTER, VARIES, Refusal, refuse, refuse_domain_error
 from tenantry.server.rate_limits import anonymous_throttle, headers_of, is_anonymous
 from tenantry.server.request_timing import TimedReceive
 from tenantry.server.security_headers import missing_headers, security_headers
@@ -281,7 +281,7 @@ def _is_compressed(encoding: bytes | None) -> bool:
 def _compressed_body(request_id: str) -> Refusal:
     """Refuse a compressed body: a small one could expand to any size."""
     return refuse(
-        415, UNSUPPORTED_MEDIA_TYPE, "Send the body uncompressed, without Content-Encoding.", request_id,
+        415, "unsupported_media_type", "Send the body uncompressed, without Content-Encoding.", request_id,
         headers=[(b"accept-encoding", b"identity")],
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Problem details (RFC 9457) and the error codes of the API."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Final, NamedTuple
 
@@ -15,36 +15,108 @@ from tenantry.domain.errors import DomainError
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = "1"
 _TYPE_PREFIX: Final = "urn:tenantry:problem:"
+_MESSAGE: Final = re.compile(r"(?P<message>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
+_FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`", re.DOTALL)
+_MAX_TEXT: Final = 200
 _REPEATED: Final = re.compile(r"(?<=^Invalid enum value) .*", re.DOTALL)
 
-_BY_STATUS: Final[Mapping[HTTPStatus, tuple[type[DomainError], ...]]] = {
-    HTTPStatus.BAD_REQUEST: (errors.InvalidCursorError, errors.InvalidIdempotencyKeyError),
-    HTTPStatus.UNAUTHORIZED: (
-        errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError,
-        errors.ApiKeyExpiredError, errors.TokenExpiredError,
-    ),
-    HTTPStatus.FORBIDDEN: (
-        errors.InsufficientScopeError, errors.UserTokenRequiredError, errors.OrgMismatchError,
-        errors.NoOrganizationError, errors.OrgSuspendedError, errors.ScopeEscalationError, errors.ModeMismatchError,
-        errors.PlanLimitReachedError, errors.TenantLimitReachedError,
-    ),
-    HTTPStatus.NOT_FOUND: (errors.NotFoundError,),
-    HTTPStatus.CONFLICT: (
-        errors.KeyLimitReachedError, errors.KeyNotActiveError, errors.LastOwnerError, errors.MemberExistsError,
-        errors.MemberNotActiveError, errors.TenantExistsError, errors.TenantDeletedError, errors.CustomerTakenError,
-        errors.NoCustomerError, errors.IdempotencyReplayError, errors.IdempotencyInFlightError,
-    ),
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: (errors.PayloadTooLargeError,),
-    HTTPStatus.UNPROCESSABLE_ENTITY: (errors.ValidationError, errors.IdempotencyMismatchError),
-    HTTPStatus.TOO_MANY_REQUESTS: (errors.RateLimitedError,),
-    HTTPStatus.NOT_IMPLEMENTED: (errors.ProviderNotConfiguredError, errors.IdentityProviderNotConfiguredError),
-    HTTPStatus.BAD_GATEWAY: (errors.ProviderRefusedError,),
-    HTTPStatus.SERVICE_UNAVAILABLE: (
-        errors.AuthUnavailableError, errors.DatabaseUnavailableError, errors.OverloadedError,
-        errors.ProviderUnavailableError,
-    ),
-}  # fmt: skip
-STATUSES: Final = {error: status for status, kinds in _BY_STATUS.items() for error in kinds}
+_CODES: Final[Mapping[int, Mapping[str, str]]] = {
+    400: {
+        "invalid_cursor": "`cursor` does not come from this API.",
+        "invalid_idempotency_key": "`Idempotency-Key` is not 1 to 255 visible ASCII characters.",
+        "invalid_json": "The body is not JSON.",
+        "invalid_request": "The request is malformed.",
+    },
+    401: {
+        "api_key_expired": "The API key has passed its `expiresAt`.",
+        "api_key_revoked": "The API key has been revoked.",
+        "invalid_credential": "The credential is unknown or no longer valid.",
+        "missing_credential": "There is no `Authorization` header.",
+        "token_expired": "The access token has expired. Get a new one.",
+    },
+    403: {
+        "insufficient_scope": "The credential does not hold the scope; `WWW-Authenticate` names it.",
+        "mode_mismatch": "A test-mode key creates and sees test-mode objects only, and changes no members, tenants or "
+        "billing. A gateway accepts the modes that its path names, live mode by default.",
+        "no_organization": "The user belongs to no organization, or the request does not name one of several.",
+        "org_mismatch": "The requested organization is not the credential's.",
+        "org_suspended": "The organization is suspended.",
+        "plan_limit_reached": "The plan allows no more objects of this kind.",
+        "scope_escalation": "A caller cannot give a key or member more rights than it holds itself.",
+        "tenant_limit_reached": "The user has created the maximum number of organizations.",
+        "user_token_required": "This needs a user's access token, not an API key.",
+    },
+    404: {"not_found": "The caller's tenant has no such object. Objects of other tenants answer the same."},
+    405: {"method_not_allowed": "This address does not answer this method; `Allow` says which ones it does."},
+    408: {"request_timeout": "The request took too long to arrive."},
+    409: {
+        "customer_taken": "The provider's customer belongs to another tenant.",
+        "idempotency_in_flight": "A request with this `Idempotency-Key` is still running.",
+        "idempotency_replay": "The request was already carried out. Only the first answer contained the secret; `id` "
+        "names the key.",
+        "key_limit_reached": "The plan allows no more active API keys.",
+        "key_not_active": "The key is revoked, expired, or already rotated.",
+        "last_owner": "Afterwards no one could manage the tenant. Add another owner or OWNER key first.",
+        "member_exists": "The user is already a member or invited; `PATCH` changes the role.",
+        "member_not_active": "The membership or invitation has ended; an owner or admin can invite the user again.",
+        "no_customer": "The tenant is not a customer of the payment provider yet. Start with a checkout.",
+        "tenant_deleted": "The tenant is deleted; its id is free again after 30 days.",
+        "tenant_exists": "The organization that the token names already exists.",
+    },
+    413: {"payload_too_large": "The body is larger than 1 MiB."},
+    415: {"unsupported_media_type": "The body is not `application/json`, or is compressed."},
+    422: {
+        "idempotency_mismatch": "This `Idempotency-Key` was already used with another body.",
+        "validation_failed": "A field or parameter is invalid; `errors` says which, and why.",
+    },
+    429: {"rate_limited": "Too many requests; `Retry-After` says when to try again."},
+    431: {
+        "head_too_large": "The request's head is larger than 32 KiB, its target than 8 KiB, or it has more than 100 "
+        "fields."
+    },
+    500: {"internal_error": "Internal server error; `requestId` finds it in the log."},
+    501: {
+        "identity_provider_not_configured": "No identity provider is configured, so there are no users to invite.",
+        "provider_not_configured": "The payment provider's API is not configured.",
+    },
+    502: {"provider_refused": "The payment provider refused the request."},
+    503: {
+        "auth_unavailable": "The credential cannot be checked: the database or the identity provider is unavailable.",
+        "database_unavailable": "The database is unavailable.",
+        "overloaded": "The server has more requests than it can answer in time. It did not start this one.",
+        "provider_unavailable": "The payment provider is unavailable.",
+    },
+}
+"""The error codes of the API by status, in order, with their meanings (Markdown with code spans only)."""
+_KINDS: Final = {kind.code: kind for kind in DomainError.__subclasses__()}
+STATUSES: Final = {
+    _KINDS[code]: HTTPStatus(status) for status, codes in _CODES.items() for code in codes if code in _KINDS
+}
+CREDENTIAL: Final = _CODES[HTTPStatus.UNAUTHORIZED].keys()
+"""The codes of a missing or rejected credential."""
+
+
+class ErrorCode(NamedTuple):
+    """A code, its status, and its meaning."""
+
+    code: str
+    status: int
+    meaning: str
+
+
+def all_codes() -> dict[str, ErrorCode]:
+    """Return every code that the API may answer with, by status and then by name."""
+    return {
+        code: ErrorCode(code, status, meaning)
+        for status, meanings in _CODES.items()
+        for code, meaning in meanings.items()
+    }
+
+
+def by_status(codes: Collection[str]) -> dict[str, list[str]]:
+    """Return the codes under their statuses, in order."""
+    found = {str(status): [code for code in known if code in codes] for status, known in _CODES.items()}
+    return {status: codes for status, codes in found.items() if codes}
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -75,6 +147,15 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 Header = tuple[bytes, bytes]
 VARIES: Final[Header] = (b"vary", b"Accept")
 """What an answer says that may be a page to a browser and a problem to a program, to whoever keeps it."""
+
+
+def fault_of(error: msgspec.ValidationError, default: str = "body") -> tuple[str, str]:
+    """Return a field's path, or ``default`` for the whole body, and msgspec's message."""
+    found = _MESSAGE.fullmatch(str(error))
+    message, path = (found["message"], found["path"] or "") if found else (str(error), "")
+    if field := _FIELD.fullmatch(message):
+        path = f"{path}.{field[1]}" if path else field[1]
+    return path[:_MAX_TEXT] or default, message[:_MAX_TEXT]
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -144,120 +225,3 @@ def _headers(error: DomainError, status: HTTPStatus) -> list[Header]:
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         return [(b"retry-after", RETRY_AFTER.encode())]
     return []
-
-
-# Error codes of the API
-
-
-INVALID_JSON: Final = "invalid_json"
-UNSUPPORTED_MEDIA_TYPE: Final = "unsupported_media_type"
-RATE_LIMITED: Final = "rate_limited"
-INVALID_REQUEST: Final = "invalid_request"
-REQUEST_TIMEOUT: Final = "request_timeout"
-HEAD_TOO_LARGE: Final = "head_too_large"
-
-_FRAMEWORK: Final = {
-    INVALID_JSON: 400,
-    INVALID_REQUEST: 400,
-    "method_not_allowed": 405,
-    REQUEST_TIMEOUT: 408,
-    UNSUPPORTED_MEDIA_TYPE: 415,
-    HEAD_TOO_LARGE: 431,
-    "internal_error": 500,
-}
-"""The statuses of codes that have no domain error."""
-
-_MEANINGS: Final = {
-    INVALID_JSON: "The body is not JSON.",
-    INVALID_REQUEST: "The request is malformed.",
-    REQUEST_TIMEOUT: "The request took too long to arrive.",
-    HEAD_TOO_LARGE: "The request's head is larger than 32 KiB, its target than 8 KiB, or it has more than 100 fields.",
-    "invalid_cursor": "`cursor` does not come from this API.",
-    "invalid_idempotency_key": "`Idempotency-Key` is not 1 to 255 visible ASCII characters.",
-    "missing_credential": "There is no `Authorization` header.",
-    "invalid_credential": "The credential is unknown or no longer valid.",
-    "api_key_revoked": "The API key has been revoked.",
-    "api_key_expired": "The API key has passed its `expiresAt`.",
-    "token_expired": "The access token has expired. Get a new one.",
-    "insufficient_scope": "The credential does not hold the scope; `WWW-Authenticate` names it.",
-    "user_token_required": "This needs a user's access token, not an API key.",
-    "org_mismatch": "The requested organization is not the credential's.",
-    "no_organization": "The user belongs to no organization, or the request does not name one of several.",
-    "org_suspended": "The organization is suspended.",
-    "scope_escalation": "A caller cannot give a key or member more rights than it holds itself.",
-    "mode_mismatch": "A test-mode key creates and sees test-mode objects only, and changes no members, tenants or "
-    "billing. A gateway accepts the modes that its path names, live mode by default.",
-    "plan_limit_reached": "The plan allows no more objects of this kind.",
-    "not_found": "The caller's tenant has no such object. Objects of other tenants answer the same.",
-    "method_not_allowed": "This address does not answer this method; `Allow` says which ones it does.",
-    "key_limit_reached": "The plan allows no more active API keys.",
-    "key_not_active": "The key is revoked, expired, or already rotated.",
-    "last_owner": "Afterwards no one could manage the tenant. Add another owner or OWNER key first.",
-    "member_exists": "The user is already a member or invited; `PATCH` changes the role.",
-    "member_not_active": "The membership or invitation has ended; an owner or admin can invite the user again.",
-    "tenant_limit_reached": "The user has created the maximum number of organizations.",
-    "tenant_exists": "The organization that the token names already exists.",
-    "tenant_deleted": "The tenant is deleted; its id is free again after 30 days.",
-    "customer_taken": "The provider's customer belongs to another tenant.",
-    "no_customer": "The tenant is not a customer of the payment provider yet. Start with a checkout.",
-    "idempotency_replay": "The request was already carried out. Only the first answer contained the secret; "
-    "`id` names the key.",
-    "idempotency_in_flight": "A request with this `Idempotency-Key` is still running.",
-    "idempotency_mismatch": "This `Idempotency-Key` was already used with another body.",
-    "payload_too_large": "The body is larger than 1 MiB.",
-    UNSUPPORTED_MEDIA_TYPE: "The body is not `application/json`, or is compressed.",
-    "validation_failed": "A field or parameter is invalid; `errors` says which, and why.",
-    RATE_LIMITED: "Too many requests; `Retry-After` says when to try again.",
-    "internal_error": "Internal server error; `requestId` finds it in the log.",
-    "provider_not_configured": "The payment provider's API is not configured.",
-    "identity_provider_not_configured": "No identity provider is configured, so there are no users to invite.",
-    "provider_refused": "The payment provider refused the request.",
-    "auth_unavailable": "The credential cannot be checked: the database or the identity provider is unavailable.",
-    "database_unavailable": "The database is unavailable.",
-    "overloaded": "The server has more requests than it can answer in time. It did not start this one.",
-    "provider_unavailable": "The payment provider is unavailable.",
-}
-
-
-class ErrorCode(NamedTuple):
-    """A code, its status, and its meaning (Markdown with code spans only)."""
-
-    code: str
-    status: int
-    meaning: str
-
-
-def all_codes(statuses: Mapping[type[DomainError], int] = STATUSES) -> dict[str, ErrorCode]:
-    """Every code that the API may answer with, by status and then by name."""
-    found = {**_FRAMEWORK, **{error.code: int(status) for error, status in statuses.items()}}
-    return {
-        code: ErrorCode(code, found[code], _MEANINGS.get(code, ""))
-        for code in sorted(found, key=lambda c: (found[c], c))
-    }
-
-
-def codes_of(*kinds: type[DomainError]) -> set[str]:
-    """The codes of these errors."""
-    return {kind.code for kind in kinds}
-
-
-def by_status(codes: Iterable[str], known: Mapping[str, ErrorCode]) -> dict[int, list[str]]:
-    """The codes under their statuses, in order; codes that the API does not have (yet) are left out."""
-    wanted = set(codes)
-    found: dict[int, list[str]] = {}
-    for code in known:
-        if code in wanted:
-            found.setdefault(known[code].status, []).append(code)
-    return found
-
-
-IDEMPOTENCY: Final = codes_of(
-    errors.InvalidIdempotencyKeyError, errors.IdempotencyInFlightError, errors.IdempotencyMismatchError
-)
-MALFORMED: Final = {INVALID_REQUEST, REQUEST_TIMEOUT, HEAD_TOO_LARGE}
-"""The server refuses these before a request exists (docs/limits.md)."""
-BODY: Final = {INVALID_JSON, UNSUPPORTED_MEDIA_TYPE} | codes_of(errors.PayloadTooLargeError, errors.ValidationError)
-CREDENTIAL: Final = codes_of(
-    errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError, errors.ApiKeyExpiredError,
-    errors.TokenExpiredError,
-)  # fmt: skip

@@ -7,7 +7,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tenantry.server import client_limits
 from tenantry.server.asgi_types import HotResponse, request_id_of
-from tenantry.server.problems import HEAD_TOO_LARGE, INVALID_REQUEST, REQUEST_TIMEOUT, refuse
+from tenantry.server.problems import refuse
 from tenantry.server.security_headers import SECURITY_HEADERS
 
 
@@ -42,8 +42,8 @@ class RequestRejectedError(Exception):
         self.rejection = rejection
 
 
-_malformed: Final = partial(RequestRejection, "malformed", 400, INVALID_REQUEST)
-_large_head: Final = partial(RequestRejection, "head", 431, HEAD_TOO_LARGE)
+_malformed: Final = partial(RequestRejection, "malformed", 400, "invalid_request")
+_large_head: Final = partial(RequestRejection, "head", 431, "head_too_large")
 
 MALFORMED: Final = _malformed("The request is not valid HTTP/1.1 (RFC 9112).")
 UNSUPPORTED_CODING: Final = _malformed("The only supported Transfer-Encoding is chunked, and not in HTTP/1.0.")
@@ -51,13 +51,13 @@ HOST_COUNT: Final = _malformed("The request must have exactly one Host header.")
 INVALID_HOST: Final = _malformed("The Host header must be a host with an optional port.")
 UNSUPPORTED_VERSION: Final = _malformed("The server supports HTTP/1.1 and HTTP/1.0.")
 TOO_MANY_PIPELINED: Final = RequestRejection(
-    "pipelined", 400, INVALID_REQUEST, f"More than {client_limits.MAX_PIPELINED} requests wait on this connection."
+    "pipelined", 400, "invalid_request", f"More than {client_limits.MAX_PIPELINED} requests wait on this connection."
 )
 TOO_MANY_CHUNKS: Final = RequestRejection(
-    "chunks", 400, INVALID_REQUEST, f"The body has more than {client_limits.MAX_CHUNKS} chunks."
+    "chunks", 400, "invalid_request", f"The body has more than {client_limits.MAX_CHUNKS} chunks."
 )
-HEAD_TIMEOUT: Final = RequestRejection("head_seconds", 408, REQUEST_TIMEOUT, "The request's head took too long.")
-BODY_TIMEOUT: Final = RequestRejection("body_seconds", 408, REQUEST_TIMEOUT, "The request's body took too long.")
+HEAD_TIMEOUT: Final = RequestRejection("head_seconds", 408, "request_timeout", "The request's head took too long.")
+BODY_TIMEOUT: Final = RequestRejection("body_seconds", 408, "request_timeout", "The request's body took too long.")
 TARGET_TOO_LONG: Final = _large_head(f"The target is longer than {client_limits.MAX_TARGET_BYTES} bytes.")
 LARGE_HEAD: Final = _large_head(
     f"The head is over {client_limits.MAX_HEAD_BYTES} bytes or {client_limits.MAX_HEADERS} headers."
