@@ -12,11 +12,10 @@ from uvicorn.server import ServerState
 
 from bench.fuzz.target import Finding, Target, require, run_now
 from tenantry.domain.errors import PayloadTooLargeError
-from tenantry.server.asgi_types import AsgiApp, HotRequest, HotResponse, Receive, Scope, Send
-from tenantry.server.dispatch import IS_HEAD, Dispatcher, HotRoutes
-from tenantry.server.load_shedding import LoadSheddingProtocol
+from tenantry.server.asgi_types import IS_HEAD, AsgiApp, HotRequest, HotResponse, Receive, Scope, Send
+from tenantry.server.dispatch import Dispatcher, HotRoutes
+from tenantry.server.load_shedding import OVERLOAD_DETECTOR, LoadSheddingProtocol, OverloadDetector
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import OVERLOAD_DETECTOR, OverloadDetector
 
 _TURNS: Final = 8
 """Turns of the event loop after which nothing more happens without further bytes."""

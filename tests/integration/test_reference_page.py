@@ -16,8 +16,9 @@ import schemathesis.specs.openapi.schemas  # else the test loads it, while other
 
 from tenantry.api.reference import PATH
 from tenantry.integrations.stripe.signature import SignatureVerifier
-from tenantry.server.page_assets import ASSETS, POLICY
+from tenantry.server.page_assets import ASSETS
 from tenantry.server.problems import STATUSES, all_codes
+from tenantry.server.security_headers import POLICY
 from tests.support.app import OPERATOR_TOKEN, WEBHOOK_SECRET
 from tests.support.required import debian_program
 from tests.support.service import Caller, JsonObject, Service

@@ -9,9 +9,8 @@ import pytest
 import uvloop
 
 from tenantry.server.asgi_types import Receive, Scope, Send
-from tenantry.server.load_shedding import LoadSheddingProtocol
+from tenantry.server.load_shedding import OVERLOAD_DETECTOR, LoadSheddingProtocol, OverloadDetector
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import OVERLOAD_DETECTOR, OverloadDetector
 from tests.support.http_line import Line
 from tests.support.serving import served
 

@@ -17,8 +17,10 @@ from tenantry.domain.errors import NotFoundError
 from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
+    IS_HEAD,
     OPERATOR,
     OUTCOME,
+    REQUEST_ID,
     AsgiApp,
     HotHandler,
     HotRequest,
@@ -27,7 +29,7 @@ from tenantry.server.asgi_types import (
     Scope,
     Send,
 )
-from tenantry.server.dispatch import IS_HEAD, REQUEST_ID, Dispatcher, HotRoutes
+from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
 from tenantry.server.rate_limits import BURST, PER_SECOND
 from tests.support.app import client_of

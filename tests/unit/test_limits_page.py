@@ -8,7 +8,7 @@ from tenantry.auth import admission
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.integrations.oidc import sign_in
 from tenantry.server import asgi_types, client_limits, rate_limits
-from tenantry.server.overload_detection import MAX_WAIT, MIN_CONCURRENT
+from tenantry.server.load_shedding import MAX_WAIT, MIN_CONCURRENT
 from tenantry.settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()

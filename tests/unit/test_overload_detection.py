@@ -2,8 +2,8 @@
 
 import pytest
 
+from tenantry.server.load_shedding import INITIAL_CONCURRENT, MAX_WAIT, MIN_CONCURRENT, OverloadDetector
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import INITIAL_CONCURRENT, MAX_WAIT, MIN_CONCURRENT, OverloadDetector
 
 
 class ManualClock:

@@ -26,9 +26,8 @@ from tenantry import __version__
 from tenantry.api.guards import AnyRequest, Connection, current_author, current_claim, current_claims, current_principal
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import DomainError, ValidationError
-from tenantry.server.asgi_types import MAX_BODY, OUTCOME
-from tenantry.server.dispatch import REQUEST_ID, internal_error
-from tenantry.server.problems import VARIES, Refusal, fault_of, refuse, refuse_domain_error
+from tenantry.server.asgi_types import MAX_BODY, OUTCOME, REQUEST_ID
+from tenantry.server.problems import VARIES, Refusal, fault_of, internal_error, refuse, refuse_domain_error
 
 API_TITLE: Final = "tenantry"
 _LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]

@@ -28,8 +28,7 @@ from tenantry.domain.errors import (
 )
 from tenantry.domain.rate_limits import USER_CREATIONS_PER_MINUTE, USER_REQUESTS_PER_MINUTE
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.server.asgi_types import BODY_COMPLETE, CALLER, CLAIMS, OPERATOR, header_of
-from tenantry.server.dispatch import REQUEST_ID
+from tenantry.server.asgi_types import BODY_COMPLETE, CALLER, CLAIMS, OPERATOR, REQUEST_ID, header_of
 from tenantry.server.rate_limits import admit, admit_user, authenticate_again
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

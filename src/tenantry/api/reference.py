@@ -20,6 +20,7 @@ from tenantry.api.openapi import CODES_KEY, REF_PREFIX, OpenApiDocument
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import all_codes
+from tenantry.server.security_headers import PAGE_HEADERS
 
 PATH: Final = "/docs"
 _DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
@@ -47,7 +48,7 @@ Schema = Mapping[str, Any]
 def reference_routes(document: OpenApiDocument, assets: PageAssets) -> Sequence[HTTPRouteHandler]:
     """The route of the reference page; the page is rendered when it is first asked for."""
     pages: list[str] = []
-    headers = {**assets.headers, "Cache-Control": "public, max-age=300"}
+    headers = {**PAGE_HEADERS, "Cache-Control": "public, max-age=300"}
 
     @get(PATH, include_in_schema=False, opt={"public": True})
     async def show_reference(request: AnyRequest) -> Response[str]:

@@ -32,7 +32,7 @@ from tenantry.common import process as this_process
 from tenantry.server.accept_loop import HANDSHAKE_SECONDS, AcceptLoop, reject_new_connections
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.load_shedding import LoadSheddingProtocol
-from tenantry.server.run import REQUEST_SECONDS, GracefulServer
+from tenantry.server.shutdown import REQUEST_SECONDS, GracefulServer
 from tenantry.settings import (
     Settings,
     SettingsError,

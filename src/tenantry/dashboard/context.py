@@ -55,6 +55,7 @@ from tenantry.integrations.oidc.sign_in import SignIn
 from tenantry.notifications.composition import format_amount
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER, STATUSES
+from tenantry.server.security_headers import PAGE_HEADERS
 
 Result = TypeVar("Result")
 
@@ -97,8 +98,7 @@ class Renderer:
 
     def __init__(self, cookies: Cookies, base_url: str, **names: object) -> None:
         """``names`` are further variables of all templates."""
-        self.assets = PageAssets(resources.files(__package__) / "assets", secure=base_url.startswith("https://"))
-        self.headers = self.assets.headers
+        self.assets = PageAssets(resources.files(__package__) / "assets")
         self._cookies = cookies
         self._templates = page_templates(PackageLoader(str(__package__)))
         self._templates.filters.update(
@@ -129,7 +129,7 @@ class Renderer:
     ) -> Response[str]:
         """Render a page. It shows the user's flash message once."""
         content = self._templates.get_template(template).render(context, user=user)
-        headers = {**self.headers, **({"Retry-After": RETRY_AFTER} if status_code == 503 else {})}  # noqa: PLR2004
+        headers = {**PAGE_HEADERS, **({"Retry-After": RETRY_AFTER} if status_code == 503 else {})}  # noqa: PLR2004
         response = Response(content, status_code=status_code, media_type=MediaType.HTML, headers=headers)
         if user is not None and user.flash is not None:
             response.set_cookie(self._cookies.without_flash())
@@ -137,13 +137,13 @@ class Renderer:
 
     def file(self, content: bytes | AsyncIterator[bytes], name: str, media_type: str) -> Response[Any]:
         """Return a download. ``name`` must consist of ASCII letters, digits, dots, dashes and underscores."""
-        headers = {**self.headers, "Content-Disposition": f'attachment; filename="{name}"'}
+        headers = {**PAGE_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
         if isinstance(content, bytes):
             return Response(content, media_type=media_type, headers=headers)
         return Stream(content, media_type=media_type, headers=headers)
 
     def redirect(self, location: str) -> Response[str]:
-        return Response("", status_code=303, media_type=MediaType.TEXT, headers={**self.headers, "Location": location})
+        return Response("", status_code=303, media_type=MediaType.TEXT, headers={**PAGE_HEADERS, "Location": location})
 
 
 class PageComponents(msgspec.Struct, frozen=True):

@@ -24,8 +24,7 @@ from tenantry.dashboard.guards import (
 from tenantry.dashboard.labels import denial_text, labels
 from tenantry.dashboard.sign_in import start_path
 from tenantry.domain.errors import DomainError
-from tenantry.server.asgi_types import HotResponse, Scope, header_of
-from tenantry.server.dispatch import REQUEST_ID
+from tenantry.server.asgi_types import REQUEST_ID, HotResponse, Scope, header_of
 from tenantry.server.problems import STATUSES, VARIES
 
 _TITLES: Final = {

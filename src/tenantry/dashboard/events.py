@@ -22,6 +22,7 @@ from tenantry.dashboard.labels import Change, field_label, labels, shown_value
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from tenantry.domain.plans import Catalog
+from tenantry.server.security_headers import PAGE_HEADERS
 
 PATH: Final = f"{ORG}/events"
 _EVENT: Final = PATH + "/{event_id:str}"
@@ -161,7 +162,7 @@ async def stream_events(
                 yield message
 
     # a proxy must not buffer the stream
-    headers = {**ctx.renderer.headers, "X-Accel-Buffering": "no"}
+    headers = {**PAGE_HEADERS, "X-Accel-Buffering": "no"}
     return Stream(messages, media_type="text/event-stream", headers=headers)
 
 

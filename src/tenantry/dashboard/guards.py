@@ -21,8 +21,7 @@ from tenantry.domain.access import AccessLevel, Principal, Role, covers
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
 from tenantry.domain.sessions import Session, SessionSecret
-from tenantry.server.asgi_types import CALLER
-from tenantry.server.dispatch import IS_HEAD
+from tenantry.server.asgi_types import CALLER, IS_HEAD
 
 ORGS: Final = "/orgs"
 ORG: Final = ORGS + "/{org_id:str}"

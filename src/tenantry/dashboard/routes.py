@@ -32,8 +32,7 @@ class Dashboard:
     """The dashboard: its routes, and the error pages of requests without a route."""
 
     def __init__(self, services: DashboardServices) -> None:
-        secure = services.base_url.startswith("https://")
-        cookies = Cookies(services.secret, services.clock, secure=secure)
+        cookies = Cookies(services.secret, services.clock, secure=services.base_url.startswith("https://"))
         renderer = Renderer(
             cookies,
             services.base_url,

@@ -21,7 +21,7 @@ from tenantry.integrations.oidc.sign_in import (
     SignInFailedError,
     TooManySignInsError,
 )
-from tenantry.server.dispatch import REQUEST_ID
+from tenantry.server.asgi_types import REQUEST_ID
 
 SIGN_IN: Final = "/sign-in"
 START: Final = "/sign-in/start"

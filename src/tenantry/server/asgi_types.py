@@ -25,6 +25,8 @@ _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
 
 # Keys of a request's ASGI scope
 
+REQUEST_ID: Final = "tenantry.request_id"
+IS_HEAD: Final = "tenantry.is_head"  # present if the request is HEAD, which the application sees as GET
 BODY_COMPLETE: Final = "tenantry.body_complete"  # whether the body was complete when the application received the head
 CALLER: Final = "tenantry.caller"  # the authenticated `Principal`; set before authorization
 CLAIMS: Final = "tenantry.claims"  # the token claims of a user, who may have no tenant yet

@@ -13,7 +13,9 @@ from tenantry.common.http import METHODS
 from tenantry.domain.errors import DomainError
 from tenantry.server.asgi_types import (
     HOT_DISPATCHER,
+    IS_HEAD,
     OUTCOME,
+    REQUEST_ID,
     AsgiApp,
     ClientGoneError,
     HotHandler,
@@ -27,16 +29,12 @@ from tenantry.server.asgi_types import (
     request_id_of,
 )
 from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
+from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
-from tenantry.server.overload_detection import OVERLOAD_DETECTOR, OverloadDetector
-from tenantry.server.problems import RETRY_AFTER, VARIES, Refusal, refuse, refuse_domain_error
+from tenantry.server.problems import RETRY_AFTER, VARIES, Refusal, internal_error, refuse, refuse_domain_error
 from tenantry.server.rate_limits import anonymous_throttle, headers_of, is_anonymous
-from tenantry.server.request_timing import TimedReceive
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
-
-REQUEST_ID: Final = "tenantry.request_id"  # scope key of the request's id
-IS_HEAD: Final = "tenantry.is_head"  # scope key that marks a HEAD request, which the application sees as GET
 
 CLIENT_GONE: Final = 499  # in the metrics only
 _WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
@@ -74,6 +72,34 @@ class HotRoutes:
                 if path.startswith(prefix):
                     return route
         return found
+
+
+class _TimedReceive:
+    """An ASGI ``receive`` that measures waits for the client, and cancels the application if it disconnects early."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._loop = asyncio.get_running_loop()
+        self._is_complete = False
+        self._waited = 0.0
+        self._since: float | None = None
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        if self._is_complete:
+            return await self._receive()
+        self._since = self._loop.time()
+        try:
+            message = await self._receive()
+        finally:
+            self._waited += self._loop.time() - self._since
+            self._since = None
+        if message["type"] == "http.disconnect":
+            raise asyncio.CancelledError
+        self._is_complete = not message.get("more_body", False)
+        return message
+
+    def waited(self) -> float:
+        return self._waited + (self._loop.time() - self._since if self._since is not None else 0.0)
 
 
 class Dispatcher:
@@ -196,7 +222,7 @@ class Dispatcher:
 
         if refusal := _early_refusal(scope, request_id.decode()):
             return await self._refuse(refusal, scope, send, request_id)
-        timed_receive = TimedReceive(receive)
+        timed_receive = _TimedReceive(receive)
         work = asyncio.ensure_future(self._app(scope, timed_receive, send_completed))
         no_deadline = self._no_deadline(scope["path"])
         self._without_deadline += no_deadline
@@ -220,7 +246,7 @@ class Dispatcher:
         await work
         return status
 
-    async def _wait_for(self, work: "asyncio.Future[None]", timed_receive: TimedReceive | None) -> None:
+    async def _wait_for(self, work: "asyncio.Future[None]", timed_receive: _TimedReceive | None) -> None:
         """Wait until it is done or has used up the deadline; waits for the client do not count."""
         loop = asyncio.get_running_loop()
         until, waited = loop.time() + self._deadline, 0.0
@@ -260,10 +286,6 @@ class Dispatcher:
         if counter is None:
             counter = self._counters[key] = self._metrics.requests.labels(key[0], key[1], str(status))
         return counter
-
-
-def internal_error(request_id: str) -> Refusal:
-    return refuse(500, "internal_error", "Internal server error.", request_id)
 
 
 def _early_refusal(scope: Scope, request_id: str) -> Refusal | None:

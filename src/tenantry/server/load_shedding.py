@@ -1,14 +1,26 @@
-"""Load shedding: while a process is overloaded, new requests get 503 before they are parsed."""
+"""Load shedding: while a process has more requests than it can answer in time, new ones get 503 unparsed."""
 
+import logging
 import re
+from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final
 
 from tenantry.domain.errors import OverloadedError
 from tenantry.server.asgi_types import MAX_BODY, request_id_of
-from tenantry.server.overload_detection import OVERLOAD_DETECTOR, OverloadDetector
+from tenantry.server.metrics import Metrics
 from tenantry.server.problems import MEDIA_TYPE, RETRY_AFTER, refuse_domain_error
 from tenantry.server.protocol import DEFAULT_HEADERS, HttpProtocol
 from tenantry.server.security_headers import SECURITY_HEADERS
+
+OVERLOAD_DETECTOR: Final = "tenantry.overload_detector"
+"""Key of the process's `OverloadDetector` in the ASGI lifespan state."""
+MAX_WAIT: Final = 0.2  # expected seconds of waiting from which a request is shed
+MIN_CONCURRENT: Final = 256  # concurrent requests that are always accepted: as many as share one transaction
+INITIAL_CONCURRENT: Final = 1024  # concurrent requests that are accepted before the throughput is known
+_INTERVAL: Final = 0.25
+_STALE: Final = 1.0
+_LOG_INTERVAL: Final = 60.0
 
 PREFIX: Final = "/api/"  # Of the paths that are shed. Health checks and metrics are not.
 _WEBHOOK: Final = b"/api/v1/webhooks/"
@@ -28,6 +40,56 @@ _PLACEHOLDER: Final = b"<request id>"
 _BODY: Final = refuse_domain_error(
     OverloadedError("The server is overloaded. Try again shortly."), _PLACEHOLDER.decode()
 ).body
+
+logger = logging.getLogger(__name__)
+
+
+class OverloadDetector:
+    """Decides from the measured throughput whether one more request would wait too long.
+
+    ``excluded`` returns how many concurrent requests wait for something other than the process's own work; ``now`` is
+    a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        excluded: Callable[[], int] = lambda: 0,
+        *,
+        now: Callable[[], float] = monotonic,
+        minimum: int = MIN_CONCURRENT,
+        initial: int = INITIAL_CONCURRENT,
+    ) -> None:
+        self.arriving = 0  # concurrent requests that wait for more input from their clients
+        self._metrics = metrics
+        self._excluded = excluded
+        self._now = now
+        self._minimum = minimum
+        self._limit = self._initial = initial
+        self._measured_at = 0.0
+        self._answered = 0
+        self._logged_at = -_LOG_INTERVAL
+
+    def is_overloaded(self, concurrent: int, answered: int) -> bool:
+        """Decide from the number of concurrent requests and of those answered so far."""
+        if concurrent < self._minimum:
+            return False
+        now = self._now()
+        elapsed = now - self._measured_at
+        if elapsed >= _INTERVAL:
+            if elapsed < _STALE:
+                throughput = (answered - self._answered) / elapsed
+                self._limit = max(self._minimum, int((self._limit + throughput * MAX_WAIT) / 2))
+            else:  # after a quiet period the old measurement says nothing about the present
+                self._limit = max(self._limit, self._initial)
+            self._measured_at, self._answered = now, answered
+        return concurrent - self.arriving - self._excluded() >= self._limit
+
+    def count(self) -> None:
+        self._metrics.shed.inc()
+        if self._measured_at - self._logged_at >= _LOG_INTERVAL:
+            self._logged_at = self._measured_at
+            logger.warning("overloaded: requests are rejected while more than %d are in progress", self._limit)
 
 
 class LoadSheddingProtocol(HttpProtocol):

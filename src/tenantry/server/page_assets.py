@@ -1,4 +1,4 @@
-"""Templates and static files of HTML pages, and the HTTP headers that every page carries."""
+"""Templates and static files of HTML pages."""
 
 import hashlib
 from importlib.resources.abc import Traversable
@@ -10,29 +10,12 @@ from litestar.exceptions import NotFoundException
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
+from tenantry.server.security_headers import ASSET_HEADERS
+
 ASSETS: Final = "/assets"
 _DIGEST_LENGTH: Final = 12
 _ONE_YEAR: Final = 365 * 24 * 3600
 _MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-POLICY: Final = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
-    "form-action 'self'; frame-ancestors 'none'"
-)
-_PAGE_HEADERS: Final = {
-    "Content-Security-Policy": POLICY,
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-_ASSET_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 def page_templates(loader: BaseLoader) -> Environment:
@@ -41,16 +24,12 @@ def page_templates(loader: BaseLoader) -> Environment:
 
 
 class PageAssets:
-    """The files of one folder, served at ``address``, which changes with their content.
+    """The files of one folder, served at ``address``, which changes with their content."""
 
-    ``headers`` are those of every page. With ``secure``, they tell browsers to use only https.
-    """
-
-    def __init__(self, folder: Traversable, *, secure: bool) -> None:
+    def __init__(self, folder: Traversable) -> None:
         self._files = {file.name: file.read_bytes() for file in sorted(folder.iterdir(), key=lambda file: file.name)}
         digest = hashlib.sha256(b"".join(self._files.values())).hexdigest()[:_DIGEST_LENGTH]
         self.address = f"{ASSETS}/{digest}"
-        self.headers = {**_PAGE_HEADERS, **({"Strict-Transport-Security": f"max-age={_ONE_YEAR}"} if secure else {})}
 
     def route(self) -> HTTPRouteHandler:
         """Return the route of the files. An outdated address answers with the current file, not to be cached."""
@@ -63,6 +42,6 @@ class PageAssets:
             is_current = self.address == f"{ASSETS}/{digest}"
             caching = f"public, max-age={_ONE_YEAR}, immutable" if is_current else "no-store"
             media_type = _MEDIA_TYPES[name[name.rindex(".") :]]
-            return Response(content, media_type=media_type, headers={**_ASSET_HEADERS, "Cache-Control": caching})
+            return Response(content, media_type=media_type, headers={**ASSET_HEADERS, "Cache-Control": caching})
 
         return show_asset

@@ -191,6 +191,11 @@ def refuse(
     return Refusal(status, [(b"content-type", MEDIA_TYPE.encode()), *headers], msgspec.json.encode(problem), code)
 
 
+def internal_error(request_id: str) -> Refusal:
+    """Compose the answer to an uncaught exception."""
+    return refuse(500, "internal_error", "Internal server error.", request_id)
+
+
 def _told(location: str, message: str) -> Fault:
     """A fault without what was sent: it may be a credential in the wrong place."""
     return Fault(redact(location), redact(_REPEATED.sub("", message)))

@@ -12,6 +12,7 @@ from tenantry.common.tracing import RequestSpan, Tracing
 from tenantry.domain.access import Principal
 from tenantry.server.asgi_types import (
     CALLER,
+    IS_HEAD,
     OPERATOR,
     OUTCOME,
     TENANT,
@@ -23,7 +24,7 @@ from tenantry.server.asgi_types import (
     Send,
     header_of,
 )
-from tenantry.server.dispatch import CLIENT_GONE, IS_HEAD, Dispatcher
+from tenantry.server.dispatch import CLIENT_GONE, Dispatcher
 
 LOGGER: Final = "tenantry.requests"
 UNLOGGED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
