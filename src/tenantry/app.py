@@ -120,7 +120,7 @@ def build_app(
     hot = HotRoutes()
     traceparent = parts.tracing.traceparent if parts.tracing else None
     endpoint = WebhookReceiver(parts.webhooks, verifier, parts.metrics, clock, settings.billing, traceparent)
-    hot.add_any_method(webhooks.PATH, endpoint.handle)
+    hot.add(None, webhooks.PATH, endpoint.handle)
     hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
     api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of]))

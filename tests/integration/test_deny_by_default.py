@@ -66,8 +66,7 @@ async def test_page_asks_for_a_sign_in(service: Service, method: str, path: str)
 
 def test_hot_routes_are_the_three_that_are_tested_here() -> None:
     hot = front()._hot
-    assert list(hot._exact) == [("GET", PROJECTS)]
-    assert list(hot._any_method) == [WEBHOOK]
+    assert list(hot._exact) == [(None, WEBHOOK), ("GET", PROJECTS)]
     assert [prefix for prefix, _ in hot._prefixes] == [VERIFY]
 
 

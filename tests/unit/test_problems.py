@@ -112,7 +112,7 @@ def test_headers_hold_ascii_alone() -> None:
 
 
 def test_title_is_the_phrase_of_the_status() -> None:
-    assert json.loads(refuse(405, "method_not_allowed", "No.", "r").body)["title"] == "Method Not Allowed"
+    assert json.loads(refuse("method_not_allowed", "No.", "r").body)["title"] == "Method Not Allowed"
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):

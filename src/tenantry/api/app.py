@@ -171,18 +171,18 @@ def _on_validation_error(request: AnyRequest, error: ValidationException) -> Res
         if isinstance(fault, dict)
     ]
     return _response(
-        request, refuse(422, "validation_failed", "The request is not valid.", _request_id(request), faults=faults)
+        request, refuse("validation_failed", "The request is not valid.", _request_id(request), faults=faults)
     )
 
 
 def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     if isinstance(error.__cause__, SerializationException) or isinstance(error, SerializationException):
-        return _response(request, refuse(400, "invalid_json", "The body is not JSON.", _request_id(request)))
+        return _response(request, refuse("invalid_json", "The body is not JSON.", _request_id(request)))
     if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _on_fault(request, error)
     code, detail = _HTTP_ERRORS.get(error.status_code, ("invalid_request", error.detail))
     headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
-    return _response(request, refuse(error.status_code, code, detail, _request_id(request), headers=headers))
+    return _response(request, refuse(code, detail, _request_id(request), headers=headers))
 
 
 def _on_fault(request: AnyRequest, error: Exception) -> Response[bytes]:

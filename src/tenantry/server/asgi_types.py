@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -45,6 +45,11 @@ def header_of(scope: Scope, name: bytes) -> bytes | None:
     if not values:
         return None
     return values[0] if len(values) == 1 else b", ".join(values)
+
+
+def encode_headers(headers: Iterable[Header]) -> bytes:
+    """Encode headers as the lines of an HTTP/1.1 head."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
 def request_id_of(given: bytes | None) -> bytes:

@@ -3,14 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable, MutableMapping
+from functools import cache
 from time import perf_counter
 from typing import Any, Final
 
-from prometheus_client import Counter
-
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.http import METHODS
-from tenantry.domain.errors import DomainError
+from tenantry.domain.errors import DatabaseUnavailableError, DomainError
 from tenantry.server.asgi_types import (
     HOT_DISPATCHER,
     IS_HEAD,
@@ -31,7 +30,7 @@ from tenantry.server.asgi_types import (
 from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
-from tenantry.server.problems import RETRY_AFTER, VARIES, Refusal, internal_error, refuse, refuse_domain_error
+from tenantry.server.problems import VARIES, Refusal, internal_error, refuse, refuse_domain_error
 from tenantry.server.rate_limits import anonymous_throttle, headers_of, is_anonymous
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
@@ -51,22 +50,19 @@ class HotRoutes:
     """The routes that bypass the framework."""
 
     def __init__(self) -> None:
-        self._exact: dict[tuple[str, str], HotRoute] = {}
-        self._any_method: dict[str, HotRoute] = {}
+        self._exact: dict[tuple[str | None, str], HotRoute] = {}
         self._prefixes: list[tuple[str, HotRoute]] = []
 
-    def add(self, method: str, path: str, handler: HotHandler) -> None:
+    def add(self, method: str | None, path: str, handler: HotHandler) -> None:
+        """Add a method of a path; None is every method."""
         self._exact[method, path] = HotRoute(path, handler)
-
-    def add_any_method(self, path: str, handler: HotHandler) -> None:
-        self._any_method[path] = HotRoute(path, handler)
 
     def add_prefix(self, prefix: str, template: str, handler: HotHandler) -> None:
         """Add every method of every path below a prefix; ``template`` names the route in the metrics."""
         self._prefixes.append((prefix, HotRoute(template, handler)))
 
     def find(self, method: str, path: str) -> HotRoute | None:
-        found = self._exact.get((method, path)) or self._any_method.get(path)
+        found = self._exact.get((method, path)) or self._exact.get((None, path))
         if found is None:
             for prefix, route in self._prefixes:
                 if path.startswith(prefix):
@@ -131,6 +127,8 @@ class Dispatcher:
         self.find = hot.find
         self._app = app
         self._metrics = metrics
+        self._counter_of = cache(metrics.requests.labels)
+        self._timer_of = cache(metrics.seconds.labels)
         self._no_deadline = no_deadline
         self._error_page = error_page
         self._deadline = deadline
@@ -147,8 +145,6 @@ class Dispatcher:
             SHUTDOWN: shutdown or Shutdown(),
         }
         """What `HttpProtocol` finds in the lifespan state."""
-        self._counters: dict[tuple[str, str, int], Counter] = {}
-        self._timers: dict[str, Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -196,7 +192,7 @@ class Dispatcher:
         return response
 
     def count_disconnect(self, route: HotRoute, request: HotRequest) -> None:
-        self._counter(route.template, request.scope["method"], CLIENT_GONE).inc()
+        self._counter_of(route.template, request.scope["method"], CLIENT_GONE).inc()
 
     def internal_error(self, request: HotRequest) -> HotResponse:
         response = _refused(internal_error(request.request_id.decode()), request.scope)
@@ -242,7 +238,8 @@ class Dispatcher:
             timed_out = True
             work.cancel()
             work.add_done_callback(_log_late_error)
-            return await self._refuse(_timeout(request_id.decode()), scope, send, request_id)
+            error = DatabaseUnavailableError("The database does not answer. Try again shortly.")
+            return await self._refuse(refuse_domain_error(error, request_id.decode()), scope, send, request_id)
         await work
         return status
 
@@ -274,23 +271,13 @@ class Dispatcher:
         return response
 
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:
-        self._counter(route, method, status).inc()
-        timer = self._timers.get(route)
-        if timer is None:
-            timer = self._timers[route] = self._metrics.seconds.labels(route)
-        timer.observe(seconds)
-
-    def _counter(self, route: str, method: str, status: int) -> Counter:
-        key = route, method if method in METHODS else "other", status
-        counter = self._counters.get(key)
-        if counter is None:
-            counter = self._counters[key] = self._metrics.requests.labels(key[0], key[1], str(status))
-        return counter
+        self._counter_of(route, method if method in METHODS else "other", status).inc()
+        self._timer_of(route).observe(seconds)
 
 
 def _early_refusal(scope: Scope, request_id: str) -> Refusal | None:
     if "\x00" in scope["path"]:
-        return refuse(404, "not_found", "There is nothing at this address.", request_id, headers=[VARIES])
+        return refuse("not_found", "There is nothing at this address.", request_id, headers=[VARIES])
     if scope["method"] in _WITH_BODIES and _is_compressed(header_of(scope, b"content-encoding")):
         return _compressed_body(request_id)
     return None
@@ -303,15 +290,8 @@ def _is_compressed(encoding: bytes | None) -> bool:
 def _compressed_body(request_id: str) -> Refusal:
     """Refuse a compressed body: a small one could expand to any size."""
     return refuse(
-        415, "unsupported_media_type", "Send the body uncompressed, without Content-Encoding.", request_id,
+        "unsupported_media_type", "Send the body uncompressed, without Content-Encoding.", request_id,
         headers=[(b"accept-encoding", b"identity")],
-    )  # fmt: skip
-
-
-def _timeout(request_id: str) -> Refusal:
-    return refuse(
-        503, "database_unavailable", "The database does not answer. Try again shortly.", request_id,
-        headers=[(b"retry-after", RETRY_AFTER.encode())],
     )  # fmt: skip
 
 

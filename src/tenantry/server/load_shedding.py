@@ -7,10 +7,10 @@ from time import monotonic
 from typing import Any, Final
 
 from tenantry.domain.errors import OverloadedError
-from tenantry.server.asgi_types import MAX_BODY, request_id_of
+from tenantry.server.asgi_types import MAX_BODY, encode_headers, request_id_of
 from tenantry.server.metrics import Metrics
 from tenantry.server.problems import MEDIA_TYPE, RETRY_AFTER, refuse_domain_error
-from tenantry.server.protocol import DEFAULT_HEADERS, HttpProtocol
+from tenantry.server.protocol import HttpProtocol
 from tenantry.server.security_headers import SECURITY_HEADERS
 
 OVERLOAD_DETECTOR: Final = "tenantry.overload_detector"
@@ -31,7 +31,7 @@ _ID: Final = re.compile(rb"\nx-request-id:[ \t]*([!-~]+)[ \t]*\r", re.IGNORECASE
 _NEEDS_PARSER: Final = re.compile(rb"\n(?:transfer-encoding|expect|upgrade)")
 _HEAD: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: %s\r\nretry-after: %s\r\n"
-    + b"".join([b"%b: %b\r\n" % header for header in SECURITY_HEADERS])
+    + encode_headers(SECURITY_HEADERS)
     + b"x-request-id: "
 )
 _TEXT: Final = _HEAD % (b"text/plain; charset=utf-8", RETRY_AFTER.encode())
@@ -157,7 +157,7 @@ class LoadSheddingProtocol(HttpProtocol):
         head, body = _PROBLEM, _BODY.replace(_PLACEHOLDER, request_id)
         if is_webhook:
             head, body = _TEXT, b"Service unavailable"
-        common = DEFAULT_HEADERS.encode(self.server_state.default_headers)
+        common = encode_headers(self.server_state.default_headers)
         last = b"connection: close\r\n" if closes else b""
         self.write_now(b"%b%b\r\ncontent-length: %d\r\n%b%b\r\n%b" % (head, request_id, len(body), common, last, body))
         if closes:

@@ -88,10 +88,8 @@ _CODES: Final[Mapping[int, Mapping[str, str]]] = {
     },
 }
 """The error codes of the API by status, in order, with their meanings (Markdown with code spans only)."""
-_KINDS: Final = {kind.code: kind for kind in DomainError.__subclasses__()}
-STATUSES: Final = {
-    _KINDS[code]: HTTPStatus(status) for status, codes in _CODES.items() for code in codes if code in _KINDS
-}
+_STATUS_OF: Final = {code: HTTPStatus(status) for status, codes in _CODES.items() for code in codes}
+STATUSES: Final = {error: _STATUS_OF[error.code] for error in DomainError.__subclasses__()}
 CREDENTIAL: Final = _CODES[HTTPStatus.UNAUTHORIZED].keys()
 """The codes of a missing or rejected credential."""
 
@@ -168,7 +166,6 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def refuse(
-    status: int,
     code: str,
     detail: str,
     request_id: str,
@@ -178,9 +175,10 @@ def refuse(
     headers: Sequence[Header] = (),
 ) -> Refusal:
     """Compose an error answer."""
+    status = _STATUS_OF[code]
     problem = Problem(
         type=_TYPE_PREFIX + code,
-        title=HTTPStatus(status).phrase,
+        title=status.phrase,
         status=status,
         detail=detail,
         code=code,
@@ -193,7 +191,7 @@ def refuse(
 
 def internal_error(request_id: str) -> Refusal:
     """Compose the answer to an uncaught exception."""
-    return refuse(500, "internal_error", "Internal server error.", request_id)
+    return refuse("internal_error", "Internal server error.", request_id)
 
 
 def _told(location: str, message: str) -> Fault:
@@ -203,15 +201,13 @@ def _told(location: str, message: str) -> Fault:
 
 def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:
     """The error answer for a refusal of the domain."""
-    status = STATUSES[type(error)]
     return refuse(
-        status,
         error.code,
         error.detail,
         request_id,
         faults=error.faults if isinstance(error, errors.ValidationError) else (),
         object_id=error.object_id if isinstance(error, errors.IdempotencyReplayError) else None,
-        headers=_headers(error, status),
+        headers=_headers(error, STATUSES[type(error)]),
     )
 
 

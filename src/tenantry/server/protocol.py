@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -24,6 +23,7 @@ from tenantry.server.asgi_types import (
     Receive,
     Scope,
     Send,
+    encode_headers,
     header_of,
 )
 from tenantry.server.client_limits import (
@@ -39,7 +39,6 @@ from tenantry.server.client_limits import (
     ConnectionMonitor,
     WaitState,
 )
-from tenantry.server.problems import Header
 from tenantry.server.protocol_errors import RequestRejectedError, RequestRejection
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
@@ -48,8 +47,6 @@ FINAL_IDLE_SECONDS: Final = 0.5  # how long a connection must be idle before a p
 _VERSIONS: Final = ("1.1", "1.0")
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{0,5}))?")
 _MAX_PORT: Final = 65_535
-_NOTHING: Final = WaitState.NOTHING
-_NEXT: Final = WaitState.NEXT
 _HOT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
 _HOT_PATH: Final = re.compile(rb"/[A-Za-z0-9/:*._-]*")
 _MAX_HOT_LENGTH_DIGITS: Final = 5
@@ -59,23 +56,6 @@ _URL_WITHOUT_PATH: Final = re.compile(rb"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+(?=\
 _CONTROLS: Final = bytes({*range(0x20), 0x7F} - {ord("\t")})
 
 logger = logging.getLogger(__name__)
-
-
-class _DefaultHeaders:
-    """The encoded headers that every response has. uvicorn makes new ones once a second."""
-
-    def __init__(self) -> None:
-        self._headers: Sequence[Header] = ()
-        self._encoded = b""
-
-    def encode(self, headers: Sequence[Header]) -> bytes:
-        if headers is not self._headers:
-            self._headers = headers
-            self._encoded = b"".join([b"%b: %b\r\n" % header for header in headers])
-        return self._encoded
-
-
-DEFAULT_HEADERS: Final = _DefaultHeaders()
 
 
 class BufferedTransport:
@@ -216,13 +196,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin a request on the short path or through ASGI. Raises `RequestRejectedError`."""
         version = self.parser.get_http_version()
-        if (
-            self._received_bytes > MAX_HEAD_BYTES
-            or len(self.headers) > MAX_HEADERS
-            or len(self.url) > MAX_TARGET_BYTES
-            or len(self.pipeline) >= MAX_PIPELINED
-        ):
-            self._check_size()
+        self._check_size()
         self._hot = self._hot_cycle(version)
         if self._hot is not None:
             self.cycle = cast("RequestResponseCycle", self._hot)  # it has every attribute that uvicorn uses
@@ -315,10 +289,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self.waits is not WaitState.READING or self.transport.is_closing():
             return
         if self.is_reading and not self.stops_reading:
-            self.waits = _NOTHING
+            self.waits = WaitState.NOTHING
             self._await_rest()
         elif not getattr(self.cycle, "response_complete", True):
-            self.waits, self.deadline = _NOTHING, NEVER
+            self.waits, self.deadline = WaitState.NOTHING, NEVER
         else:
             self._await_next()
 
@@ -352,7 +326,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._reject(protocol_errors.TOO_MANY_BODY_BYTES)
 
     def _await_next(self) -> None:
-        self.waits, self.deadline = _NEXT, self._now() + self.timeout_keep_alive
+        self.waits, self.deadline = WaitState.NEXT, self._now() + self.timeout_keep_alive
 
     def _await_rest(self) -> None:
         limits = self._monitor.limits
@@ -380,7 +354,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self.flow.write_paused:
             self._await_reading()
         else:
-            self.waits, self.deadline = _NOTHING, NEVER
+            self.waits, self.deadline = WaitState.NOTHING, NEVER
 
     def _await_reading(self) -> None:
         self._unsent_bytes = self.transport.get_write_buffer_size()
@@ -395,9 +369,12 @@ class HttpProtocol(HttpToolsProtocol):
     def _check_size(self) -> None:
         if len(self.url) > MAX_TARGET_BYTES:
             raise RequestRejectedError(protocol_errors.TARGET_TOO_LONG)
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+        if len(self.headers) > MAX_HEADERS:
             raise RequestRejectedError(protocol_errors.LARGE_HEAD)
+        if self._received_bytes > MAX_HEAD_BYTES:  # possibly with a part of the body
+            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size > MAX_HEAD_BYTES:
+                raise RequestRejectedError(protocol_errors.LARGE_HEAD)
         if len(self.pipeline) >= MAX_PIPELINED:
             raise RequestRejectedError(protocol_errors.TOO_MANY_PIPELINED)
 
@@ -443,8 +420,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.stops_reading = True
         if self.transport.is_closing():
             return
-        default_headers = DEFAULT_HEADERS.encode(self.server_state.default_headers)
-        self.write_now(rejection.encode(default_headers, self._given_request_id()))
+        self.write_now(rejection.encode(self.server_state.default_headers, self._given_request_id()))
         self._close()
 
     def _given_request_id(self) -> bytes | None:
@@ -527,14 +503,13 @@ class HttpProtocol(HttpToolsProtocol):
             self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _send(self, cycle: "HotRequestCycle", response: HotResponse) -> None:
-        headers = response.headers
-        fields = b"".join([b"%b: %b\r\n" % header for header in headers])
+        headers = [*self.server_state.default_headers, *response.headers]
+        fields = encode_headers(headers)
         if len(fields.translate(None, _CONTROLS)) != len(fields) - len(b"\r\n") * len(headers):
             raise RuntimeError("A response header contains a control character.")
         last = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
-        default_headers = DEFAULT_HEADERS.encode(self.server_state.default_headers)
         cycle.response_complete = True
-        self.write_now(b"".join((STATUS_LINE[response.status], default_headers, fields, last, response.body)))
+        self.write_now(b"".join((STATUS_LINE[response.status], fields, last, response.body)))
         if not cycle.keep_alive:
             self._close()
         self.on_response_complete()

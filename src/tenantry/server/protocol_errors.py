@@ -1,13 +1,14 @@
 """Protocol errors: requests that the server rejects before they reach the application."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tenantry.server import client_limits
-from tenantry.server.asgi_types import HotResponse, request_id_of
-from tenantry.server.problems import refuse
+from tenantry.server.asgi_types import HotResponse, encode_headers, request_id_of
+from tenantry.server.problems import Header, refuse
 from tenantry.server.security_headers import SECURITY_HEADERS
 
 
@@ -15,23 +16,21 @@ class RequestRejection(NamedTuple):
     """Why the server rejects a request; ``limit`` is the label in the metrics."""
 
     limit: str
-    status: int
     code: str
     detail: str
 
     def response(self, request_id: bytes | None = None) -> HotResponse:
         shown_id = request_id_of(request_id)
-        refusal = refuse(self.status, self.code, self.detail, shown_id.decode())
+        refusal = refuse(self.code, self.detail, shown_id.decode())
         length = b"%d" % len(refusal.body)
         headers = [*refusal.headers, *SECURITY_HEADERS, (b"content-length", length), (b"x-request-id", shown_id)]
         return HotResponse(refusal.status, headers, refusal.body)
 
-    def encode(self, default_headers: bytes, request_id: bytes | None = None) -> bytes:
+    def encode(self, default_headers: Sequence[Header], request_id: bytes | None = None) -> bytes:
         """Encode the response as the last one of its connection."""
         response = self.response(request_id)
-        fields = b"".join([b"%b: %b\r\n" % header for header in response.headers])
-        head = (STATUS_LINE[self.status], default_headers, fields, b"connection: close\r\n\r\n")
-        return b"".join((*head, response.body))
+        fields = encode_headers([*default_headers, *response.headers, (b"connection", b"close")])
+        return b"".join((STATUS_LINE[response.status], fields, b"\r\n", response.body))
 
 
 class RequestRejectedError(Exception):
@@ -42,8 +41,8 @@ class RequestRejectedError(Exception):
         self.rejection = rejection
 
 
-_malformed: Final = partial(RequestRejection, "malformed", 400, "invalid_request")
-_large_head: Final = partial(RequestRejection, "head", 431, "head_too_large")
+_malformed: Final = partial(RequestRejection, "malformed", "invalid_request")
+_large_head: Final = partial(RequestRejection, "head", "head_too_large")
 
 MALFORMED: Final = _malformed("The request is not valid HTTP/1.1 (RFC 9112).")
 UNSUPPORTED_CODING: Final = _malformed("The only supported Transfer-Encoding is chunked, and not in HTTP/1.0.")
@@ -51,13 +50,13 @@ HOST_COUNT: Final = _malformed("The request must have exactly one Host header.")
 INVALID_HOST: Final = _malformed("The Host header must be a host with an optional port.")
 UNSUPPORTED_VERSION: Final = _malformed("The server supports HTTP/1.1 and HTTP/1.0.")
 TOO_MANY_PIPELINED: Final = RequestRejection(
-    "pipelined", 400, "invalid_request", f"More than {client_limits.MAX_PIPELINED} requests wait on this connection."
+    "pipelined", "invalid_request", f"More than {client_limits.MAX_PIPELINED} requests wait on this connection."
 )
 TOO_MANY_CHUNKS: Final = RequestRejection(
-    "chunks", 400, "invalid_request", f"The body has more than {client_limits.MAX_CHUNKS} chunks."
+    "chunks", "invalid_request", f"The body has more than {client_limits.MAX_CHUNKS} chunks."
 )
-HEAD_TIMEOUT: Final = RequestRejection("head_seconds", 408, "request_timeout", "The request's head took too long.")
-BODY_TIMEOUT: Final = RequestRejection("body_seconds", 408, "request_timeout", "The request's body took too long.")
+HEAD_TIMEOUT: Final = RequestRejection("head_seconds", "request_timeout", "The request's head took too long.")
+BODY_TIMEOUT: Final = RequestRejection("body_seconds", "request_timeout", "The request's body took too long.")
 TARGET_TOO_LONG: Final = _large_head(f"The target is longer than {client_limits.MAX_TARGET_BYTES} bytes.")
 LARGE_HEAD: Final = _large_head(
     f"The head is over {client_limits.MAX_HEAD_BYTES} bytes or {client_limits.MAX_HEADERS} headers."
@@ -66,8 +65,8 @@ TOO_MUCH_FRAMING: Final = _large_head(
     f"Head, chunk headers and trailers are larger than {client_limits.MAX_FRAMING_BYTES} bytes."
 )
 TOO_MANY_CONNECTIONS: Final = RequestRejection(
-    "connections", 503, "overloaded", "There are too many connections. Try again shortly."
+    "connections", "overloaded", "There are too many connections. Try again shortly."
 )
 TOO_MANY_BODY_BYTES: Final = RequestRejection(
-    "bodies", 503, "overloaded", "The server holds too many incomplete bodies. Try again shortly."
+    "bodies", "overloaded", "The server holds too many incomplete bodies. Try again shortly."
 )

@@ -74,17 +74,12 @@ async def admit_user(admission: Admission, scope: Scope, claims: Claims, what: s
 
 def headers_of(scope: Scope) -> tuple[Header, ...]:
     """Return the rate limit headers of a response; none if its request has no limits."""
-    status: RateLimitStatus | None = scope.get(_STATUS)
-    return rate_headers(status) if status else ()
+    return rate_headers(scope.get(_STATUS, ()))
 
 
 def rate_headers(status: RateLimitStatus) -> tuple[Header, ...]:
     if not status:
         return ()
-    if len(status) == 1:
-        (quota,) = status
-        remaining = _REMAINING[quota.policy] % (quota.remaining, quota.reset)
-        return _policies(quota.policy, quota.limit), (b"ratelimit", remaining)
     remaining = b", ".join([_REMAINING[quota.policy] % (quota.remaining, quota.reset) for quota in status])
     return _policies(*[part for quota in status for part in (quota.policy, quota.limit)]), (b"ratelimit", remaining)
 
