@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 from litestar import get
+from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from litestar.response import Stream
@@ -20,64 +21,28 @@ from tenantry.domain.errors import ValidationError
 PATH: Final = "/api/v1/audit-events"
 EXPORT_TYPE: Final = "application/x-ndjson"
 
-OnlyAction = Annotated[Action | None, QueryParameter(name="action", description="Only what was done so.")]
-OnlyActor = Annotated[
-    str | None, QueryParameter(name="actorId", max_length=255, description="Only what this key or user did.")
-]
-OnlyTarget = Annotated[
-    str | None,
-    QueryParameter(
-        name="targetId", max_length=255, description="Only what was done to this project, key, member or tenant."
-    ),
-]
-Since = Annotated[datetime | None, QueryParameter(name="since", description="From this moment on (RFC 3339).")]
-Until = Annotated[datetime | None, QueryParameter(name="until", description="Before this moment (RFC 3339).")]
+WantedEvents = NamedDependency[AuditFilter]
 
 
-def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The routes that read the audit trail. Nothing writes to it but the changes themselves."""
-
-    @get(PATH, guards=[access.needs("audit:read")], summary="List audit events", opt=raises("mode_mismatch"))
-    async def list_audit_events(
-        principal: Caller,
-        action: OnlyAction = None,
-        actor_id: OnlyActor = None,
-        target_id: OnlyTarget = None,
-        since: Since = None,
-        until: Until = None,
-        limit: Limit = DEFAULT_LIMIT,
-        cursor: Cursor = None,
-    ) -> Page[AuditEvent]:
-        """List the audit trail of the caller's tenant, newest first. It has no test mode."""
-        wanted = _filter(action, actor_id, target_id, since, until)
-        return await trail.list_page(principal, wanted, limit, cursor)
-
-    @get(
-        PATH + "/export",
-        guards=[access.needs("audit:read")],
-        summary="Export the audit trail",
-        media_type=EXPORT_TYPE,
-        opt=raises("mode_mismatch"),
-    )
-    async def export_audit_events(
-        principal: Caller,
-        action: OnlyAction = None,
-        actor_id: OnlyActor = None,
-        target_id: OnlyTarget = None,
-        since: Since = None,
-        until: Until = None,
-    ) -> Stream:
-        """Return the audit trail, or the selected part of it, newest first: one JSON object a line."""
-        pages = trail.export(principal, _filter(action, actor_id, target_id, since, until))
-        first: list[AuditEvent] = await anext(pages)  # what is refused is refused before the answer begins
-        return Stream(ndjson(first, pages), media_type=EXPORT_TYPE)
-
-    return [list_audit_events, export_audit_events]
-
-
-def _filter(
-    action: Action | None, actor_id: str | None, target_id: str | None, since: datetime | None, until: datetime | None
+def audit_filter(
+    action: Annotated[Action | None, QueryParameter(name="action", description="Only what was done so.")] = None,
+    actor_id: Annotated[
+        str | None, QueryParameter(name="actorId", max_length=255, description="Only what this key or user did.")
+    ] = None,
+    target_id: Annotated[
+        str | None,
+        QueryParameter(
+            name="targetId", max_length=255, description="Only what was done to this project, key, member or tenant."
+        ),
+    ] = None,
+    since: Annotated[
+        datetime | None, QueryParameter(name="since", description="From this moment on (RFC 3339).")
+    ] = None,
+    until: Annotated[
+        datetime | None, QueryParameter(name="until", description="Before this moment (RFC 3339).")
+    ] = None,
 ) -> AuditFilter:
+    """Make the filter of a request's parameters. Raises `ValidationError`."""
     faults = [
         (name, "needs a zone, such as the Z in 2027-01-31T00:00:00Z")
         for name, moment in (("since", since), ("until", until))
@@ -90,6 +55,40 @@ def _filter(
     if faults:
         raise ValidationError(*faults)
     return AuditFilter(action, actor_id, target_id, since, until)
+
+
+def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The routes that read the audit trail. Nothing writes to it but the changes themselves."""
+    wanted_parameters = {"wanted": Provide(audit_filter, sync_to_thread=False)}
+
+    @get(
+        PATH,
+        guards=[access.needs("audit:read")],
+        dependencies=wanted_parameters,
+        summary="List audit events",
+        opt=raises("mode_mismatch"),
+    )
+    async def list_audit_events(
+        principal: Caller, wanted: WantedEvents, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    ) -> Page[AuditEvent]:
+        """List the audit trail of the caller's tenant, newest first. It has no test mode."""
+        return await trail.list_page(principal, wanted, limit, cursor)
+
+    @get(
+        PATH + "/export",
+        guards=[access.needs("audit:read")],
+        dependencies=wanted_parameters,
+        summary="Export the audit trail",
+        media_type=EXPORT_TYPE,
+        opt=raises("mode_mismatch"),
+    )
+    async def export_audit_events(principal: Caller, wanted: WantedEvents) -> Stream:
+        """Return the audit trail, or the selected part of it, newest first: one JSON object a line."""
+        pages = trail.export(principal, wanted)
+        first: list[AuditEvent] = await anext(pages)  # what is refused is refused before the answer begins
+        return Stream(ndjson(first, pages), media_type=EXPORT_TYPE)
+
+    return [list_audit_events, export_audit_events]
 
 
 async def ndjson(first: list[AuditEvent], rest: AsyncIterator[list[AuditEvent]]) -> AsyncIterator[bytes]:

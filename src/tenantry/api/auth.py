@@ -59,17 +59,7 @@ def auth_routes(access: Access) -> Sequence[HTTPRouteHandler]:
     @get(WHOAMI_PATH, guards=[access.needs(None)], summary="Show the caller")
     async def whoami(principal: Caller) -> Whoami:
         """Return the caller as the service sees it."""
-        return Whoami(
-            kind=principal.kind,
-            id=principal.id,
-            org_id=principal.org_id,
-            mode=principal.mode,
-            scopes=list(principal.scopes),
-            access_level=principal.access_level,
-            plan=principal.plan,
-            subscription_status=principal.subscription_status,
-            expires_at=principal.expires_at,
-        )
+        return msgspec.convert(principal, Whoami, from_attributes=True)
 
     return [whoami]
 

@@ -110,9 +110,7 @@ class Access:
 
         Requests are limited for each user; the limit ``to_create`` tenants is lower.
         """
-        counted = (
-            ("creations of", USER_CREATIONS_PER_MINUTE) if to_create else ("requests of", USER_REQUESTS_PER_MINUTE)
-        )
+        what, limit = ("creations", USER_CREATIONS_PER_MINUTE) if to_create else ("requests", USER_REQUESTS_PER_MINUTE)
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             authorization = header(connection, "authorization")
@@ -126,7 +124,7 @@ class Access:
             if to_create and claims.org_id is not None:
                 requested_organization(claims.org_id, header(connection, "x-organization-id"))
             if CLAIMS not in _extras(connection):  # otherwise the first check counted it
-                await admit_user(self._admission, _extras(connection), claims, *counted)
+                await admit_user(self._admission, _extras(connection), claims, f"{what} of", limit)
             _extras(connection)[CLAIMS] = claims
 
         return RouteGuard(guard, Credential.USER)
@@ -221,27 +219,13 @@ def current_author(request: AnyRequest) -> Author:
     scope = _extras(request)
     claims, principal = scope.get(CLAIMS), scope.get(CALLER)
     if isinstance(claims, Claims):
-        return user_author(request, claims)
+        return author_of(request, ActorKind.USER, claims.subject)
     if isinstance(principal, Principal):
-        return principal_author(request, principal)
-    return _author(request, ActorKind.OPERATOR) if OPERATOR in scope else unknown_author(request)
+        return author_of(request, ActorKind(principal.kind), principal.id)
+    return author_of(request, ActorKind.OPERATOR if OPERATOR in scope else ActorKind.ANYBODY)
 
 
-def principal_author(request: AnyRequest, principal: Principal) -> Author:
-    """Return the author of a change by an authenticated caller."""
-    return _author(request, ActorKind(principal.kind), principal.id)
-
-
-def user_author(request: AnyRequest, claims: Claims) -> Author:
-    """Return the author of a change by a user, who may belong to no tenant yet."""
-    return _author(request, ActorKind.USER, claims.subject)
-
-
-def unknown_author(request: AnyRequest) -> Author:
-    """Return the author of a change by an anonymous client."""
-    return _author(request, ActorKind.ANYBODY)
-
-
-def _author(request: AnyRequest, kind: ActorKind, actor_id: str | None = None) -> Author:
+def author_of(request: AnyRequest, kind: ActorKind, actor_id: str | None = None) -> Author:
+    """Return the author of a change by this request."""
     address = request.client.host if request.client else None
     return Author(kind, actor_id, address, str(request.scope.get(REQUEST_ID, "")) or None)

@@ -7,7 +7,7 @@ from litestar import Response, get, post
 from litestar.params import QueryParameter
 
 from tenantry.accounts.owner_addresses import ConfirmationRequest
-from tenantry.api.guards import AnyRequest, unknown_author, user_author
+from tenantry.api.guards import AnyRequest, author_of
 from tenantry.api.members import MembershipId
 from tenantry.api.parameters import Cursor
 from tenantry.dashboard.billing import has_subscription
@@ -15,6 +15,7 @@ from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import read_form
 from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, needs
 from tenantry.dashboard.labels import FlashMessage
+from tenantry.domain.audit import ActorKind
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus, User
 from tenantry.domain.owner_mails import CONFIRM_PATH
@@ -83,7 +84,7 @@ async def show_memberships(ctx: Context, cursor: Cursor = None) -> Response[str]
 
 @post(_MEMBERSHIP + "/accept", guards=[needs()])
 async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
-    author = user_author(ctx.request, ctx.user.claims)
+    author = author_of(ctx.request, ActorKind.USER, ctx.user.claims.subject)
     try:
         membership = await ctx.services.memberships.accept(_identity(ctx.user), author, membership_id, None)
     except MemberNotActiveError as error:
@@ -97,7 +98,7 @@ async def decline_invitation(ctx: Context, membership_id: MembershipId) -> Respo
     membership = await memberships.get(_identity(user), membership_id)
     if membership.status is MemberStatus.ACTIVE or user.claims.org_id == membership.org_id:
         return ctx.redirect(leave_path(membership_id))  # declining would end access that the user has
-    await memberships.end(_identity(user), user_author(ctx.request, user.claims), membership_id)
+    await memberships.end(_identity(user), author_of(ctx.request, ActorKind.USER, user.claims.subject), membership_id)
     return ctx.redirect_with(FlashMessage.INVITATION_DECLINED, _MEMBERSHIPS)
 
 
@@ -110,7 +111,7 @@ async def show_leave_organization(ctx: Context, membership_id: MembershipId) -> 
 async def leave_organization(ctx: Context, membership_id: MembershipId) -> Response[str]:
     if not ctx.form.checked("leaving"):
         return await _leave_page(ctx, membership_id, {"leaving": "Check this box to leave."})
-    author = user_author(ctx.request, ctx.user.claims)
+    author = author_of(ctx.request, ActorKind.USER, ctx.user.claims.subject)
     try:
         await ctx.services.memberships.end(_identity(ctx.user), author, membership_id, leaves=True)
     except LastOwnerError:
@@ -156,7 +157,7 @@ async def show_confirmation(
 @post(CONFIRM_PATH, opt={"public": True}, before_request=_skip_form_check)
 async def confirm_address(ctx: Context) -> Response[str]:
     token = (await read_form(ctx.request)).text("token")
-    found = await ctx.services.confirmations.confirm(unknown_author(ctx.request), token)
+    found = await ctx.services.confirmations.confirm(author_of(ctx.request, ActorKind.ANYBODY), token)
     if found is None:
         return ctx.render("confirm_address_invalid.html", 404)
     return ctx.render("confirm_address_done.html", 200, found=found)

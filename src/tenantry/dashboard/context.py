@@ -21,7 +21,7 @@ from tenantry.accounts.overview import OverviewService
 from tenantry.accounts.owner_addresses import OwnerConfirmations
 from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenants import TenantService
-from tenantry.api.guards import AnyRequest, claimant, principal_author
+from tenantry.api.guards import AnyRequest, author_of, claimant
 from tenantry.audit.trail import AuditService
 from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.authentication import Authenticator
@@ -46,7 +46,7 @@ from tenantry.dashboard.labels import FlashMessage
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain.access import Principal
 from tenantry.domain.api_keys import SOON
-from tenantry.domain.audit import Author
+from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError, IdempotencyInFlightError, InvalidIdempotencyKeyError
 from tenantry.domain.names import display_text
 from tenantry.domain.plans import Catalog
@@ -195,7 +195,7 @@ class PageContext:
     @property
     def author(self) -> Author:
         """The user as the author of a change in the tenant of the address."""
-        return principal_author(self.request, self.principal)
+        return author_of(self.request, ActorKind(self.principal.kind), self.principal.id)
 
     async def once(self, act: Callable[[Claim], Awaitable[Result]]) -> Result:
         """Call ``act`` with the form's idempotency claim, which makes a double submission have one effect.

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, MutableMapping
 from functools import cache
 from time import perf_counter
@@ -71,31 +72,39 @@ class HotRoutes:
 
 
 class _TimedReceive:
-    """An ASGI ``receive`` that measures waits for the client, and cancels the application if it disconnects early."""
+    """An ASGI ``receive`` with a deadline in ``seconds``, which waits for the client postpone.
 
-    def __init__(self, receive: Receive) -> None:
+    It cancels the application if the client disconnects before its request is complete.
+    """
+
+    def __init__(self, receive: Receive, seconds: float) -> None:
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._is_complete = False
-        self._waited = 0.0
-        self._since: float | None = None
+        self._deadline = self._loop.time() + seconds
+        self._waits_since: float | None = None
 
     async def __call__(self) -> MutableMapping[str, Any]:
         if self._is_complete:
             return await self._receive()
-        self._since = self._loop.time()
+        self._waits_since = self._loop.time()
         try:
             message = await self._receive()
         finally:
-            self._waited += self._loop.time() - self._since
-            self._since = None
+            self._deadline += self._loop.time() - self._waits_since
+            self._waits_since = None
         if message["type"] == "http.disconnect":
             raise asyncio.CancelledError
         self._is_complete = not message.get("more_body", False)
         return message
 
-    def waited(self) -> float:
-        return self._waited + (self._loop.time() - self._since if self._since is not None else 0.0)
+    async def wait_for(self, work: "asyncio.Future[None]") -> None:
+        """Wait until the application is done or its deadline has passed."""
+        while not work.done() and (left := self._seconds_left()) > 0:
+            await asyncio.wait({work}, timeout=None if left == math.inf else left)
+
+    def _seconds_left(self) -> float:
+        return self._deadline - (self._loop.time() if self._waits_since is None else self._waits_since)
 
 
 class Dispatcher:
@@ -218,12 +227,12 @@ class Dispatcher:
 
         if refusal := _early_refusal(scope, request_id.decode()):
             return await self._refuse(refusal, scope, send, request_id)
-        timed_receive = _TimedReceive(receive)
-        work = asyncio.ensure_future(self._app(scope, timed_receive, send_completed))
         no_deadline = self._no_deadline(scope["path"])
+        timed_receive = _TimedReceive(receive, math.inf if no_deadline else self._deadline)
+        work = asyncio.ensure_future(self._app(scope, timed_receive, send_completed))
         self._without_deadline += no_deadline
         try:
-            await self._wait_for(work, None if no_deadline else timed_receive)
+            await timed_receive.wait_for(work)
         except asyncio.CancelledError:
             work.cancel()
             raise
@@ -242,17 +251,6 @@ class Dispatcher:
             return await self._refuse(refuse_domain_error(error, request_id.decode()), scope, send, request_id)
         await work
         return status
-
-    async def _wait_for(self, work: "asyncio.Future[None]", timed_receive: _TimedReceive | None) -> None:
-        """Wait until it is done or has used up the deadline; waits for the client do not count."""
-        loop = asyncio.get_running_loop()
-        until, waited = loop.time() + self._deadline, 0.0
-        while True:
-            left = None if timed_receive is None else max(0.0, until + waited - loop.time())
-            done, _ = await asyncio.wait({work}, timeout=left)
-            if done or timed_receive is None or timed_receive.waited() <= waited:
-                return
-            waited = timed_receive.waited()
 
     async def _refuse(self, refusal: Refusal, scope: Scope, send: Send, request_id: bytes) -> int:
         response = _refused(refusal, scope)

@@ -147,7 +147,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._monitor.unregister(self)
         super().connection_lost(exc)
         if self.is_reading and self._hot is not None and self._dispatcher is not None:
-            self._dispatcher.count_disconnect(self._hot.route, self._hot.request)
+            self._dispatcher.count_disconnect(self._hot.route, self._hot)
 
     def data_received(self, data: bytes) -> None:
         if self.stops_reading:
@@ -227,7 +227,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._read_body_bytes += len(body)
         if self._hot is not None:
-            self._hot.request.full_body += body
+            self._hot.full_body += body
             return
         if self.cycle.response_complete:
             self._discarded_bytes += len(body)
@@ -454,50 +454,45 @@ class HttpProtocol(HttpToolsProtocol):
             return None
         path, query = target
         route = dispatcher.find(method, path)
-        if route is None or parser.should_upgrade():
+        if route is None or parser.should_upgrade() or not getattr(self.cycle, "response_complete", True):
             return None
-        if not getattr(self.cycle, "response_complete", True):
-            return None
-        request = HotRequest(
-            {
-                "type": "http",
-                "method": method,
-                "path": path,
-                "query_string": query,
-                "headers": self.headers,
-                "client": self.client,
-                "scheme": self.scheme,
-            }
-        )
-        header = request.header
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query,
+            "headers": self.headers,
+            "client": self.client,
+            "scheme": self.scheme,
+        }
+        cycle = HotRequestCycle(route, scope)
+        header = cycle.header
         length = header(b"content-length")
         if length is not None and (len(length) > _MAX_HOT_LENGTH_DIGITS or method != "POST"):
             return None
         # Several Host headers are joined by a comma and a space, which no host contains.
         if header(b"transfer-encoding") is not None or header(b"expect") is not None or not _is_host(header(b"host")):
             return None
-        keep_alive = version != "1.0" and parser.should_keep_alive() and not self._shutdown.is_draining
-        return HotRequestCycle(route, request, keep_alive=keep_alive)
+        cycle.keep_alive = version != "1.0" and parser.should_keep_alive() and not self._shutdown.is_draining
+        return cycle
 
     async def _serve(self, cycle: "HotRequestCycle") -> None:
         dispatcher = cast("HotDispatcher", self._dispatcher)
         try:
-            request = cycle.request
             if self._proxies is not None:
-                await self._proxies(cast("Any", request.scope), _noop_app, _noop_app)
-            response = await dispatcher.answer(cycle.route, request)
+                await self._proxies(cast("Any", cycle.scope), _noop_app, _noop_app)
+            response = await dispatcher.answer(cycle.route, cycle)
             if self.flow.write_paused:
                 await self.flow.drain()
             if not cycle.disconnected and not self.transport.is_closing():
                 self._send(cycle, response)
         except BaseException as error:
-            request_id = cycle.request.request_id.decode()
             if not cycle.response_complete and not cycle.disconnected and not self.transport.is_closing():
                 cycle.keep_alive = False
-                self._send(cycle, dispatcher.internal_error(cycle.request))
+                self._send(cycle, dispatcher.internal_error(cycle))
             if not isinstance(error, Exception):
                 raise
-            logger.exception("request %s could not be answered", request_id)
+            logger.exception("request %s could not be answered", cycle.request_id.decode())
         finally:
             # Now: the client's next request, which may be buffered already, must not count this one as in progress.
             self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
@@ -515,17 +510,17 @@ class HttpProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
 
-class HotRequestCycle:
+class HotRequestCycle(HotRequest):
     """A request of a hot route, with the attributes that uvicorn uses of its `RequestResponseCycle`."""
 
-    __slots__ = ("disconnected", "keep_alive", "request", "response_complete", "route")
+    __slots__ = ("disconnected", "keep_alive", "response_complete", "route")
 
     message_event: Final = asyncio.Event()  # uvicorn sets it on input; nothing waits for it
 
-    def __init__(self, route: HotRoute, request: HotRequest, *, keep_alive: bool) -> None:
+    def __init__(self, route: HotRoute, scope: Scope) -> None:
+        super().__init__(scope)
         self.route = route
-        self.request = request
-        self.keep_alive = keep_alive
+        self.keep_alive = False
         self.response_complete = False
         self.disconnected = False
 

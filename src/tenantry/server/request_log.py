@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any, Final
 
@@ -63,23 +63,27 @@ class LoggingDispatcher(Dispatcher):
             yield record
             return
         started = perf_counter()
-        with self._span(scope) as span:
+        method = "HEAD" if IS_HEAD in scope else str(scope["method"])
+        with self._span(scope, method) as span:
             try:
                 yield record
             finally:
-                fields = _fields(scope, request_id, record.status)
+                status, route = record.status, record.route
+                fields: dict[str, object] = {**_fields(scope, request_id, status)}
                 if span is not None:
-                    attributes = {f"tenantry.{name}": value for name, value in fields.items()}
-                    span.note(record.status, record.route, attributes)
+                    span.note(status, route, {f"tenantry.{name}": str(value) for name, value in fields.items()})
+                    fields["trace_id"] = span.trace_id
                 if self._logs:
-                    _log(scope, record, fields, perf_counter() - started, span)
+                    method = method if method in METHODS else "other"
+                    duration = round((perf_counter() - started) * 1000, 2)
+                    fields |= {"method": method, "route": route, "status": status, "duration_ms": duration}
+                    logger.info("%s %s %d", method, route, status, extra={FIELDS: fields})
 
-    def _span(self, scope: Scope) -> Any:  # noqa: ANN401  # a context manager, with or without a span
+    def _span(self, scope: Scope, method: str) -> AbstractContextManager[RequestSpan | None]:
         if self._tracing is None:
             return nullcontext()
         parent = header_of(scope, b"traceparent")
-        scheme = scope.get("scheme", "http")
-        return self._tracing.request(_method_of(scope), scheme, parent.decode("latin-1") if parent else None)
+        return self._tracing.request(method, scope.get("scheme", "http"), parent.decode("latin-1") if parent else None)
 
 
 class _RequestRecord:
@@ -97,17 +101,3 @@ def _fields(scope: Scope, request_id: bytes, status: int) -> dict[str, str]:
     fields["principal"] = caller.kind.value if caller else "operator" if OPERATOR in scope else "none"
     fields["outcome"] = scope.get(OUTCOME) or ("ok" if status < _FIRST_ERROR_STATUS else "refused")
     return fields
-
-
-def _method_of(scope: Scope) -> str:
-    return "HEAD" if IS_HEAD in scope else str(scope["method"])
-
-
-def _log(
-    scope: Scope, record: _RequestRecord, fields: dict[str, str], seconds: float, span: RequestSpan | None
-) -> None:
-    method, route, status = _method_of(scope), record.route, record.status
-    method = method if method in METHODS else "other"
-    measured = {"method": method, "route": route, "status": status, "duration_ms": round(seconds * 1000, 2)}
-    trace = {} if span is None else {"trace_id": span.trace_id}
-    logger.info("%s %s %d", method, route, status, extra={FIELDS: {**fields, **measured, **trace}})
