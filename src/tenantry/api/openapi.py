@@ -24,6 +24,7 @@ PATH: Final = "/api/v1/openapi.json"
 REF_PREFIX: Final = "#/components/schemas/"
 CODES_KEY: Final = "x-error-codes"
 _RAISES_KEY: Final = "x-raises"  # the codes that an operation names itself; not in the finished document
+_METHODS: Final = ("get", "post", "put", "patch", "delete")
 _SCHEMES: Final = {Credential.CALLER: "bearer", Credential.USER: "userToken", Credential.OPERATOR: "operatorToken"}
 _TAGS: Final = {
     "projects": "Projects",
@@ -71,7 +72,7 @@ class OpenApiDocument:
         generated = app.openapi_schema.to_schema()
         document["info"] = {**generated["info"], **document["info"]}
 
-        routes = list(_routes(app))
+        routes = sorted(_routes(app), key=lambda route: _METHODS.index(route.method))
         types = {str(kind): kind for route in routes for kind in (route.body, route.answer) if kind is not None}
         schemas, found = msgspec.json.schema_components(
             (Problem, *types.values()), ref_template=f"{REF_PREFIX}{{name}}"
@@ -83,6 +84,7 @@ class OpenApiDocument:
             if route.is_idempotent:
                 operation["parameters"].append(shared["IdempotencyKey"])
             document["paths"].setdefault(route.path, {})[route.method] = operation
+        document["paths"] = dict(sorted(document["paths"].items()))
         for path, operations in document["paths"].items():
             for method, operation in operations.items():
                 _add_errors(path, method, operation, texts)
