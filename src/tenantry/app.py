@@ -18,17 +18,17 @@ from tenantry.accounts.owner_addresses import OwnerConfirmations, owner_address_
 from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
-from tenantry.api.api_keys import api_key_routes, leak_routes
+from tenantry.api.api_keys import api_key_routes
 from tenantry.api.app import build_api
 from tenantry.api.audit import audit_routes
 from tenantry.api.auth import GatewayCheck, auth_routes
-from tenantry.api.billing import billing_routes, checkout_routes
+from tenantry.api.billing import billing_routes
 from tenantry.api.guards import Access
-from tenantry.api.members import member_routes, membership_routes
+from tenantry.api.members import member_routes
 from tenantry.api.openapi import OpenApiDocument
 from tenantry.api.projects import ProjectList, project_routes
 from tenantry.api.reference import reference_routes
-from tenantry.api.tenants import operator_routes, tenant_routes
+from tenantry.api.tenants import tenant_routes
 from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.trail import AuditService
 from tenantry.auth.admission import AuthenticationParts, stop
@@ -103,15 +103,11 @@ def build_app(
         *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges, shutdown),
         *auth_routes(access),
         *project_routes(parts.projects, access),
-        *api_key_routes(parts.api_keys, access),
-        *leak_routes(parts.leaks),
+        *api_key_routes(parts.api_keys, parts.leaks, access),
         *tenant_routes(parts.tenants, access, parts.email_of_token),
-        *member_routes(parts.members, parts.tenants, access),
-        *membership_routes(parts.memberships, access),
-        *operator_routes(parts.tenants, access),
+        *member_routes(parts.members, parts.memberships, parts.tenants, access),
         *audit_routes(parts.trail, access),
-        *billing_routes(parts.billing, settings.billing.catalog, access),
-        *checkout_routes(parts.checkout, access),
+        *billing_routes(parts.billing, parts.checkout, settings.billing.catalog, access),
         document.route(),
         *reference_routes(document, dashboard.assets),
         *dashboard.routes(),

@@ -20,46 +20,10 @@ from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
 from tenantry.domain.errors import ValidationError
 
+PATH: Final = "/api/v1/api-keys"
 LEAK_REPORT_PATH: Final = "/api/v1/api-keys/report-leak"
 _LONGEST: Final = 1000
 
-
-class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
-    """A leaked key."""
-
-    secret: Annotated[
-        str,
-        msgspec.Meta(
-            min_length=1,
-            max_length=_LONGEST,
-            description="The whole key. Surrounding white space is ignored.",
-            examples=["svc_live_4fGhT0...x9Qz"],
-        ),
-    ]
-
-
-def leak_routes(leaks: LeakReportService) -> Sequence[HTTPRouteHandler]:
-    """The route for reporting leaked keys. It needs no credential."""
-
-    @post(
-        LEAK_REPORT_PATH,
-        status_code=200,
-        opt={"public": True, **raises("not_found", "database_unavailable")},
-        summary="Report a leaked API key",
-    )
-    async def report_leaked_key(author: ChangeAuthor, data: JSONBody[LeakReport]) -> Response[EndedKey]:
-        """Revoke a leaked key.
-
-        Any client can report one, without a credential. tenantry revokes the key at once, also in a suspended tenant,
-        and mails the owner once. Reporting it again succeeds. A key that replaced it by rotation stays active.
-        """
-        ended = await leaks.report(author, data.secret)
-        return Response(ended, headers={"Cache-Control": "no-store"})
-
-    return [report_leaked_key]
-
-
-PATH: Final = "/api/v1/api-keys"
 
 Scopes = Annotated[list[ScopeName], msgspec.Meta(max_length=MAX_SCOPES)]
 KeyId = Annotated[str, path_parameter("The key's id.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")]
@@ -118,8 +82,22 @@ class ApiKeyWithSecret(ApiKey, frozen=True, rename="camel", kw_only=True):
     secret: Annotated[str, doc("The key itself. Only this answer contains it.", "svc_live_4fGhT0...x9Qz")]
 
 
-def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The routes of API keys."""
+class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
+    """A leaked key."""
+
+    secret: Annotated[
+        str,
+        msgspec.Meta(
+            min_length=1,
+            max_length=_LONGEST,
+            description="The whole key. Surrounding white space is ignored.",
+            examples=["svc_live_4fGhT0...x9Qz"],
+        ),
+    ]
+
+
+def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access) -> Sequence[HTTPRouteHandler]:
+    """The routes of API keys, and that for reporting leaked ones, which needs no credential."""
 
     @post(
         PATH,
@@ -242,7 +220,30 @@ def api_key_routes(keys: ApiKeyService, access: Access) -> Sequence[HTTPRouteHan
         overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
         return _shown_once(await keys.rotate(principal, author, key_id, overlap=overlap, claim=claim))
 
-    return [create_api_key, list_api_keys, get_api_key, update_api_key, delete_api_key, rotate_api_key]
+    @post(
+        LEAK_REPORT_PATH,
+        status_code=200,
+        opt={"public": True, **raises("not_found", "database_unavailable")},
+        summary="Report a leaked API key",
+    )
+    async def report_leaked_key(author: ChangeAuthor, data: JSONBody[LeakReport]) -> Response[EndedKey]:
+        """Revoke a leaked key.
+
+        Any client can report one, without a credential. tenantry revokes the key at once, also in a suspended tenant,
+        and mails the owner once. Reporting it again succeeds. A key that replaced it by rotation stays active.
+        """
+        ended = await leaks.report(author, data.secret)
+        return Response(ended, headers={"Cache-Control": "no-store"})
+
+    return [
+        create_api_key,
+        list_api_keys,
+        get_api_key,
+        update_api_key,
+        delete_api_key,
+        rotate_api_key,
+        report_leaked_key,
+    ]
 
 
 def _shown_once(made: NewKey) -> Response[ApiKeyWithSecret]:

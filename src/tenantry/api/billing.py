@@ -18,8 +18,13 @@ from tenantry.domain.plans import Catalog, Limits
 
 PLANS_PATH: Final = "/api/v1/plans"
 EVENTS_PATH: Final = "/api/v1/billing/events"
+CHECKOUT_PATH: Final = "/api/v1/billing/checkout-sessions"
+PORTAL_PATH: Final = "/api/v1/billing/portal-sessions"
 
 EventId = Annotated[str, path_parameter("The provider's event id.", "evt_1SQk7xLm3Rk2pXw7")]
+WebAddress = Annotated[
+    str, msgspec.Meta(max_length=LONGEST_URL, pattern="^https?://[!-~]+$", description="An http(s) address.")
+]
 
 
 class PlanView(msgspec.Struct, frozen=True, rename="camel"):
@@ -32,40 +37,6 @@ class PlanView(msgspec.Struct, frozen=True, rename="camel"):
         doc("The first price of the payment provider that means this plan; null if there is none.", "price_pro"),
     ]
     limits: Annotated[Limits, doc("What the plan allows; an absent limit means no limit.")]
-
-
-def billing_routes(billing: LedgerQueries, catalog: Catalog, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The routes that read plans and the ledger."""
-
-    @get(PLANS_PATH, guards=[access.needs(None)], summary="List the plans")
-    async def list_plans() -> Page[PlanView]:
-        """List the plans of the catalog on one page."""
-        plans = [
-            PlanView(plan.id, plan.name, next(iter(plan.stripe_price_ids), None), plan.limits) for plan in catalog.plans
-        ]
-        return Page(plans, None)
-
-    @get(EVENTS_PATH, guards=[access.needs("billing:read")], summary="List billing events")
-    async def list_billing_events(
-        principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-    ) -> Page[BillingEventView]:
-        """List the tenant's billing events and their effect, newest first."""
-        return await billing.list_events(principal, limit, cursor)
-
-    @get(EVENTS_PATH + "/{event_id:str}", guards=[access.needs("billing:read")], summary="Get a billing event")
-    async def get_billing_event(principal: Caller, event_id: EventId) -> BillingEventView:
-        """Return one event of the caller's tenant by the provider's id."""
-        return await billing.get_event(principal, event_id)
-
-    return [list_plans, list_billing_events, get_billing_event]
-
-
-CHECKOUT_PATH: Final = "/api/v1/billing/checkout-sessions"
-PORTAL_PATH: Final = "/api/v1/billing/portal-sessions"
-
-WebAddress = Annotated[
-    str, msgspec.Meta(max_length=LONGEST_URL, pattern="^https?://[!-~]+$", description="An http(s) address.")
-]
 
 
 class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -96,8 +67,30 @@ class SessionAddress(msgspec.Struct, frozen=True):
     ]
 
 
-def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The routes that make sessions at the payment provider."""
+def billing_routes(
+    billing: LedgerQueries, checkout: CheckoutService, catalog: Catalog, access: Access
+) -> Sequence[HTTPRouteHandler]:
+    """The routes that read plans and the ledger, and those that make sessions at the payment provider."""
+
+    @get(PLANS_PATH, guards=[access.needs(None)], summary="List the plans")
+    async def list_plans() -> Page[PlanView]:
+        """List the plans of the catalog on one page."""
+        plans = [
+            PlanView(plan.id, plan.name, next(iter(plan.stripe_price_ids), None), plan.limits) for plan in catalog.plans
+        ]
+        return Page(plans, None)
+
+    @get(EVENTS_PATH, guards=[access.needs("billing:read")], summary="List billing events")
+    async def list_billing_events(
+        principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    ) -> Page[BillingEventView]:
+        """List the tenant's billing events and their effect, newest first."""
+        return await billing.list_events(principal, limit, cursor)
+
+    @get(EVENTS_PATH + "/{event_id:str}", guards=[access.needs("billing:read")], summary="Get a billing event")
+    async def get_billing_event(principal: Caller, event_id: EventId) -> BillingEventView:
+        """Return one event of the caller's tenant by the provider's id."""
+        return await billing.get_event(principal, event_id)
 
     @post(
         CHECKOUT_PATH,
@@ -112,7 +105,7 @@ def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRo
 
         Send the browser to `url`. The plan changes when the provider's event arrives.
         """
-        url = await service.create_checkout(
+        url = await checkout.create_checkout(
             principal, author, plan=data.plan, success_url=data.success_url, cancel_url=data.cancel_url, claim=claim
         )
         return _shown(url)
@@ -128,9 +121,9 @@ def checkout_routes(service: CheckoutService, access: Access) -> Sequence[HTTPRo
     ) -> Response[SessionAddress]:
         """Open the payment provider's portal, in which the tenant changes its payment method or cancels."""
         return_url = data.return_url if data else None
-        return _shown(await service.create_portal(principal, author, return_url=return_url, claim=claim))
+        return _shown(await checkout.create_portal(principal, author, return_url=return_url, claim=claim))
 
-    return [create_checkout_session, create_portal_session]
+    return [list_plans, list_billing_events, get_billing_event, create_checkout_session, create_portal_session]
 
 
 def _shown(url: str) -> Response[SessionAddress]:

@@ -22,8 +22,11 @@ from tenantry.domain.owner_mails import same_address
 from tenantry.domain.tenants import Tenant
 
 PATH: Final = "/api/v1/members"
+OWN_PATH: Final = "/api/v1/me/memberships"
+_MEMBERSHIPS_PATH: Final = "/api/v1/memberships"
 
 MemberId = Annotated[str, path_parameter("The member's id.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")]
+MembershipId = Annotated[str, path_parameter("The membership's id.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")]
 _OfUser = Annotated[
     str | None,
     QueryParameter(
@@ -53,8 +56,10 @@ class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     owner_email: Annotated[Email, doc(example="grace@acme.example")]
 
 
-def member_routes(members: MemberService, owned: TenantService, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The routes of members."""
+def member_routes(
+    members: MemberService, memberships: MembershipService, owned: TenantService, access: Access
+) -> Sequence[HTTPRouteHandler]:
+    """The routes of members, and of a user's own memberships."""
 
     @get(PATH, guards=[access.needs("members:read")], summary="List members")
     async def list_members(
@@ -167,18 +172,6 @@ def member_routes(members: MemberService, owned: TenantService, access: Access) 
             claim=claim,
         )
 
-    return [list_members, create_member, get_member, update_member, delete_member, transfer_tenant]
-
-
-OWN_PATH: Final = "/api/v1/me/memberships"
-_MEMBERSHIPS_PATH: Final = "/api/v1/memberships"
-
-MembershipId = Annotated[str, path_parameter("The membership's id.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")]
-
-
-def membership_routes(memberships: MembershipService, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The routes of a user's own memberships."""
-
     @get(OWN_PATH, guards=[access.needs_user()], summary="List the caller's memberships")
     async def list_own_memberships(
         claims: CallerClaims,
@@ -221,4 +214,14 @@ def membership_routes(memberships: MembershipService, access: Access) -> Sequenc
         """
         await memberships.end(claims.user, author, membership_id)
 
-    return [list_own_memberships, accept_membership, delete_own_membership]
+    return [
+        list_members,
+        create_member,
+        get_member,
+        update_member,
+        delete_member,
+        transfer_tenant,
+        list_own_memberships,
+        accept_membership,
+        delete_own_membership,
+    ]

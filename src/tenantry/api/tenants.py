@@ -53,7 +53,7 @@ class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
 
 
 def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailOfToken) -> Sequence[HTTPRouteHandler]:
-    """The routes for the members and keys of a tenant."""
+    """The routes of tenants: for their members and keys, and for the operator's backend."""
 
     @get(PATH, guards=[access.needs("tenants:read")], summary="List the caller's tenants")
     async def list_tenants(
@@ -113,16 +113,6 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
             email_verified=bool(verified and data.owner_email and same_address(verified, data.owner_email)),
         )
 
-    return [list_tenants, get_tenant, create_tenant, update_tenant]
-
-
-def _token(request: AnyRequest) -> str:
-    return bearer_credential(header(request, "authorization")).decode()
-
-
-def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRouteHandler]:
-    """The routes for the operator's backend."""
-
     @put(
         PATH + "/{tenant_id:str}",
         guards=[access.needs_operator()],
@@ -158,4 +148,8 @@ def operator_routes(tenants: TenantService, access: Access) -> Sequence[HTTPRout
         """
         return await tenants.export(tenant_id)
 
-    return [put_tenant, delete_tenant, export_tenant]
+    return [list_tenants, get_tenant, create_tenant, update_tenant, put_tenant, delete_tenant, export_tenant]
+
+
+def _token(request: AnyRequest) -> str:
+    return bearer_credential(header(request, "authorization")).decode()
