@@ -15,10 +15,10 @@ from markupsafe import Markup, escape
 
 from tenantry.api import webhooks
 from tenantry.api.guards import AnyRequest
-from tenantry.api.openapi import CODES_KEY, REF_PREFIX, OpenApiDocument
+from tenantry.api.openapi import CODES_KEY, REF_PREFIX, OpenApiDocument, hand_written_part
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
 from tenantry.server.page_assets import PageAssets, page_templates
-from tenantry.server.problems import all_codes
+from tenantry.server.problems import CODES
 from tenantry.server.security_headers import PAGE_HEADERS
 
 PATH: Final = "/docs"
@@ -77,7 +77,8 @@ def render(document: dict[str, Any], base_url: str, assets: str) -> str:
         operations=operations,
         shared_codes=set.intersection(*[one["codes"] for one in operations if one["scope"]]),
         schemas=schemas,
-        errors=all_codes().values(),
+        error_codes=CODES,
+        meanings=hand_written_part()[CODES_KEY],
         address=base_url if base_url.startswith("http") else _DEFAULT_ADDRESS,
         document_path=DOCUMENT_PATH,
         assets=assets,

@@ -1,9 +1,9 @@
 """Problem details (RFC 9457) and the error codes of the API."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import msgspec
 
@@ -20,101 +20,51 @@ _FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field 
 _MAX_TEXT: Final = 200
 _REPEATED: Final = re.compile(r"(?<=^Invalid enum value) .*", re.DOTALL)
 
-_CODES: Final[Mapping[int, Mapping[str, str]]] = {
-    400: {
-        "invalid_cursor": "`cursor` does not come from this API.",
-        "invalid_idempotency_key": "`Idempotency-Key` is not 1 to 255 visible ASCII characters.",
-        "invalid_json": "The body is not JSON.",
-        "invalid_request": "The request is malformed.",
-    },
-    401: {
-        "api_key_expired": "The API key has passed its `expiresAt`.",
-        "api_key_revoked": "The API key has been revoked.",
-        "invalid_credential": "The credential is unknown or no longer valid.",
-        "missing_credential": "There is no `Authorization` header.",
-        "token_expired": "The access token has expired. Get a new one.",
-    },
-    403: {
-        "insufficient_scope": "The credential does not hold the scope; `WWW-Authenticate` names it.",
-        "mode_mismatch": "A test-mode key creates and sees test-mode objects only, and changes no members, tenants or "
-        "billing. A gateway accepts the modes that its path names, live mode by default.",
-        "no_organization": "The user belongs to no organization, or the request does not name one of several.",
-        "org_mismatch": "The requested organization is not the credential's.",
-        "org_suspended": "The organization is suspended.",
-        "plan_limit_reached": "The plan allows no more objects of this kind.",
-        "scope_escalation": "A caller cannot give a key or member more rights than it holds itself.",
-        "tenant_limit_reached": "The user has created the maximum number of organizations.",
-        "user_token_required": "This needs a user's access token, not an API key.",
-    },
-    404: {"not_found": "The caller's tenant has no such object. Objects of other tenants answer the same."},
-    405: {"method_not_allowed": "This address does not answer this method; `Allow` says which ones it does."},
-    408: {"request_timeout": "The request took too long to arrive."},
-    409: {
-        "customer_taken": "The provider's customer belongs to another tenant.",
-        "idempotency_in_flight": "A request with this `Idempotency-Key` is still running.",
-        "idempotency_replay": "The request was already carried out. Only the first answer contained the secret; `id` "
-        "names the key.",
-        "key_limit_reached": "The plan allows no more active API keys.",
-        "key_not_active": "The key is revoked, expired, or already rotated.",
-        "last_owner": "Afterwards no one could manage the tenant. Add another owner or OWNER key first.",
-        "member_exists": "The user is already a member or invited; `PATCH` changes the role.",
-        "member_not_active": "The membership or invitation has ended; an owner or admin can invite the user again.",
-        "no_customer": "The tenant is not a customer of the payment provider yet. Start with a checkout.",
-        "tenant_deleted": "The tenant is deleted; its id is free again after 30 days.",
-        "tenant_exists": "The organization that the token names already exists.",
-    },
-    413: {"payload_too_large": "The body is larger than 1 MiB."},
-    415: {"unsupported_media_type": "The body is not `application/json`, or is compressed."},
-    422: {
-        "idempotency_mismatch": "This `Idempotency-Key` was already used with another body.",
-        "validation_failed": "A field or parameter is invalid; `errors` says which, and why.",
-    },
-    429: {"rate_limited": "Too many requests; `Retry-After` says when to try again."},
-    431: {
-        "head_too_large": "The request's head is larger than 32 KiB, its target than 8 KiB, or it has more than 100 "
-        "fields."
-    },
-    500: {"internal_error": "Internal server error; `requestId` finds it in the log."},
-    501: {
-        "identity_provider_not_configured": "No identity provider is configured, so there are no users to invite.",
-        "provider_not_configured": "The payment provider's API is not configured.",
-    },
-    502: {"provider_refused": "The payment provider refused the request."},
-    503: {
-        "auth_unavailable": "The credential cannot be checked: the database or the identity provider is unavailable.",
-        "database_unavailable": "The database is unavailable.",
-        "overloaded": "The server has more requests than it can answer in time. It did not start this one.",
-        "provider_unavailable": "The payment provider is unavailable.",
-    },
+CODES: Final[Mapping[int, Sequence[str]]] = {
+    400: ("invalid_cursor", "invalid_idempotency_key", "invalid_json", "invalid_request"),
+    401: ("api_key_expired", "api_key_revoked", "invalid_credential", "missing_credential", "token_expired"),
+    403: (
+        "insufficient_scope",
+        "mode_mismatch",
+        "no_organization",
+        "org_mismatch",
+        "org_suspended",
+        "plan_limit_reached",
+        "scope_escalation",
+        "tenant_limit_reached",
+        "user_token_required",
+    ),
+    404: ("not_found",),
+    405: ("method_not_allowed",),
+    408: ("request_timeout",),
+    409: (
+        "customer_taken",
+        "idempotency_in_flight",
+        "idempotency_replay",
+        "key_limit_reached",
+        "key_not_active",
+        "last_owner",
+        "member_exists",
+        "member_not_active",
+        "no_customer",
+        "tenant_deleted",
+        "tenant_exists",
+    ),
+    413: ("payload_too_large",),
+    415: ("unsupported_media_type",),
+    422: ("idempotency_mismatch", "validation_failed"),
+    429: ("rate_limited",),
+    431: ("head_too_large",),
+    500: ("internal_error",),
+    501: ("identity_provider_not_configured", "provider_not_configured"),
+    502: ("provider_refused",),
+    503: ("auth_unavailable", "database_unavailable", "overloaded", "provider_unavailable"),
 }
-"""The error codes of the API by status, in order, with their meanings (Markdown with code spans only)."""
-_STATUS_OF: Final = {code: HTTPStatus(status) for status, codes in _CODES.items() for code in codes}
-STATUSES: Final = {error: _STATUS_OF[error.code] for error in DomainError.__subclasses__()}
-CREDENTIAL: Final = _CODES[HTTPStatus.UNAUTHORIZED].keys()
+"""The error codes of the API by status, in order."""
+STATUS_OF: Final = {code: HTTPStatus(status) for status, codes in CODES.items() for code in codes}
+STATUSES: Final = {error: STATUS_OF[error.code] for error in DomainError.__subclasses__()}
+CREDENTIAL: Final = frozenset(CODES[HTTPStatus.UNAUTHORIZED])
 """The codes of a missing or rejected credential."""
-
-
-class ErrorCode(NamedTuple):
-    """A code, its status, and its meaning."""
-
-    code: str
-    status: int
-    meaning: str
-
-
-def all_codes() -> dict[str, ErrorCode]:
-    """Return every code that the API may answer with, by status and then by name."""
-    return {
-        code: ErrorCode(code, status, meaning)
-        for status, meanings in _CODES.items()
-        for code, meaning in meanings.items()
-    }
-
-
-def by_status(codes: Collection[str]) -> dict[str, list[str]]:
-    """Return the codes under their statuses, in order."""
-    found = {str(status): [code for code in known if code in codes] for status, known in _CODES.items()}
-    return {status: codes for status, codes in found.items() if codes}
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -175,7 +125,7 @@ def refuse(
     headers: Sequence[Header] = (),
 ) -> Refusal:
     """Compose an error answer."""
-    status = _STATUS_OF[code]
+    status = STATUS_OF[code]
     problem = Problem(
         type=_TYPE_PREFIX + code,
         title=status.phrase,
