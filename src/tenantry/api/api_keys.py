@@ -1,16 +1,14 @@
 """Routes of API keys, and of leak reports."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Final
 
 import msgspec
 from litestar import Response, delete, get, patch, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 
-from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
+from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName, path_parameter
 from tenantry.auth.api_keys import ApiKeyService, EndedKey, LeakReportService, NewKey
 from tenantry.auth.api_keys_store import KeyFilter
@@ -96,7 +94,7 @@ class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
     ]
 
 
-def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access) -> Sequence[HTTPRouteHandler]:
+def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access) -> Routes:
     """The routes of API keys, and that for reporting leaked ones, which needs no credential."""
 
     @post(

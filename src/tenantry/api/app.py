@@ -170,9 +170,7 @@ def _on_validation_error(request: AnyRequest, error: ValidationException) -> Res
         for fault in error.extra or ()
         if isinstance(fault, dict)
     ]
-    return _response(
-        request, refuse("validation_failed", "The request is not valid.", _request_id(request), faults=faults)
-    )
+    return _on_domain_error(request, ValidationError(*faults))
 
 
 def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:

@@ -1,17 +1,16 @@
 """Routes of the audit trail."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
 from litestar import get
 from litestar.di import NamedDependency, Provide
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
-from tenantry.api.guards import Access, Caller, raises
+from tenantry.api.guards import Access, Caller, Routes, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
 from tenantry.audit.trail import AuditFilter, AuditService
 from tenantry.db.pagination import Page
@@ -57,7 +56,7 @@ def audit_filter(
     return AuditFilter(action, actor_id, target_id, since, until)
 
 
-def audit_routes(trail: AuditService, access: Access) -> Sequence[HTTPRouteHandler]:
+def audit_routes(trail: AuditService, access: Access) -> Routes:
     """The routes that read the audit trail. Nothing writes to it but the changes themselves."""
     wanted_parameters = {"wanted": Provide(audit_filter, sync_to_thread=False)}
 

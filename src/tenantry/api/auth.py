@@ -1,14 +1,12 @@
 """Who am I, and the check for gateways."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
 from litestar import get
-from litestar.handlers import HTTPRouteHandler
 
-from tenantry.api.guards import Access, Caller
+from tenantry.api.guards import Access, Caller, Routes
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.domain.access import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
@@ -53,7 +51,7 @@ class Whoami(msgspec.Struct, frozen=True, rename="camel"):
     expires_at: Annotated[datetime | None, doc("When the credential expires; null for never.", "2099-11-01T00:00:00Z")]
 
 
-def auth_routes(access: Access) -> Sequence[HTTPRouteHandler]:
+def auth_routes(access: Access) -> Routes:
     """The route that shows the caller."""
 
     @get(WHOAMI_PATH, guards=[access.needs(None)], summary="Show the caller")

@@ -1,14 +1,12 @@
 """Routes of billing: state, events, checkout and portal sessions."""
 
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
 from litestar import Response, get, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
-from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
+from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit, path_parameter
 from tenantry.billing.checkout import LONGEST_URL, CheckoutService
 from tenantry.billing.ledger_queries import BillingEventView, LedgerQueries
@@ -67,9 +65,7 @@ class SessionAddress(msgspec.Struct, frozen=True):
     ]
 
 
-def billing_routes(
-    billing: LedgerQueries, checkout: CheckoutService, catalog: Catalog, access: Access
-) -> Sequence[HTTPRouteHandler]:
+def billing_routes(billing: LedgerQueries, checkout: CheckoutService, catalog: Catalog, access: Access) -> Routes:
     """The routes that read plans and the ledger, and those that make sessions at the payment provider."""
 
     @get(PLANS_PATH, guards=[access.needs(None)], summary="List the plans")

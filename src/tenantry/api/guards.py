@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, cast
@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
-from litestar.handlers import BaseRouteHandler
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from tenantry.auth.admission import Admission, credential_kind
 from tenantry.auth.authentication import Authenticator, bearer_credential, requested_organization
@@ -37,6 +37,7 @@ _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 AnyRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
+Routes = Sequence[HTTPRouteHandler]
 Check = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
 
 

@@ -1,18 +1,16 @@
 """Routes of members and of the caller's own memberships."""
 
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
 from litestar import Response, delete, get, patch, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 
 from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import tenants
-from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, raises
+from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, Routes, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId, path_parameter
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
@@ -58,7 +56,7 @@ class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 def member_routes(
     members: MemberService, memberships: MembershipService, owned: TenantService, access: Access
-) -> Sequence[HTTPRouteHandler]:
+) -> Routes:
     """The routes of members, and of a user's own memberships."""
 
     @get(PATH, guards=[access.needs("members:read")], summary="List members")

@@ -26,19 +26,6 @@ CODES_KEY: Final = "x-error-codes"
 _RAISES_KEY: Final = "x-raises"  # the codes that an operation names itself; not in the finished document
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
 _SCHEMES: Final = {Credential.CALLER: "bearer", Credential.USER: "userToken", Credential.OPERATOR: "operatorToken"}
-_TAGS: Final = {
-    "projects": "Projects",
-    "api-keys": "API keys",
-    "tenants": "Tenants",
-    "members": "Members",
-    "me": "Memberships",
-    "memberships": "Memberships",
-    "audit-events": "Audit trail",
-    "plans": "Billing",
-    "billing": "Billing",
-    "auth": "Identity",
-}
-"""The group of an operation by the first part of its path."""
 _MALFORMED: Final = {"invalid_request", "request_timeout", "head_too_large"}
 """The server rejects these before a request exists (docs/limits.md)."""
 _BODY: Final = {"invalid_json", "unsupported_media_type", "payload_too_large", "validation_failed"}
@@ -84,9 +71,13 @@ class OpenApiDocument:
         )
         components["schemas"] = _completed(found, generated["components"]["schemas"])
         schema_of = dict(zip(types, schemas[1:], strict=True))
+        tag_of = {part: tag["name"] for tag in document["tags"] for part in tag.pop("x-paths", ())}
         for route in routes:
             operation = route.describe(generated["paths"][route.path][route.method], schema_of, texts)
-            if route.is_idempotent:
+            operation["tags"] = [tag_of[route.path.removeprefix("/api/v1/").strip("/").partition("/")[0]]]
+            if route.credential is Credential.OPERATOR:
+                operation["tags"] = ["Operator"]
+            elif route.credential is not None and route.method == "post":
                 operation["parameters"].append(shared["IdempotencyKey"])
             document["paths"].setdefault(route.path, {})[route.method] = operation
         document["paths"] = dict(sorted(document["paths"].items()))
@@ -122,17 +113,12 @@ class _Route(NamedTuple):
     credential: Credential | None
     scope: str | None
 
-    @property
-    def is_idempotent(self) -> bool:
-        return self.method == "post" and self.credential is not None
-
     def describe(self, generated: dict[str, Any], schema_of: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
         """Return the operation with its successful answers."""
         operation = {
             "operationId": _camel_case(self.handler.handler_name),
             "summary": generated["summary"],
             "description": " ".join(generated["description"].split()),
-            "tags": [self._tag()],
             "security": [{_SCHEMES[self.credential]: [self.scope] if self.scope else []}] if self.credential else [],
             "parameters": [_parameter(parameter) for parameter in generated.get("parameters", ())],
             _RAISES_KEY: self.handler.opt.get(RAISES, ()),
@@ -142,11 +128,6 @@ class _Route(NamedTuple):
             content = {"application/json": {"schema": schema}}
             operation["requestBody"] = {"required": "anyOf" not in schema, "content": content}
         return {**operation, "responses": self._successes(generated["responses"], schema_of, texts)}
-
-    def _tag(self) -> str:
-        if self.credential is Credential.OPERATOR:
-            return "Operator"
-        return _TAGS.get(self.path.removeprefix("/api/v1/").partition("/")[0], "Health")
 
     def _successes(self, statuses: Iterable[str], schema_of: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
         own = {str(status): spec.description for status, spec in (self.handler.responses or {}).items()}

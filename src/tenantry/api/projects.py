@@ -1,17 +1,15 @@
 """Routes of projects."""
 
-from collections.abc import Sequence
 from typing import Annotated, Final
 from urllib.parse import parse_qsl
 
 import msgspec
 from litestar import Response, delete, get, patch, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.projects import ProjectService, page_of
-from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, raises
+from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, raises
 from tenantry.api.parameters import (
     DEFAULT_LIMIT,
     LONGEST_CURSOR,
@@ -91,7 +89,7 @@ def parse_window(query: bytes) -> Window:
     return window_after(page.limit, page.cursor)
 
 
-def project_routes(projects: ProjectService, access: Access) -> Sequence[HTTPRouteHandler]:
+def project_routes(projects: ProjectService, access: Access) -> Routes:
     """The routes of projects.
 
     The dispatcher answers the list with `ProjectList`. The handler here answers variants of the address, such as one

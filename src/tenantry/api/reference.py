@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
@@ -10,11 +10,10 @@ from urllib.parse import quote
 import msgspec
 from jinja2 import PackageLoader
 from litestar import MediaType, Response, get
-from litestar.handlers import HTTPRouteHandler
 from markupsafe import Markup, escape
 
 from tenantry.api import webhooks
-from tenantry.api.guards import AnyRequest
+from tenantry.api.guards import AnyRequest, Routes
 from tenantry.api.openapi import CODES_KEY, REF_PREFIX, OpenApiDocument, hand_written_part
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
 from tenantry.server.page_assets import PageAssets, page_templates
@@ -44,7 +43,7 @@ _PLACEHOLDERS: Final[Mapping[object, object]] = {"string": "...", "integer": 1, 
 Schema = Mapping[str, Any]
 
 
-def reference_routes(document: OpenApiDocument, assets: PageAssets) -> Sequence[HTTPRouteHandler]:
+def reference_routes(document: OpenApiDocument, assets: PageAssets) -> Routes:
     """The route of the reference page; the page is rendered when it is first asked for."""
     pages: list[str] = []
     headers = {**PAGE_HEADERS, "Cache-Control": "public, max-age=300"}

@@ -1,16 +1,25 @@
 """Routes of tenants: for their own people, and for the operator."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
 import msgspec
 from litestar import Response, delete, get, patch, post, put
-from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import JSONBody
 
 from tenantry.accounts.tenants import TenantExport, TenantInput, TenantService
-from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, header, raises
+from tenantry.api.guards import (
+    Access,
+    AnyRequest,
+    Caller,
+    CallerClaims,
+    ChangeAuthor,
+    IdempotencyClaim,
+    Routes,
+    header,
+    raises,
+)
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId, path_parameter
 from tenantry.auth.authentication import bearer_credential
 from tenantry.common.encoding import doc
@@ -52,7 +61,7 @@ class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     suspended: Annotated[bool | None, doc("Whether the tenant's credentials are refused.")] = None
 
 
-def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailOfToken) -> Sequence[HTTPRouteHandler]:
+def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailOfToken) -> Routes:
     """The routes of tenants: for their members and keys, and for the operator's backend."""
 
     @get(PATH, guards=[access.needs("tenants:read")], summary="List the caller's tenants")

@@ -114,6 +114,12 @@ class HotResponse(msgspec.Struct):
         return cls(status, [_TEXT, *headers], text.encode())
 
 
+async def send_response(send: Send, response: HotResponse) -> None:
+    """Send a response through ASGI."""
+    await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
 HotHandler = Callable[[HotRequest], Awaitable[HotResponse]]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from functools import cache
 from time import perf_counter
 from typing import Any, Final
@@ -27,11 +27,12 @@ from tenantry.server.asgi_types import (
     Send,
     header_of,
     request_id_of,
+    send_response,
 )
 from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
-from tenantry.server.problems import VARIES, Refusal, internal_error, refuse, refuse_domain_error
+from tenantry.server.problems import VARIES, Header, Refusal, internal_error, refuse, refuse_domain_error
 from tenantry.server.rate_limits import anonymous_throttle, headers_of, is_anonymous
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
@@ -168,7 +169,7 @@ class Dispatcher:
         if route is not None:
             response = await self.answer(route, HotRequest(scope, receive))
             if response.status != CLIENT_GONE:
-                await _send(send, response)
+                await send_response(send, response)
             return
         started = perf_counter()
         request_id = request_id_of(header_of(scope, b"x-request-id"))
@@ -220,9 +221,7 @@ class Dispatcher:
                 status = message["status"]  # set first: the application has met its deadline, however long it waits
                 if status in _CLIENT_ERRORS and is_anonymous(scope):
                     await self._throttle.wait()
-                own = message.get("headers", ())
-                defaults = missing_headers(own, self._security_headers)
-                message["headers"] = [*own, *headers_of(scope), *defaults, (b"x-request-id", request_id)]
+                message["headers"] = self._completed(message.get("headers", ()), scope, request_id)
             await send(message)
 
         if refusal := _early_refusal(scope, request_id.decode()):
@@ -257,16 +256,18 @@ class Dispatcher:
         if refusal.status in _CLIENT_ERRORS:
             await self._throttle.wait()
         response = self._error_page(scope, refusal.status, request_id.decode()) or response
-        await _send(send, self._complete(response, scope, request_id))
+        await send_response(send, self._complete(response, scope, request_id))
         return response.status
 
     def _complete(self, response: HotResponse, scope: Scope, request_id: bytes) -> HotResponse:
-        headers = response.headers
-        headers += missing_headers(headers, self._security_headers)
-        headers.append((b"content-length", b"%d" % len(response.body)))
-        headers += headers_of(scope)
-        headers.append((b"x-request-id", request_id))
+        response.headers.append((b"content-length", b"%d" % len(response.body)))
+        response.headers = self._completed(response.headers, scope, request_id)
         return response
+
+    def _completed(self, headers: Iterable[Header], scope: Scope, request_id: bytes) -> list[Header]:
+        """Add what every response has."""
+        defaults = missing_headers(headers, self._security_headers)
+        return [*headers, *headers_of(scope), *defaults, (b"x-request-id", request_id)]
 
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:
         self._counter_of(route, method if method in METHODS else "other", status).inc()
@@ -315,8 +316,3 @@ def _without_body(send: Send) -> Send:
             await send({"type": "http.response.body"})
 
     return send_head
-
-
-async def _send(send: Send, response: HotResponse) -> None:
-    await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
-    await send({"type": "http.response.body", "body": response.body})

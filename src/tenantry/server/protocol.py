@@ -15,16 +15,12 @@ from tenantry.server import protocol_errors
 from tenantry.server.asgi_types import (
     BODY_COMPLETE,
     HOT_DISPATCHER,
-    AsgiApp,
     HotDispatcher,
     HotRequest,
     HotResponse,
     HotRoute,
-    Receive,
     Scope,
-    Send,
     encode_headers,
-    header_of,
 )
 from tenantry.server.client_limits import (
     CONNECTION_MONITOR,
@@ -407,7 +403,7 @@ class HttpProtocol(HttpToolsProtocol):
                 cycle.keep_alive = False
         elif self.pipeline:
             self.pipeline.popleft()
-            self.pipeline.appendleft((cycle, cast("Any", _rejecting_app(rejection))))
+            self.pipeline.appendleft((cycle, cast("Any", rejection.answer)))
             cycle.keep_alive = False
         elif cycle.response_started:
             self._close()
@@ -542,15 +538,6 @@ def _hot_target(url: bytes) -> tuple[str, bytes] | None:
     """Return path and query if the path is unambiguous."""
     path, _, query = url.partition(b"?")
     return (path.decode(), query) if _HOT_PATH.fullmatch(path) and b"#" not in query else None
-
-
-def _rejecting_app(rejection: RequestRejection) -> AsgiApp:
-    async def reject(scope: Scope, _receive: Receive, send: Send) -> None:
-        response = rejection.response(header_of(scope, b"x-request-id"))
-        await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
-        await send({"type": "http.response.body", "body": response.body})
-
-    return reject
 
 
 @lru_cache(1)

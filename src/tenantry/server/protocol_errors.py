@@ -7,7 +7,16 @@ from typing import Final, NamedTuple
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tenantry.server import client_limits
-from tenantry.server.asgi_types import HotResponse, encode_headers, request_id_of
+from tenantry.server.asgi_types import (
+    HotResponse,
+    Receive,
+    Scope,
+    Send,
+    encode_headers,
+    header_of,
+    request_id_of,
+    send_response,
+)
 from tenantry.server.problems import Header, refuse
 from tenantry.server.security_headers import SECURITY_HEADERS
 
@@ -25,6 +34,10 @@ class RequestRejection(NamedTuple):
         length = b"%d" % len(refusal.body)
         headers = [*refusal.headers, *SECURITY_HEADERS, (b"content-length", length), (b"x-request-id", shown_id)]
         return HotResponse(refusal.status, headers, refusal.body)
+
+    async def answer(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """Respond as an ASGI application."""
+        await send_response(send, self.response(header_of(scope, b"x-request-id")))
 
     def encode(self, default_headers: Sequence[Header], request_id: bytes | None = None) -> bytes:
         """Encode the response as the last one of its connection."""

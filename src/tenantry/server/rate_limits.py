@@ -1,7 +1,7 @@
 """Rate limits over HTTP (draft-ietf-httpapi-ratelimit-headers-10), and the throttle of anonymous clients."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from tenantry.auth.admission import Admission, Admitted
@@ -37,14 +37,10 @@ async def admit(
 ) -> Admitted:
     """Authenticate and count a request; store caller and status in the scope. Raises as `Admission.admit`."""
     client = scope.get("client")
-
-    def note(caller: Principal) -> None:
-        scope[CALLER] = caller
-
+    address = client[0] if client else None
+    note = partial(scope.__setitem__, CALLER)
     try:
-        admitted = await admission.admit(
-            header(b"authorization"), header(b"x-organization-id"), client[0] if client else None, window, note
-        )
+        admitted = await admission.admit(header(b"authorization"), header(b"x-organization-id"), address, window, note)
     except RateLimitedError as error:
         scope[_STATUS] = error.rate_limits
         raise
