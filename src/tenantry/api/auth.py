@@ -11,7 +11,7 @@ from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.domain.access import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.domain.errors import DomainError, NotFoundError
-from tenantry.server.asgi_types import OUTCOME, HotRequest, HotResponse
+from tenantry.server.asgi_types import HotRequest, HotResponse
 from tenantry.server.problems import refuse_domain_error
 from tenantry.server.rate_limits import admit
 
@@ -78,9 +78,9 @@ class GatewayCheck:
         try:
             return await self._check(request)
         except DomainError as error:
-            request.scope[OUTCOME] = error.code
             refusal = refuse_domain_error(error, request.request_id.decode())
-            return HotResponse(refusal.status, [*refusal.headers, (PROBLEM_HEADER, refusal.body)], refusal.body)
+            refusal.headers.append((PROBLEM_HEADER, refusal.body))
+            return refusal
 
     async def _check(self, request: HotRequest) -> HotResponse:
         scope, _, rest = request.path[len(VERIFY_PREFIX) :].partition("/")

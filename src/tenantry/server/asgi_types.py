@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from tenantry.domain.errors import PayloadTooLargeError
-from tenantry.server.problems import Header
 
+Header = tuple[bytes, bytes]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -99,7 +99,7 @@ class HotRequest:
 
 
 class HotResponse(msgspec.Struct):
-    """A response of a hot route."""
+    """A complete response, outside of the framework."""
 
     status: int
     headers: list[Header]

@@ -18,6 +18,7 @@ from tenantry.server.asgi_types import (
     REQUEST_ID,
     AsgiApp,
     ClientGoneError,
+    Header,
     HotHandler,
     HotRequest,
     HotResponse,
@@ -32,7 +33,7 @@ from tenantry.server.asgi_types import (
 from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
-from tenantry.server.problems import VARIES, Header, Refusal, internal_error, refuse, refuse_domain_error
+from tenantry.server.problems import VARIES, Refusal, internal_error, refuse, refuse_domain_error
 from tenantry.server.rate_limits import anonymous_throttle, headers_of, is_anonymous
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
@@ -181,20 +182,21 @@ class Dispatcher:
 
     async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
         started = perf_counter()
-        scope = request.scope
+        scope, request_id = request.scope, request.request_id.decode()
         try:
             if scope["method"] in _WITH_BODIES and _is_compressed(request.header(b"content-encoding")):
-                response = _refused(_compressed_body(request.request_id.decode()), scope)
+                response: HotResponse = _compressed_body(request_id)
             else:
                 response = await route.handler(request)
         except DomainError as error:
-            response = _refused(refuse_domain_error(error, request.request_id.decode()), scope)
+            response = refuse_domain_error(error, request_id)
         except ClientGoneError:
             response = HotResponse(CLIENT_GONE, [])
         except Exception:
-            request_id = request.request_id.decode()
             logger.exception("request %s failed", request_id)
-            response = _refused(internal_error(request_id), scope)
+            response = internal_error(request_id)
+        if isinstance(response, Refusal):
+            scope[OUTCOME] = response.code
         if response.status in _THROTTLED and is_anonymous(scope):
             await self._throttle.wait()
         self._complete(response, scope, request.request_id)
@@ -205,8 +207,7 @@ class Dispatcher:
         self._counter_of(route.template, request.scope["method"], CLIENT_GONE).inc()
 
     def internal_error(self, request: HotRequest) -> HotResponse:
-        response = _refused(internal_error(request.request_id.decode()), request.scope)
-        return self._complete(response, request.scope, request.request_id)
+        return self._complete(internal_error(request.request_id.decode()), request.scope, request.request_id)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
         """Let Litestar answer within the deadline, else respond with 503; return the status."""
@@ -252,10 +253,10 @@ class Dispatcher:
         return status
 
     async def _refuse(self, refusal: Refusal, scope: Scope, send: Send, request_id: bytes) -> int:
-        response = _refused(refusal, scope)
+        scope[OUTCOME] = refusal.code
         if refusal.status in _CLIENT_ERRORS:
             await self._throttle.wait()
-        response = self._error_page(scope, refusal.status, request_id.decode()) or response
+        response = self._error_page(scope, refusal.status, request_id.decode()) or refusal
         await send_response(send, self._complete(response, scope, request_id))
         return response.status
 
@@ -297,11 +298,6 @@ def _compressed_body(request_id: str) -> Refusal:
 def _log_late_error(work: "asyncio.Future[None]") -> None:
     if not work.cancelled() and (error := work.exception()):
         logger.info("a request failed after its deadline with %s", type(error).__name__)
-
-
-def _refused(refusal: Refusal, scope: Scope) -> HotResponse:
-    scope[OUTCOME] = refusal.code
-    return HotResponse(refusal.status, refusal.headers, refusal.body)
 
 
 def _without_body(send: Send) -> Send:

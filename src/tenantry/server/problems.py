@@ -11,6 +11,7 @@ from tenantry.common.encoding import doc
 from tenantry.common.logs import redact
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError
+from tenantry.server.asgi_types import Header, HotResponse
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = "1"
@@ -92,7 +93,6 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     id: Annotated[str | None, doc("The object that the first request with this idempotency key created.")] = None
 
 
-Header = tuple[bytes, bytes]
 VARIES: Final[Header] = (b"vary", b"Accept")
 """What an answer says that may be a page to a browser and a problem to a program, to whoever keeps it."""
 
@@ -106,13 +106,10 @@ def fault_of(error: msgspec.ValidationError, default: str = "body") -> tuple[str
     return path[:_MAX_TEXT] or default, message[:_MAX_TEXT]
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class Refusal(HotResponse):
     """An error answer, ready to be sent."""
 
-    status: int
-    headers: list[Header]
-    body: bytes
-    code: str
+    code: str = ""
 
 
 def refuse(

@@ -8,6 +8,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tenantry.server import client_limits
 from tenantry.server.asgi_types import (
+    Header,
     HotResponse,
     Receive,
     Scope,
@@ -17,7 +18,7 @@ from tenantry.server.asgi_types import (
     request_id_of,
     send_response,
 )
-from tenantry.server.problems import Header, refuse
+from tenantry.server.problems import refuse
 from tenantry.server.security_headers import SECURITY_HEADERS
 
 
@@ -32,8 +33,8 @@ class RequestRejection(NamedTuple):
         shown_id = request_id_of(request_id)
         refusal = refuse(self.code, self.detail, shown_id.decode())
         length = b"%d" % len(refusal.body)
-        headers = [*refusal.headers, *SECURITY_HEADERS, (b"content-length", length), (b"x-request-id", shown_id)]
-        return HotResponse(refusal.status, headers, refusal.body)
+        refusal.headers += [*SECURITY_HEADERS, (b"content-length", length), (b"x-request-id", shown_id)]
+        return refusal
 
     async def answer(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Respond as an ASGI application."""

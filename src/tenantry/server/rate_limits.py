@@ -11,8 +11,8 @@ from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.rate_limits import WINDOW, Policy, RateLimitStatus
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.server.asgi_types import CALLER, CLAIMS, OPERATOR, OUTCOME, Scope
-from tenantry.server.problems import CREDENTIAL, Header
+from tenantry.server.asgi_types import CALLER, CLAIMS, OPERATOR, OUTCOME, Header, Scope
+from tenantry.server.problems import CREDENTIAL
 
 PER_SECOND: Final = 200  # refusals of anonymous requests that a process sends in a second
 BURST: Final = 50

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tenantry.server.problems import Header
+from tenantry.server.asgi_types import Header
 
 SECURITY_HEADERS: Final[tuple[Header, ...]] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 _HSTS: Final[Header] = (b"strict-transport-security", b"max-age=31536000")
