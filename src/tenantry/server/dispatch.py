@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import cache
 from time import perf_counter
 from typing import Any, Final
+
+from prometheus_client import Counter
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.http import METHODS
@@ -109,6 +111,17 @@ class _TimedReceive:
         return self._deadline - (self._loop.time() if self._waits_since is None else self._waits_since)
 
 
+class _RequestCounters(dict[tuple[str, str, int], Counter]):
+    """The counters by route, method and status. `Counter.labels` itself is slow."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        super().__init__()
+        self._metrics = metrics
+
+    def __missing__(self, key: tuple[str, str, int]) -> Counter:
+        return self.setdefault(key, self._metrics.requests.labels(*key))
+
+
 class Dispatcher:
     """The ASGI application, and the `HotDispatcher` that `HttpProtocol` calls directly.
 
@@ -138,7 +151,7 @@ class Dispatcher:
         self.find = hot.find
         self._app = app
         self._metrics = metrics
-        self._counter_of = cache(metrics.requests.labels)
+        self._counters = _RequestCounters(metrics)
         self._timer_of = cache(metrics.seconds.labels)
         self._no_deadline = no_deadline
         self._error_page = error_page
@@ -182,17 +195,18 @@ class Dispatcher:
 
     async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
         started = perf_counter()
-        scope, request_id = request.scope, request.request_id.decode()
+        scope = request.scope
         try:
             if scope["method"] in _WITH_BODIES and _is_compressed(request.header(b"content-encoding")):
-                response: HotResponse = _compressed_body(request_id)
+                response: HotResponse = _compressed_body(request.request_id.decode())
             else:
                 response = await route.handler(request)
         except DomainError as error:
-            response = refuse_domain_error(error, request_id)
+            response = refuse_domain_error(error, request.request_id.decode())
         except ClientGoneError:
             response = HotResponse(CLIENT_GONE, [])
         except Exception:
+            request_id = request.request_id.decode()
             logger.exception("request %s failed", request_id)
             response = internal_error(request_id)
         if isinstance(response, Refusal):
@@ -204,7 +218,7 @@ class Dispatcher:
         return response
 
     def count_disconnect(self, route: HotRoute, request: HotRequest) -> None:
-        self._counter_of(route.template, request.scope["method"], CLIENT_GONE).inc()
+        self._counters[route.template, request.scope["method"], CLIENT_GONE].inc()
 
     def internal_error(self, request: HotRequest) -> HotResponse:
         return self._complete(internal_error(request.request_id.decode()), request.scope, request.request_id)
@@ -222,7 +236,8 @@ class Dispatcher:
                 status = message["status"]  # set first: the application has met its deadline, however long it waits
                 if status in _CLIENT_ERRORS and is_anonymous(scope):
                     await self._throttle.wait()
-                message["headers"] = self._completed(message.get("headers", ()), scope, request_id)
+                message["headers"] = [*message.get("headers", ())]
+                self._add_headers(message["headers"], scope, request_id)
             await send(message)
 
         if refusal := _early_refusal(scope, request_id.decode()):
@@ -262,16 +277,17 @@ class Dispatcher:
 
     def _complete(self, response: HotResponse, scope: Scope, request_id: bytes) -> HotResponse:
         response.headers.append((b"content-length", b"%d" % len(response.body)))
-        response.headers = self._completed(response.headers, scope, request_id)
+        self._add_headers(response.headers, scope, request_id)
         return response
 
-    def _completed(self, headers: Iterable[Header], scope: Scope, request_id: bytes) -> list[Header]:
+    def _add_headers(self, headers: list[Header], scope: Scope, request_id: bytes) -> None:
         """Add what every response has."""
-        defaults = missing_headers(headers, self._security_headers)
-        return [*headers, *headers_of(scope), *defaults, (b"x-request-id", request_id)]
+        headers += missing_headers(headers, self._security_headers)
+        headers += headers_of(scope)
+        headers.append((b"x-request-id", request_id))
 
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:
-        self._counter_of(route, method if method in METHODS else "other", status).inc()
+        self._counters[route, method if method in METHODS else "other", status].inc()
         self._timer_of(route).observe(seconds)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -15,6 +16,7 @@ from tenantry.server import protocol_errors
 from tenantry.server.asgi_types import (
     BODY_COMPLETE,
     HOT_DISPATCHER,
+    Header,
     HotDispatcher,
     HotRequest,
     HotResponse,
@@ -52,6 +54,22 @@ _URL_WITHOUT_PATH: Final = re.compile(rb"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+(?=\
 _CONTROLS: Final = bytes({*range(0x20), 0x7F} - {ord("\t")})
 
 logger = logging.getLogger(__name__)
+
+
+class _DefaultHeaders:
+    """The encoded headers that every response has. uvicorn makes new ones once a second."""
+
+    def __init__(self) -> None:
+        self._headers: Sequence[Header] = ()
+        self._encoded = b""
+
+    def encode(self, headers: Sequence[Header]) -> bytes:
+        if headers is not self._headers:
+            self._headers, self._encoded = headers, encode_headers(headers)
+        return self._encoded
+
+
+_default_headers: Final = _DefaultHeaders()
 
 
 class BufferedTransport:
@@ -192,7 +210,13 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Begin a request on the short path or through ASGI. Raises `RequestRejectedError`."""
         version = self.parser.get_http_version()
-        self._check_size()
+        if (
+            self._received_bytes > MAX_HEAD_BYTES
+            or len(self.headers) > MAX_HEADERS
+            or len(self.url) > MAX_TARGET_BYTES
+            or len(self.pipeline) >= MAX_PIPELINED
+        ):
+            self._check_size()
         self._hot = self._hot_cycle(version)
         if self._hot is not None:
             self.cycle = cast("RequestResponseCycle", self._hot)  # it has every attribute that uvicorn uses
@@ -365,12 +389,9 @@ class HttpProtocol(HttpToolsProtocol):
     def _check_size(self) -> None:
         if len(self.url) > MAX_TARGET_BYTES:
             raise RequestRejectedError(protocol_errors.TARGET_TOO_LONG)
-        if len(self.headers) > MAX_HEADERS:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
             raise RequestRejectedError(protocol_errors.LARGE_HEAD)
-        if self._received_bytes > MAX_HEAD_BYTES:  # possibly with a part of the body
-            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-            if size > MAX_HEAD_BYTES:
-                raise RequestRejectedError(protocol_errors.LARGE_HEAD)
         if len(self.pipeline) >= MAX_PIPELINED:
             raise RequestRejectedError(protocol_errors.TOO_MANY_PIPELINED)
 
@@ -494,13 +515,14 @@ class HttpProtocol(HttpToolsProtocol):
             self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _send(self, cycle: "HotRequestCycle", response: HotResponse) -> None:
-        headers = [*self.server_state.default_headers, *response.headers]
+        headers = response.headers
         fields = encode_headers(headers)
         if len(fields.translate(None, _CONTROLS)) != len(fields) - len(b"\r\n") * len(headers):
             raise RuntimeError("A response header contains a control character.")
         last = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
         cycle.response_complete = True
-        self.write_now(b"".join((STATUS_LINE[response.status], fields, last, response.body)))
+        default_headers = _default_headers.encode(self.server_state.default_headers)
+        self.write_now(b"".join((STATUS_LINE[response.status], default_headers, fields, last, response.body)))
         if not cycle.keep_alive:
             self._close()
         self.on_response_complete()

@@ -70,7 +70,7 @@ async def admit_user(admission: Admission, scope: Scope, claims: Claims, what: s
 
 def headers_of(scope: Scope) -> tuple[Header, ...]:
     """Return the rate limit headers of a response; none if its request has no limits."""
-    return rate_headers(scope.get(_STATUS, ()))
+    return rate_headers(scope[_STATUS]) if _STATUS in scope else ()
 
 
 def rate_headers(status: RateLimitStatus) -> tuple[Header, ...]:
