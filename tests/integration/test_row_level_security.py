@@ -11,7 +11,7 @@ from psycopg.errors import InsufficientPrivilege
 
 from tenantry.db.connection import ACROSS_TENANTS, API, BATCH, OF_PEOPLE, PEOPLE, READ, TENANT, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.roles import RLS_POLICIES, ROLES, TABLES
+from tenantry.db.roles import RLS_POLICIES, ROLES, privileges
 from tests.support.postgres import PostgresServer
 from tests.support.rows import BODY_OF, ONE, OWNER_OF, TWO, add_rows
 
@@ -20,11 +20,11 @@ SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AN
 """
 
 
-OF_API: Final = [table for table in RLS_POLICIES if API in TABLES[table]]
+OF_API: Final = [table for table in RLS_POLICIES if API in privileges().tables[table]]
 
 
 def may_read(role: str, table: str) -> bool:
-    return TABLES[table].get(role, "").startswith("SELECT")
+    return privileges().tables[table].get(role, "").startswith("SELECT")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_every_table_with_a_tenant_has_row_level_security(conninfo: str) -> None
 
 
 def test_the_api_cannot_read_tables_without_row_level_security() -> None:
-    assert {table for table, grants in TABLES.items() if API in grants} <= set(RLS_POLICIES)
+    assert {table for table, grants in privileges().tables.items() if API in grants} <= set(RLS_POLICIES)
 
 
 @pytest.mark.parametrize("table", OF_API)

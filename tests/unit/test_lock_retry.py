@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tenantry.db.lock_retry import retry_on_lock_timeout
+from tenantry.db.migrate import retry_on_lock_timeout
 
 
 @pytest.mark.parametrize("error", [psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected])

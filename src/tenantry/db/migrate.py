@@ -1,20 +1,27 @@
 """Migration of a database's schema."""
 
+import logging
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import psycopg
+from psycopg import sql
 
 from tenantry.db import roles
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database, for_writes
-from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, retry_on_lock_timeout
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # arbitrary, and the same in every release: one migration runs at a time
 _POLL: Final = 0.2
 _REVISION: Final = "SELECT version_num FROM alembic_version"
+_SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"  # statements of other users queue behind one that waits for a lock
+_LOCK_ATTEMPTS: Final = 100  # enough to outlast a transaction of some minutes, such as a backup
+_LOCK_PAUSE: Final = 3.0
+
+logger = logging.getLogger(__name__)
 
 Connection = psycopg.Connection[tuple[str | None, ...]]
 
@@ -68,7 +75,7 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
             retry_on_lock_timeout(lambda: _upgrade_queue(connection))
             after = max(before or newest, newest)
             if after == newest_revision() and roles.all_exist(connection) and roles.owns_tables(connection):
-                roles.grant_privileges(connection)
+                _grant_privileges(connection)
             return before, after
         finally:
             connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
@@ -85,8 +92,37 @@ def grant(conninfo: str, login: str) -> None:
     with psycopg.connect(for_writes(conninfo), autocommit=True, connect_timeout=5) as connection:
         _lock(connection)  # until the connection closes
         roles.grant_membership(connection, login)
-        roles.grant_privileges(connection)
+        _grant_privileges(connection)
         roles.grant_schema_access(connection, login)
+
+
+def _grant_privileges(connection: Connection) -> None:
+    connection.execute(_SET_LOCK_TIMEOUT)
+    for statements in roles.privilege_changes(connection):
+
+        def change(statements: Sequence[sql.Composed] = statements) -> None:
+            with connection.transaction():
+                for statement in statements:
+                    connection.execute(statement)
+
+        retry_on_lock_timeout(change)
+
+
+def retry_on_lock_timeout(change: Callable[[], None], *, pause: float = _LOCK_PAUSE) -> None:
+    """Call ``change``, and again ``pause`` seconds after each lock timeout or deadlock. A failed call must roll back.
+
+    Raises `psycopg.errors.LockNotAvailable` or `DeadlockDetected` after 100 attempts.
+    """
+    for left in reversed(range(_LOCK_ATTEMPTS)):
+        try:
+            change()
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            if not left:
+                raise
+            logger.warning("a migration waits for a table that is in use; it retries in %g s", pause)
+            time.sleep(pause)
+        else:
+            return
 
 
 def _upgrade(conninfo: str, migrations: Path) -> None:
@@ -99,7 +135,7 @@ def _upgrade(conninfo: str, migrations: Path) -> None:
 
     def connect() -> psycopg.Connection:
         connection = psycopg.connect(conninfo)
-        connection.execute(SET_LOCK_TIMEOUT)
+        connection.execute(_SET_LOCK_TIMEOUT)
         connection.commit()
         return connection
 
@@ -123,7 +159,7 @@ def _upgrade_queue(connection: Connection) -> None:
     if not new:
         return
     with connection.transaction():
-        connection.execute(SET_LOCK_TIMEOUT)
+        connection.execute(_SET_LOCK_TIMEOUT)
         if done:
             for file in new:
                 connection.execute(file.read_bytes())

@@ -6,13 +6,15 @@ its transaction's tenant. It does not restrict the other roles, which are limite
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, Final, LiteralString
 
+import msgspec
 import psycopg
 from psycopg import sql
 
 from tenantry.db.connection import API, BATCH, PEOPLE, READ, TENANT
-from tenantry.db.lock_retry import SET_LOCK_TIMEOUT, retry_on_lock_timeout
 from tenantry.db.statements import Statement
 
 SERVICE_ROLES: Final = (API, PEOPLE, BATCH)  # the roles that the service's login is a member of
@@ -20,109 +22,10 @@ ROLES: Final = (*SERVICE_ROLES, READ)
 TENANT_POLICY: Final = "one_tenant"  # the restrictive policies that limit `API` to one tenant
 _PERMISSIVE_POLICY: Final = "as_privileged"  # the policies that show all rows to roles with privileges on a table
 
-Grants = Mapping[str, LiteralString]
-_EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
 _INHERIT_OPTION_SINCE: Final = 160_000  # the server version from which each membership has its own inherit option
 
 EDITION: Final = 3
-"""Of the tables below. Increase it with each change, so that an older release does not restore its own."""
-
-# FOR UPDATE needs the UPDATE privilege on some column, even if only DELETE follows.
-TABLES: Final[Mapping[str, Grants]] = {
-    "tenants": {
-        API: "SELECT, INSERT (id, name, owner_id, owner_email, verified_email, base_plan, plan, created_at, "
-        "updated_at), UPDATE (name, owner_id, owner_email, verified_email, owner_email_follows, "
-        "owner_email_token_issued, stripe_customer_id, suspended_at, deleted_at, updated_at)",
-        PEOPLE: "SELECT (id, name, plan, subscription_status, current_period_end, cancel_at_period_end, "
-        "stripe_customer_id, owner_id, created_at, updated_at, suspended_at, deleted_at)",
-        BATCH: "SELECT, UPDATE (plan, subscription_status, current_period_end, cancel_at_period_end, provider_status, "
-        "subscription_id, subscription_created, other_subscriptions, stripe_customer_id, tip_created, tip_state, "
-        "reconciled_at, owner_email, verified_email, owner_email_token_issued, updated_at)",
-        READ: "SELECT (id, name, owner_id, stripe_customer_id, created_at, updated_at, suspended_at, deleted_at, "
-        "base_plan, plan, subscription_status, current_period_end, cancel_at_period_end, provider_status, "
-        "subscription_id, subscription_created, other_subscriptions, tip_created, tip_state, reconciled_at)",
-    },
-    "customers": {API: "SELECT, INSERT", BATCH: "SELECT, INSERT", READ: "SELECT"},
-    "memberships": {
-        API: "SELECT, INSERT, UPDATE (role, invited, updated_at, removed_at, written_by, written_as, written_at)",
-        PEOPLE: "SELECT (id, issuer, subject, tenant_id, role, invited, founded, created_at, updated_at, removed_at, "
-        "written_as, written_at)",
-        BATCH: "SELECT (issuer, subject, tenant_id, role, invited, updated_at, removed_at, written_as, written_at)",
-        READ: "SELECT",
-    },
-    "api_keys": {
-        API: "SELECT (id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
-        "last_used_at, last_used_address, revoked_at, rotated_from, superseded_by), INSERT, "
-        "UPDATE (name, scopes, access_level, expires_at, revoked_at, superseded_by)",
-        BATCH: "SELECT (id, org_id, digest, pepper_id, name, scopes, access_level, mode, expires_at, created_at, "
-        "last_used_at, last_used_address, revoked_at), "
-        "UPDATE (last_used_at, last_used_address, digest, pepper_id), DELETE",
-        READ: "SELECT (id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
-        "last_used_at, revoked_at, rotated_from, superseded_by)",
-    },
-    "projects": {
-        API: "SELECT, INSERT, UPDATE (name, description, updated_at), DELETE",
-        BATCH: "SELECT (id, org_id, mode, created_at, document), DELETE",
-        READ: "SELECT",
-    },
-    "billing_events": {
-        API: "SELECT",
-        BATCH: "SELECT, INSERT, UPDATE (tenant_id, outcome, reason, before, after, anomalies), DELETE",
-        READ: "SELECT (id, arrival, type, created, received_at, livemode, api_version, org_id, customer_id, "
-        "subscription_id, subscription_created, status, price_id, current_period_end, cancel_at_period_end, "
-        "previous, invoice_id, amount_due, amount_remaining, attempt_count, currency, checkout_mode, problem, account, "
-        "tenant_id, outcome, reason, before, after, anomalies)",
-    },
-    "billing_bodies": {BATCH: "SELECT (arrival, received_at), INSERT, DELETE", READ: "SELECT (arrival, received_at)"},
-    "billing_findings": {BATCH: "SELECT, INSERT, UPDATE", READ: "SELECT"},
-    "notifications": {
-        BATCH: "SELECT, INSERT, UPDATE (status, attempts, last_error, sent_at), DELETE",
-        READ: "SELECT (id, type, recipient_id, tenant_id, channels, event_id, status, attempts, created_at, sent_at)",
-    },
-    "owner_mails": {
-        BATCH: "SELECT, INSERT, UPDATE (data, status, attempts, last_error, sent_at, digest, expires_at), DELETE",
-        READ: "SELECT (id, tenant_id, type, status, attempts, created_at, due_at, sent_at)",
-    },
-    "audit_events": {
-        API: "SELECT, INSERT",
-        BATCH: "INSERT",
-        READ: "SELECT (id, org_id, at, action, actor_kind, actor_id, request_id, target_id)",
-    },
-    "idempotency_keys": {
-        API: "SELECT, INSERT, UPDATE (body_digest, answer, created_at)",
-        PEOPLE: "SELECT, INSERT, UPDATE (body_digest, answer, created_at)",
-        BATCH: "SELECT (principal, route, key, created_at), UPDATE (created_at), DELETE",
-    },
-    "request_counts": {API: "SELECT", BATCH: "SELECT, INSERT, UPDATE (number), DELETE", READ: "SELECT"},
-    "dashboard_names": {
-        API: "SELECT",
-        PEOPLE: "SELECT, INSERT, UPDATE (name, seen_at)",
-        BATCH: "SELECT (org_id, issuer, subject, seen_at), UPDATE (seen_at), DELETE",
-    },
-    "dashboard_sessions": {
-        PEOPLE: "SELECT, INSERT, UPDATE (claims, name, tenant_id, proved_at, used_at), DELETE",
-        BATCH: "SELECT (digest, started_at), UPDATE (agent), DELETE",
-    },
-    "alembic_version": {BATCH: "SELECT", READ: "SELECT"},
-    "queue_migrations": {READ: "SELECT"},
-    "procrastinate_jobs": {
-        BATCH: _EVERYTHING,
-        READ: "SELECT (id, queue_name, task_name, priority, lock, queueing_lock, status, scheduled_at, attempts)",
-    },
-    "job_runs": {BATCH: "SELECT, INSERT, UPDATE (succeeded, failed, succeeded_at)", READ: "SELECT"},
-    "procrastinate_events": {BATCH: _EVERYTHING, READ: "SELECT"},
-    "procrastinate_periodic_defers": {BATCH: _EVERYTHING, READ: "SELECT (id, task_name, defer_timestamp, job_id)"},
-    "procrastinate_workers": {BATCH: _EVERYTHING, READ: "SELECT"},
-}
-"""The privileges of each role on each table."""
-
-FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "purge_audit_events(text, integer)": (BATCH,),
-    "purge_tenant(text)": (BATCH,),
-    "tenant_event_body(text)": (API,),
-    "event_body(text)": (BATCH,),
-}
-"""SECURITY DEFINER functions, and the roles that may call them."""
+"""Of ``privileges.toml`` and `RLS_POLICIES`. Increase it with each change: an older release then does not undo it."""
 
 # The setting is empty after an earlier transaction of the session has set it.
 _THIS_TENANT: Final = f"nullif(current_setting('{TENANT}', true), '')"
@@ -183,6 +86,18 @@ _MEMBER_OF: Final = f"SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND {
 Connection = psycopg.Connection[Any]
 
 
+class Privileges(msgspec.Struct, frozen=True):
+    """What each role may do with each table, and which roles may call each SECURITY DEFINER function."""
+
+    tables: dict[str, dict[str, str]]
+    functions: dict[str, tuple[str, ...]]
+
+
+@cache
+def privileges() -> Privileges:
+    return msgspec.toml.decode(Path(__file__).with_name("privileges.toml").read_bytes(), type=Privileges)
+
+
 class RolesMissingError(Exception):
     """The login may not create or grant the roles; ``statements`` are for one that may."""
 
@@ -230,25 +145,24 @@ def grant_membership(connection: Connection, login: str) -> None:
         raise RolesMissingError([f"{statement.as_string(connection)};" for statement in statements]) from error
 
 
-def grant_privileges(connection: Connection) -> None:
-    """Grant the roles their privileges, and enable row-level security.
+def privilege_changes(connection: Connection) -> Iterator[list[sql.Composed]]:
+    """Yield the transactions that grant the roles their privileges and enable row-level security.
 
-    Does nothing if this or a later release has done it for the present schema. The roles must exist, and the login must
-    own the tables, in autocommit mode. Each table is changed in its own transaction, so that other statements wait for
-    one at most. Raises the errors of `retry_on_lock_timeout`.
+    None if this or a later release has done it for the present schema. The roles must exist, and the login must own
+    the tables, in autocommit mode. Each table has its own transaction, so that other statements wait for one at most.
     """
     mark = f"{EDITION} {_column(connection, _SCHEMA)[0]}"
     granted = next(iter(_column(connection, _GRANTED_EDITION)), None) or "0"
     edition = granted.partition(" ")[0]
     if granted == mark or (edition.isdecimal() and int(edition) > EDITION):
         return
-    connection.execute(SET_LOCK_TIMEOUT)
-    _run_in_transaction(connection, _grants_beside_tables(connection))
-    for table in (*(name for name in TABLES if name not in RLS_POLICIES), *RLS_POLICIES):
+    yield [*_grants_beside_tables(connection)]
+    tables = privileges().tables
+    for table in (*(name for name in tables if name not in RLS_POLICIES), *RLS_POLICIES):
         policies = _policies(connection, table) if table in RLS_POLICIES else ()
-        _run_in_transaction(connection, [*_table_grants(table), *policies])
+        yield [*_table_grants(table, tables[table]), *policies]
     comment = sql.SQL("COMMENT ON POLICY {} ON tenants IS {}")
-    _run_in_transaction(connection, [comment.format(sql.Identifier(TENANT_POLICY), sql.Literal(mark))])
+    yield [comment.format(sql.Identifier(TENANT_POLICY), sql.Literal(mark))]
 
 
 def grant_schema_access(connection: Connection, login: str) -> None:
@@ -277,18 +191,18 @@ def _grants_beside_tables(connection: Connection) -> Iterator[sql.Composed]:
         yield sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, sql.Identifier(role))
     for sequence in _column(connection, _SEQUENCES):
         yield sql.SQL("GRANT USAGE ON SEQUENCE {} TO {}").format(sql.Identifier(sequence), sql.Identifier(BATCH))
-    for signature, callers in FUNCTIONS.items():
+    for signature, callers in privileges().functions.items():
         function = sql.SQL(signature)
         yield sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC, {}").format(function, _identifiers(ROLES))
         for role in callers:
             yield sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, sql.Identifier(role))
 
 
-def _table_grants(table: str) -> Iterator[sql.Composed]:
+def _table_grants(table: str, grants: Mapping[str, str]) -> Iterator[sql.Composed]:
     name = sql.Identifier(table)
     yield sql.SQL("REVOKE ALL ON {} FROM {}").format(name, _identifiers(ROLES))
-    for role, privileges in TABLES[table].items():
-        yield sql.SQL("GRANT {} ON {} TO {}").format(sql.SQL(privileges), name, sql.Identifier(role))
+    for role, granted in grants.items():
+        yield sql.SQL("GRANT {} ON {} TO {}").format(sql.SQL(granted), name, sql.Identifier(role))
 
 
 def _policies(connection: Connection, table: str) -> Iterator[sql.Composed]:
@@ -304,17 +218,6 @@ def _policies(connection: Connection, table: str) -> Iterator[sql.Composed]:
         if policy in existing:
             yield sql.SQL("DROP POLICY {policy} ON {table}").format(**parts)
         yield statement.format(**parts, role=sql.Identifier(API), rows=sql.SQL(RLS_POLICIES[table]))
-
-
-def _run_in_transaction(connection: Connection, statements: Iterable[sql.Composed]) -> None:
-    planned = list(statements)
-
-    def change() -> None:
-        with connection.transaction():
-            for statement in planned:
-                connection.execute(statement)
-
-    retry_on_lock_timeout(change)
 
 
 def _column(connection: Connection, query: LiteralString, *values: object) -> list[Any]:
