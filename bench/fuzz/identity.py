@@ -10,9 +10,9 @@ import httpx2
 from bench.fuzz.target import Target, parts, require, require_storable, run_now, text
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
+from tenantry.integrations.http_client import FetchError
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
-from tenantry.integrations.oidc.jwks import ALGORITHMS, FetchError, PublishedKeys, fetch_published_keys
-from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet, PublishedKeys, fetch_published_keys
 from tenantry.integrations.oidc.sign_in import PendingSignIn, SignIn, SignInFailedError, UserInfo
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, NOW, USERINFO, Issuer, SigningKey, signing_key

@@ -22,8 +22,8 @@ from dotenv import dotenv_values
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
+from tenantry.integrations.http_client import is_secure
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.jwks import is_secure
 from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
 from tenantry.integrations.stripe.api import mode_of_key
 

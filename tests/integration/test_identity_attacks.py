@@ -7,7 +7,9 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import InvalidCredentialError
-from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.tokens import TokenVerifier
 from tests.support.forgeries import ATTACKER, ATTACKS, EC, ED25519, RSA, Forge, remote
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 

@@ -15,8 +15,9 @@ from tenantry.auth.authentication import AccessExplanation, explain_token
 from tenantry.cli.auth import as_document, lines
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
-from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
-from tenantry.integrations.oidc.tokens import CheckResult
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tests.support.findings import free_port
 from tests.support.forgeries import ATTACKS, EC, ED25519, ISSUED, RSA
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer

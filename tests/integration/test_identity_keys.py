@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import AuthUnavailableError
-from tenantry.integrations.oidc import KeySet, OidcConfig
-from tenantry.integrations.oidc.keys import COOLDOWN_SECONDS, MAX_STALENESS_SECONDS, REFRESH_SECONDS
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.keys import COOLDOWN_SECONDS, MAX_STALENESS_SECONDS, REFRESH_SECONDS, KeySet
 from tests.support.issuer import AUDIENCE, DISCOVERY, JWKS, Answer, Issuer, running_issuer, signing_key
 
 Answered = TypeVar("Answered")

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
-from tenantry.integrations.oidc import KeySet, OidcConfig, UserInfo
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.sign_in import UserInfo
 from tests.support.issuer import AUDIENCE, DISCOVERY, JWKS, USERINFO, Answer, Issuer, running_issuer
 
 ANN = {"sub": "user_1", "email": "ann@acme.example", "email_verified": True}

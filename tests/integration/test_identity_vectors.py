@@ -13,9 +13,9 @@ from joserfc import jws
 from joserfc.errors import BadSignatureError
 from joserfc.jwk import JWKRegistry
 
-from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
-from tenantry.integrations.oidc.jwks import ALGORITHMS
-from tenantry.integrations.oidc.tokens import CheckResult
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet
+from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tests.support.issuer import AUDIENCE, JWKS, NOW, Answer, running_issuer
 from tests.support.jws_vectors import VECTORS, Vector
 

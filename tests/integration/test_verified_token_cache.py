@@ -9,9 +9,9 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
-from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
-from tenantry.integrations.oidc.keys import MAX_STALENESS_SECONDS
-from tenantry.integrations.oidc.tokens import VerifiedTokenCache
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.keys import MAX_STALENESS_SECONDS, KeySet
+from tenantry.integrations.oidc.tokens import TokenVerifier, VerifiedTokenCache
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, SigningKey, running_issuer, signing_key
 
 RSA = signing_key("RS256", "rsa-1")

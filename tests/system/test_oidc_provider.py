@@ -8,7 +8,9 @@ import pytest
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.domain.errors import InvalidCredentialError, TokenExpiredError
-from tenantry.integrations.oidc import KeySet, OidcConfig, TokenVerifier
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.tokens import TokenVerifier
 from tests.support.node_provider import AUDIENCE, NodeProvider, node_provider
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenantry.integrations.oidc.jwks import is_secure
+from tenantry.integrations.http_client import is_secure
 
 
 @pytest.mark.parametrize(

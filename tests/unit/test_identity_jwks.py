@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from joserfc.jwk import ECKey, OKPKey
 from joserfc.util import int_to_base64, urlsafe_b64encode
 
-from tenantry.integrations.oidc.jwks import MAX_KEYS, usable_keys, weakness
+from tenantry.integrations.oidc.keys import MAX_KEYS, usable_keys, weakness
 from tests.support.issuer import signing_key
 
 

@@ -13,7 +13,7 @@ from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.cookies import SignInCookie
 from tenantry.dashboard.guards import NotSignedInError, current_user, is_head, needs
 from tenantry.domain.errors import AuthUnavailableError
-from tenantry.integrations.oidc.jwks import FetchError
+from tenantry.integrations.http_client import FetchError
 from tenantry.integrations.oidc.sign_in import (
     InteractionRequiredError,
     SignedInUser,

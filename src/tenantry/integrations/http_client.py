@@ -1,17 +1,23 @@
-"""The HTTP client for other services."""
+"""The HTTP client for other services, and bounded requests with it to the identity provider."""
 
+import contextlib
 import ssl
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx2
 
+from tenantry.common.http import is_loopback
 from tenantry.common.tracing import Tracing
 
 _DIRECT: Final[dict[str, httpx2.AsyncBaseTransport | None]] = {
     "all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None
 }  # fmt: skip
 """Loopback addresses bypass the proxies of the environment."""
+MAX_BODY_BYTES: Final = 256 * 1024
+_PLAIN: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
 
 
 def new_http_client(timeout: float = 5.0, *, peer: str = "", tracing: Tracing | None = None) -> httpx2.AsyncClient:
@@ -38,3 +44,57 @@ class _Client(httpx2.AsyncClient):
             response = await super().send(request, **options)
             span.note(response.status_code)
             return response
+
+
+class FetchError(Exception):
+    """The response cannot be used; the message contains no secret."""
+
+
+def is_secure(url: str, *, allow_http: bool = False) -> bool:
+    """Whether ``url`` is https, or http on loopback (or anywhere with ``allow_http``), and ASCII."""
+    if not url.isascii() or not url.isprintable():
+        return False
+    try:
+        parsed = httpx2.URL(url)
+        urlsplit(url)  # other modules use it, and it rejects more
+    except (httpx2.InvalidURL, ValueError):
+        return False
+    if not parsed.host:
+        return False
+    return parsed.scheme == "https" or (parsed.scheme == "http" and (allow_http or is_loopback(parsed.host)))
+
+
+async def fetch(
+    client: httpx2.AsyncClient, url: str, *, allow_http: bool, headers: Mapping[str, str] | None = None
+) -> bytes:
+    """GET ``url``; return the body of a 200 response. Bounds and errors are those of `request`."""
+    status, body = await request(client, "GET", url, headers or {}, allow_http=allow_http)
+    if status != httpx2.codes.OK:
+        raise FetchError(f"answered {status}")
+    return body
+
+
+async def request(
+    client: httpx2.AsyncClient,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    content: str | None = None,
+    *,
+    allow_http: bool,
+) -> tuple[int, bytes]:
+    """Return the status and body of a response of at most 256 KiB. Raises `FetchError` and client errors."""
+    if not is_secure(url, allow_http=allow_http):
+        raise FetchError("not an https address")
+    # Without the client's defaults: no user's cookies are sent with another user's request.
+    plain = httpx2.Request(method, url, headers={**_PLAIN, **headers}, content=content)
+    response = await client.send(plain, stream=True, auth=None, follow_redirects=False)
+    async with contextlib.aclosing(response):
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise FetchError("answered with a compressed body")
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise FetchError(f"answered with more than {MAX_BODY_BYTES} bytes")
+    return response.status_code, bytes(body)

@@ -15,7 +15,8 @@ from tenantry.common.secret import Secret
 from tenantry.dashboard.cookies import MOST_PENDING
 from tenantry.domain.sessions import PROOF_GOOD_FOR
 from tenantry.integrations.http_client import new_http_client
-from tenantry.integrations.oidc import KeySet, OidcConfig
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.sign_in import SignIn
 from tests.integration.dashboard.signing_in import CALLBACK, HOME, TOKEN, USER, Browser, at_hash, at_provider, describe
 from tests.support.app import BASE_URL, running_app

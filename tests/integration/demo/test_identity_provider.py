@@ -8,7 +8,10 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import InvalidCredentialError
-from tenantry.integrations import oidc as identity
+from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.sign_in import UserInfo
+from tenantry.integrations.oidc.tokens import TokenVerifier
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_provider import DEVICE_GRANT
 from tests.support.sign_in import (
@@ -160,14 +163,14 @@ async def test_service_takes_the_access_token_and_refuses_the_id_token(
     http: httpx2.Client, companion: Companion, clock: Clock
 ) -> None:
     answer = sign_in(http)
-    config = identity.OidcConfig(issuer=companion.issuer, audience=AUDIENCE, client_id=CLIENT_ID)
+    config = OidcConfig(issuer=companion.issuer, audience=AUDIENCE, client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
-        keys = identity.KeySet(config, client)
-        verifier = identity.TokenVerifier(config, keys, clock=clock)
+        keys = KeySet(config, client)
+        verifier = TokenVerifier(config, keys, clock=clock)
         claims = await verifier.verify(answer["access_token"])
         with pytest.raises(InvalidCredentialError):
             await verifier.verify(answer["id_token"])
-        email = await identity.UserInfo(config, keys, client).userinfo_email(answer["access_token"], ADA.sub)
+        email = await UserInfo(config, keys, client).userinfo_email(answer["access_token"], ADA.sub)
         await keys.aclose()
 
     assert (claims.subject, claims.org_id, claims.role, claims.email) == (ADA.sub, "org_demo", "owner", ADA.email)

@@ -18,9 +18,9 @@ from tenantry.common.tracing import is_installed
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.domain.plans import FREE, Catalog
-from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.http_client import FetchError, new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.jwks import FetchError, fetch_published_keys
+from tenantry.integrations.oidc.keys import fetch_published_keys
 from tenantry.integrations.smtp import MailDeliveryError, Mailer, SmtpConfig, SmtpProbe
 from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint, ProviderPrice
 from tenantry.settings import Settings

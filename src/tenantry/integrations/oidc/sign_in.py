@@ -22,9 +22,9 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
+from tenantry.integrations.http_client import FetchError, fetch, is_secure, request
 from tenantry.integrations.oidc.claims import Claims, OidcConfig, verified_email
-from tenantry.integrations.oidc.jwks import FetchError, IssuerMetadata, fetch, is_secure, post_form
-from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.keys import IssuerMetadata, KeySet
 from tenantry.integrations.oidc.token_checks import (
     ACCESS_TOKEN,
     CLAIM_CHECKS,
@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 SCOPE: Final = "openid profile email"
 MOST_REDEMPTIONS: Final = 20  # authorization codes that a process redeems at once
 _MAX_NAME: Final = 100
+_FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 _ID_TOKEN_CHECKS: Final = tuple(check for check in CLAIM_CHECKS if check is not ACCESS_TOKEN)
 # OpenID Connect Core 3.1.2.6: the provider must show a page to the user.
@@ -228,8 +229,8 @@ class SignIn:
         url, headers, form = auth.prepare("POST", metadata.token_endpoint, {}, form)  # type: ignore[no-untyped-call]
         try:
             async with asyncio.timeout(self._timeout):
-                status, body = await post_form(
-                    self._client, url, form, allow_http=self._config.allow_http, headers=headers
+                status, body = await request(
+                    self._client, "POST", url, {**_FORM, **headers}, form, allow_http=self._config.allow_http
                 )
         except FetchError as error:
             raise SignInFailedError("Sign-in failed: the identity provider's response is invalid.") from error

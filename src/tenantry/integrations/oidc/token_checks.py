@@ -22,8 +22,7 @@ from tenantry.integrations.oidc.claims import (
     format_time,
     verified_email,
 )
-from tenantry.integrations.oidc.jwks import ALGORITHMS
-from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet
 
 MAX_TOKEN_BYTES: Final = 8192
 LEEWAY_SECONDS: Final = 30
@@ -332,18 +331,6 @@ def _lifetime(token: DecodedToken) -> str | None:
 )
 def _expiry(token: DecodedToken) -> str | None:
     return "expired" if token.times.expires + LEEWAY_SECONDS <= token.now else None
-
-
-def are_timely(times: Times, now: float) -> bool:
-    """Whether a token passes `TIME_CHECKS`, in one step; also False if only the checks can decide."""
-    issued, not_before, expires = times
-    latest = now + LEEWAY_SECONDS
-    return (
-        issued <= latest
-        and (not_before is None or not_before <= latest)
-        and expires <= issued + MAX_LIFETIME_SECONDS
-        and expires + LEEWAY_SECONDS > now
-    )
 
 
 KEY: Final = _key

@@ -25,7 +25,6 @@ from tenantry.integrations.oidc.token_checks import (
     CheckFailure,
     DecodedToken,
     Times,
-    are_timely,
     first_failure,
 )
 
@@ -144,12 +143,9 @@ class TokenVerifier:
         digest = token_digest(token) if len(token) <= MAX_TOKEN_BYTES else b""
         cached = self._cache.find(digest)
         is_verified = cached is not None and cached.key in self._keys.cached(cached.kid, cached.alg)
-        now = self._clock().timestamp()
-        if cached is not None and is_verified and are_timely(cached.times, now):
-            return cached.claims
         decoded = DecodedToken(token, self._config, self._keys)
         if cached is not None and is_verified:
-            decoded.times, decoded.now = cached.times, now
+            decoded.times, decoded.now = cached.times, self._clock().timestamp()
             failure = first_failure(TIME_CHECKS, decoded)
             if failure is None:
                 return cached.claims
