@@ -20,7 +20,7 @@ from bench.upper_bounds import CONSTANT
 from tenantry.app import build_app
 from tenantry.auth import authentication
 from tenantry.auth.authentication_store import KeyQuery, KeyRow
-from tenantry.billing import ledger
+from tenantry.billing import ingest
 from tenantry.cli.serve import bind, server_config
 from tenantry.common import process
 from tenantry.db.database import Lane
@@ -114,7 +114,7 @@ def main(name: str, port: int, secret: str, catalog: str) -> None:
     else:
         Lane.use = _no_connection  # type: ignore[assignment, method-assign]
         authentication.find_keys = _find_keys  # type: ignore[assignment, attr-defined]
-        ledger.apply_batch, ledger.write = _settle, _write  # type: ignore[assignment]
+        ingest.apply_batch, ingest.write = _settle, _write  # type: ignore[assignment]
         service = build_app(settings, "")
         app = without_lifespan(service, service.state)
     config = server_config(settings, app)

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tenantry.billing.explain import BillingExplanation, explain
+from tenantry.billing.ledger_queries import BillingExplanation, explain
 from tenantry.db.database import Database
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError

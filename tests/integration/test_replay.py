@@ -7,7 +7,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from tenantry.billing import replay_store
+from tenantry.billing import ledger_queries_store
 from tenantry.billing.replay import TENANTS_PER_CHUNK, Selection
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
@@ -233,7 +233,7 @@ async def test_all_tenants_are_folded_a_chunk_at_a_time(emptied: str) -> None:
 
 async def test_a_history_of_many_fetches_is_folded_in_full(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    count = 2 * replay_store.ROWS_PER_FETCH + 7
+    count = 2 * ledger_queries_store.ROWS_PER_FETCH + 7
     await rows(
         provider.service.conninfo,
         "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason) "
@@ -248,10 +248,10 @@ async def test_a_history_of_many_fetches_is_folded_in_full(provider: Provider) -
 
 async def test_histories_are_read_in_the_order_of_the_index(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute(replay_store.BY_INDEX)
+        await connection.execute(ledger_queries_store.BY_INDEX)
         for statement, parameters in (
-            (replay_store.FOLDED_EVENTS, (["acme", "beta"], -1, ["invoice.payment_failed"])),
-            (replay_store.WITH_NEWS, (["acme", "beta"], LATER)),
+            (ledger_queries_store.FOLDED_EVENTS, (["acme", "beta"], -1, ["invoice.payment_failed"])),
+            (ledger_queries_store.WITH_NEWS, (["acme", "beta"], LATER)),
         ):
             cursor = await connection.execute(f"EXPLAIN {statement}".encode(), parameters)
             plan = "\n".join(row[0] for row in await cursor.fetchall())

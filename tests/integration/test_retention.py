@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.billing.explain import explain
+from tenantry.billing.ledger_queries import explain
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, Lane, for_writes
 from tenantry.db.failover_detection import FailoverDetector

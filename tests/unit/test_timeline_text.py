@@ -9,8 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tenantry.billing.explain import BillingExplanation, StateView
-from tenantry.billing.ledger_queries import BillingEventView, BillingFields
+from tenantry.billing.ledger_queries import BillingEventView, BillingExplanation, BillingFields, StateView
 from tenantry.billing.replay import FieldComparison
 from tenantry.cli.billing import show
 from tenantry.cli.output import progress

@@ -14,7 +14,7 @@ from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.audit import trail_store as audit
 from tenantry.auth import sessions_store as sessions
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
-from tenantry.billing import replay_store as replay
+from tenantry.billing import ledger_queries_store as replay
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.db.database import Database

@@ -13,7 +13,7 @@ from tenantry.accounts.members import add_owner, hand_over, require_issuer
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.authentication import lock_and_reauthorize
-from tenantry.billing import ledger
+from tenantry.billing import ingest
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.billing.ledger_queries_store import read_all_entries
@@ -82,7 +82,7 @@ class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
     suspended: bool
 
 
-class TenantOutbox(MailOutbox, ledger.Outbox, Protocol):
+class TenantOutbox(MailOutbox, ingest.Outbox, Protocol):
     """The jobs that follow a change of a tenant."""
 
 
@@ -307,7 +307,7 @@ class TenantService:
     ) -> TenantRow | None:  # fmt: skip
         """Create a tenant, or update an existing one and return its former row."""
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant yet
-            await ledger.claim(connection, tenant_id, [wanted.stripe_customer_id] if wanted.stripe_customer_id else [])
+            await ingest.claim(connection, tenant_id, [wanted.stripe_customer_id] if wanted.stripe_customer_id else [])
         created = await tenants.insert(
             connection,
             tenant_id=tenant_id,
@@ -337,7 +337,7 @@ class TenantService:
             await record_update(connection, author, found, now)
         if created or customer:
             async with connection.within(ACROSS_TENANTS):
-                await ledger.apply_parked(connection, tenant_id, self._policy, self._outbox, now)
+                await ingest.apply_parked(connection, tenant_id, self._policy, self._outbox, now)
         return None if created else found
 
 

@@ -1,31 +1,52 @@
-"""Ingesting provider events: many requests, one transaction."""
+"""Ingesting provider events: many requests, one transaction; and applying a tenant's parked events."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
-from typing import Final
+from collections import defaultdict
+from collections.abc import Awaitable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, Protocol
+from uuid import UUID, uuid4
 
 import msgspec
 import psycopg
 
-from tenantry.billing import ledger
-from tenantry.billing.ledger_store import EntryTakenError
+from tenantry.billing import ledger_store as store
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
+from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
-from tenantry.domain.billing.events import Anomaly, Outcome
-from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
-from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing import batch_application as batch
+from tenantry.domain.billing.batch_application import BatchApplication
+from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, ReceivedEvent, SnapshotRequest
+from tenantry.domain.billing.state import BillingPolicy, full_state_types
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.owner_mails import payment_failed
+from tenantry.notifications.mails_store import insert_notifications
 
 FAILED: Final = "failed"
 """Shown as the outcome of an event whose handling failed."""
 DUPLICATE: Final = "duplicate"
 """Shown as the outcome of an event that the ledger already has."""
 _TRIES: Final = 4
-_RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, EntryTakenError)
+_RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, store.EntryTakenError)
 
 logger = logging.getLogger(__name__)
+
+
+class Outbox(Protocol):
+    """Defers jobs in a transaction, on its connection: they run once it is committed."""
+
+    async def defer_mail(
+        self, connection: Connection, ids: Sequence[UUID], traces: Mapping[UUID, str] = ..., /
+    ) -> None:
+        """Deliver these notifications; ``traces`` are the ``traceparent`` of those whose trace is known."""
+
+    async def defer_snapshots(
+        self, connection: Connection, requests: Sequence[SnapshotRequest], traces: Mapping[str, str] = ..., /
+    ) -> None:
+        """Fetch snapshots from the provider, if its API is configured; ``traces`` by tenant."""
 
 
 class HandlingFailedError(Exception):
@@ -46,7 +67,7 @@ _DUPLICATE: Final = Receipt(None)
 class WebhookService:
     """Applies verified events in batches: locked, deduplicated, folded and committed together."""
 
-    def __init__(self, lanes: Sequence[Lane], policy: BillingPolicy, outbox: ledger.Outbox, clock: Clock) -> None:
+    def __init__(self, lanes: Sequence[Lane], policy: BillingPolicy, outbox: Outbox, clock: Clock) -> None:
         """Run as many batches at a time as there are ``lanes``."""
         self._lanes = asyncio.LifoQueue[Lane]()
         for lane in lanes:
@@ -98,11 +119,11 @@ class WebhookService:
         lane = await self._lanes.get()
         try:
             async with lane.use() as connection:
-                application = await ledger.apply_batch(connection, batch, self._policy, now)
-                await ledger.write(connection, application, self._outbox, now, commit=True)
+                application = await apply_batch(connection, batch, self._policy, now)
+                await write(connection, application, self._outbox, now, commit=True)
         finally:
             self._lanes.put_nowait(lane)
-        ledger.log_payments((*application.entries, *application.unparked))
+        log_payments((*application.entries, *application.unparked))
         receipts = {_key(entry.received): _receipt(entry) for entry in application.entries}
         # a later event of the batch may have let a parked one be applied
         receipts |= {
@@ -118,3 +139,164 @@ def _key(received: ReceivedEvent) -> tuple[str, bool]:
 
 def _receipt(entry: LedgerEntry) -> Receipt:
     return Receipt(entry.outcome, entry.anomalies, entry.tenant_id)
+
+
+async def apply_batch(
+    connection: Connection, received: Sequence[ReceivedEvent], policy: BillingPolicy, now: datetime
+) -> BatchApplication:
+    """Lock the tenants of new events and apply the events in memory; skip events that the ledger has already.
+
+    `write` the result and commit, or roll back. Must be first in its transaction, unless the caller holds the one
+    tenant that the events name and that their customer belongs to.
+    """
+    unique = {each.event.id: each for each in reversed(received)}
+    if len(unique) < len(received):
+        # of one id the first valid event counts, or the first if none is valid
+        unique |= {each.event.id: each for each in reversed(received) if not batch.is_replaceable(each.event, policy)}
+    context = await _lock_context(connection, [each.event for each in unique.values()], policy)
+    fresh = [each for each in received if unique[each.event.id] is each and each.event.id not in context.seen]
+    numbered = [
+        each  # a snapshot has the number that was taken when it was requested
+        if each.event.arrival
+        else msgspec.structs.replace(
+            each, event=msgspec.structs.replace(each.event, arrival=context.first_arrival + number)
+        )
+        for number, each in enumerate(fresh)
+    ]
+    usable = [each.event for each in numbered if not batch.rejection(each.event, policy)]
+    links = {(event.customer_id, event.org_id) for event in usable if batch.wants_link(event, context)}
+    customers = [customer_id for customer_id, _ in links if customer_id]
+    waiting = await store.read_parked(connection, (), customers) if customers else []
+    placed = [(batch.tenant_of(event, context.tenant_of_customer), event) for event in usable]
+    # an invoice event may have waited for its customer's link, or follow that link in this very batch
+    invoices = [each.event for each in waiting]
+    invoices += [event for event in usable if event.type in INVOICE_TYPES]
+    placed += [
+        (org_id, event) for customer_id, org_id in links for event in invoices if event.customer_id == customer_id
+    ]
+    application = await _begin(connection, context, policy, now, placed, waiting)
+    for each in numbered:
+        application.receive(each)
+    return application
+
+
+async def _lock_context(connection: Connection, events: Sequence[BillingEvent], policy: BillingPolicy) -> BatchContext:
+    """Lock and read what the batch needs, and lock missing names so that no other transaction adds them.
+
+    Entries that one of these events replaces do not count as seen.
+    """
+    usable = [event for event in events if not batch.rejection(event, policy)]
+    tenants = {event.org_id for event in usable if event.org_id}
+    customers = {event.customer_id for event in usable if event.customer_id}
+    ids = [event.id for event in events]
+    held = batch.MissingNames()
+    while True:
+        context = await store.read_context(connection, tenants, customers, ids)
+        if context.replaceable:
+            replaced = context.replaceable & {event.id for event in events if not batch.is_replaceable(event, policy)}
+            context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
+        wanted = held.union(batch.missing_names((event for event in usable if event.id not in context.seen), context))
+        if wanted == held:
+            return context
+        held = wanted
+        # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
+        await connection.commit()
+        await store.lock_names(
+            connection, claimed_customers=held.links, missing_tenants=held.tenants, missing_customers=held.customers
+        )
+
+
+async def _begin(
+    connection: Connection,
+    context: BatchContext,
+    policy: BillingPolicy,
+    now: datetime,
+    placed: Sequence[tuple[str | None, BillingEvent]],
+    waiting: Sequence[ReceivedEvent],
+) -> BatchApplication:
+    """Read the histories that these events need; ``waiting`` are parked events that wait for a customer."""
+    needs = batch.replay_needs(context, placed)
+    histories = await store.read_events(connection, needs, full_state_types(policy)) if needs else {}
+    parked = defaultdict(list)
+    for each in waiting:
+        parked[each.event.customer_id or ""].append(each)
+    return BatchApplication(context, policy, now, needs=needs, histories=histories, parked=parked)
+
+
+async def write(
+    connection: Connection, application: BatchApplication, outbox: Outbox, now: datetime, *, commit: bool = False
+) -> None:
+    """Write all changes of a batch; with ``commit`` also end the transaction.
+
+    Raises `EntryTakenError` if another transaction has handled one of the events meanwhile: try again.
+    """
+    calls = [
+        *store.delete_replaced(application.replaced, application.entries),
+        *store.insert_entries(application.entries, now),
+        *store.delete_entries(application.superseded),
+        *store.update_accounts(application.changed_accounts(), now),
+        *store.insert_links(application.links),
+        *store.update_parked(application.unparked),
+    ]
+    failures, requests = application.failed_payments(), application.snapshot_requests
+    followed = bool(failures or requests)
+    await store.write(connection, calls, commit=commit and not followed)
+    if failures:
+        mails = [
+            (payment_failed(uuid4(), failure.tenant_id, failure.owner_id, failure.invoice_url), failure.event_id)
+            for failure in failures
+        ]
+        added = await insert_notifications(connection, mails, now)
+        traces = {entry.received.event.id: entry.received.trace for entry in application.entries}
+        of_mails = {mail.id: trace for mail, event_id in mails if (trace := traces.get(event_id))}
+        await outbox.defer_mail(connection, added, of_mails)
+    if requests:
+        of_tenants = {
+            entry.tenant_id: entry.received.trace
+            for entry in application.entries
+            if entry.tenant_id and entry.received.trace
+        }
+        await outbox.defer_snapshots(connection, requests, of_tenants)
+    if commit and followed:
+        await connection.commit()
+
+
+async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]) -> None:
+    """Lock the names of a new tenant and its customers, so that no other transaction parks events for them.
+
+    Call it before `apply_parked`, and before the transaction locks any tenant.
+    """
+    await store.lock_names(connection, claimed_tenants=[tenant_id])
+    waiting = await store.read_parked(connection, [tenant_id], ())
+    links = {each.event.customer_id for each in waiting if batch.may_link(each.event)} - {None}
+    await store.lock_names(connection, claimed_customers={*customers, *filter(None, links)})
+
+
+async def apply_parked(
+    connection: Connection, tenant_id: str, policy: BillingPolicy, outbox: Outbox, now: datetime
+) -> None:
+    """Apply the parked events of this tenant and of the customers linked to it. Call `claim` before; then commit."""
+    customers = await store.customers_of(connection, tenant_id)
+    waiting = await store.read_parked(connection, [tenant_id], customers)
+    if not waiting:
+        return
+    named = {each.event.customer_id for each in waiting if each.event.customer_id}
+    context = await store.read_context(connection, [tenant_id], named, ())
+    links = {each.event.customer_id for each in waiting if batch.wants_link(each.event, context)}
+    waiting_for_link = await store.read_parked(connection, (), [link for link in links if link])
+    placed = [(tenant_id, each.event) for each in (*waiting, *waiting_for_link)]
+    application = await _begin(connection, context, policy, now, placed, waiting_for_link)
+    application.apply_parked(tenant_id, waiting)
+    await write(connection, application, outbox, now)
+    log_payments(application.unparked)
+
+
+def log_payments(entries: Sequence[LedgerEntry]) -> None:
+    """Log the successful payments of tenants (SPEC 3)."""
+    for entry in entries:
+        event = entry.received.event
+        if event.type == PAYMENT_SUCCEEDED and entry.tenant_id is not None:
+            logger.info(
+                "payment received: tenant=%s invoice=%s event=%s status=%s",
+                entry.tenant_id, event.invoice_id, event.id, entry.after.subscription_status if entry.after else None,
+            )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tenantry.billing import ledger, ledger_store
+from tenantry.billing import ingest, ledger_store
 from tenantry.billing import reconcile_store as store
 from tenantry.billing.backfill import Backfill, MissedEvent
 from tenantry.billing.ingest import WebhookService
@@ -90,7 +90,7 @@ class Reconciler:
         provider: ProviderApi,
         webhooks: WebhookService,
         policy: BillingPolicy,
-        outbox: ledger.Outbox,
+        outbox: ingest.Outbox,
         clock: Clock,
     ) -> None:
         self._database = database
@@ -292,13 +292,13 @@ class Reconciler:
             return Comparison(tenant.id, trouble=trouble)
         drift: dict[str, tuple[Fact, Fact]] = {}
         if event is not None:
-            application = await ledger.apply_batch(connection, [ReceivedEvent(event, now)], self._policy, now)
+            application = await ingest.apply_batch(connection, [ReceivedEvent(event, now)], self._policy, now)
             [entry] = application.entries
             drift = differences(entry.before or account.state, entry.after or account.state)
             if drift and purpose is not _Purpose.SNAPSHOT:
                 anomalies = (*entry.anomalies, Anomaly.DRIFT)
                 application.entries[:] = [msgspec.structs.replace(entry, anomalies=anomalies)]
-            await ledger.write(connection, application, self._outbox, now)
+            await ingest.write(connection, application, self._outbox, now)
         if purpose is _Purpose.DRY_RUN:
             await connection.rollback()
         elif purpose is _Purpose.REPAIR:

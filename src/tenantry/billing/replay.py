@@ -10,8 +10,8 @@ from uuid import UUID
 
 import msgspec
 
-from tenantry.billing import ledger, ledger_store
-from tenantry.billing import replay_store as store
+from tenantry.billing import ingest, ledger_store
+from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.ingest import DUPLICATE, FAILED, Receipt, WebhookService
 from tenantry.billing.reconcile_store import tenants_of_customers
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
@@ -277,7 +277,7 @@ class ReplayService:
         now, tenant_id = self._clock(), found.tenant_id
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             if found.parked:
-                await ledger.claim(connection, tenant_id, await ledger_store.customers_of(connection, tenant_id))
+                await ingest.claim(connection, tenant_id, await ledger_store.customers_of(connection, tenant_id))
             accounts = await store.read_accounts(connection, [tenant_id], lock=True)
             if not accounts:
                 return msgspec.structs.replace(found, fields=(), parked=0)
@@ -291,7 +291,7 @@ class ReplayService:
                 calls = ledger_store.update_accounts([(repaired, is_visible)], now)
                 await ledger_store.write(connection, calls, commit=False)
             if checked.parked:
-                await ledger.apply_parked(connection, tenant_id, self._without_mail, _NullOutbox(), now)
+                await ingest.apply_parked(connection, tenant_id, self._without_mail, _NullOutbox(), now)
         return msgspec.structs.replace(checked, repaired=not checked.is_right)
 
 

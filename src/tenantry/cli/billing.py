@@ -14,12 +14,11 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tenantry.billing import explain as billing_explain
+from tenantry.billing import ledger_queries
 from tenantry.billing.backfill import BackfillResult, MissedEvent
-from tenantry.billing.explain import BillingExplanation
 from tenantry.billing.ingest import FAILED as NOT_HANDLED
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.ledger_queries import BillingEventView, BillingFields, raw_body
+from tenantry.billing.ledger_queries import BillingEventView, BillingExplanation, BillingFields, raw_body
 from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reconciliation
 from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
 from tenantry.cli.database import exit_code, on_database, outbox
@@ -59,7 +58,7 @@ def explain(org_id: str, *, as_json: bool, limit: int) -> None:
     """Show why a tenant's billing state is what it is: each event, oldest first, what it changed and why."""
 
     explanation = on_database(
-        lambda settings, database: billing_explain.explain(database, settings.billing, org_id, limit)
+        lambda settings, database: ledger_queries.explain(database, settings.billing, org_id, limit)
     )
     (print_json if as_json else show)(explanation)
 
