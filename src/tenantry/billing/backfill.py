@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.billing import reconcile_store as store
-from tenantry.billing.ingest import DUPLICATE, FAILED, HandlingFailedError, WebhookService
+from tenantry.billing import ledger_store as store
+from tenantry.billing.ingest import WebhookService, shown_outcome
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS
@@ -155,9 +155,7 @@ class Backfill:
     ) -> list[MissedEvent]:
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             known = await store.known_events(connection, [event.id for event, _ in events])
-            tenant_of = await store.tenants_of_customers(
-                connection, {event.customer_id for event, _ in events if event.customer_id}
-            )
+            tenant_of = await store.tenants_of_customers(connection, (event for event, _ in events))
         missed, received, now = list[MissedEvent](), list[ReceivedEvent](), self._clock()
         for event, body in events:
             excluded = is_replaceable(event, self._policy)
@@ -170,12 +168,8 @@ class Backfill:
         if dry_run:
             return missed
         # passed on together, so that events of one second, which may prove each other's order, are one batch
-        outcomes = await asyncio.gather(*(self._receive(each) for each in received))
-        return [msgspec.structs.replace(one, outcome=outcome) for one, outcome in zip(missed, outcomes, strict=True)]
-
-    async def _receive(self, received: ReceivedEvent) -> str:
-        try:
-            receipt = await self._webhooks.receive(received)
-        except HandlingFailedError:
-            return FAILED
-        return receipt.outcome.value if receipt.outcome else DUPLICATE
+        results = await asyncio.gather(*map(self._webhooks.receive, received), return_exceptions=True)
+        return [
+            msgspec.structs.replace(one, outcome=shown_outcome(result))
+            for one, result in zip(missed, results, strict=True)
+        ]

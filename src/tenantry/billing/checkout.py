@@ -15,13 +15,7 @@ from tenantry.db.idempotency_store import Claim
 from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
-from tenantry.domain.errors import (
-    IdempotencyMismatchError,
-    NoCustomerError,
-    NotFoundError,
-    ProviderNotConfiguredError,
-    ValidationError,
-)
+from tenantry.domain.errors import NoCustomerError, NotFoundError, ProviderNotConfiguredError, ValidationError
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.stripe.api import ProviderApi
 
@@ -137,15 +131,10 @@ class CheckoutService:
         """
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             tenant = await find_tenant(connection, principal.org_id)
-            kept = await idempotency.find(connection, claim, self._clock()) if claim else None
-        if tenant is None:
-            raise NotFoundError("tenant")
-        if claim is None or kept is None:
-            return tenant, None
-        body_digest, answer = kept
-        if body_digest != claim.body_digest:
-            raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
-        return tenant, msgspec.json.decode(answer, type=_SessionUrl).url
+            if tenant is None:
+                raise NotFoundError("tenant")
+            kept = await idempotency.find(connection, claim, _SessionUrl, self._clock()) if claim else None
+        return tenant, kept.url if kept else None
 
     async def _keep(
         self,
@@ -161,7 +150,7 @@ class CheckoutService:
         async with self._database.transaction(of_tenant(org_id)) as connection:
             await audit.record(connection, author, action, (org_id, org_id), now, after=details)
             if claim is not None:
-                await idempotency.keep(connection, claim, msgspec.json.encode(_SessionUrl(url)), now)
+                await idempotency.keep(connection, claim, _SessionUrl(url), now)
 
 
 def provider_key(claim: Claim | None) -> str | None:

@@ -61,6 +61,15 @@ class Receipt(msgspec.Struct, frozen=True):
     tenant_id: str | None = None
 
 
+def shown_outcome(result: Receipt | BaseException) -> str:
+    """Return the outcome of an event in a report. Raises an error other than `HandlingFailedError`."""
+    if isinstance(result, HandlingFailedError):
+        return FAILED
+    if isinstance(result, BaseException):
+        raise result
+    return result.outcome.value if result.outcome else DUPLICATE
+
+
 _DUPLICATE: Final = Receipt(None)
 
 

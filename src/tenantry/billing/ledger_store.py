@@ -198,6 +198,19 @@ async def read_parked(connection: Connection, tenants: Sequence[str], customers:
     ]
 
 
+async def known_events(connection: Connection, ids: Collection[str]) -> dict[str, bool]:
+    """Return which of these events the ledger has, and whether a valid event of the same id replaces the entry."""
+    [rows] = await connection.run_batch(SEEN_EVENTS(list(ids)))
+    return {event_id: bool(is_replaceable) for event_id, is_replaceable in rows}
+
+
+async def tenants_of_customers(connection: Connection, events: Iterable[BillingEvent]) -> dict[str, str]:
+    """Return the tenants of the events' customers, by customer; unlinked customers are left out."""
+    customers = {event.customer_id for event in events if event.customer_id}
+    [rows] = await connection.run_batch(TENANTS_OF_CUSTOMERS(list(customers)))
+    return dict(rows)
+
+
 async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
     return [row[0] for row in await connection.fetch(CUSTOMERS_OF_TENANT, (tenant_id,))]
 

@@ -1,4 +1,4 @@
-"""Queries of reconcile and backfill: linked tenants, known events, stale tenants and findings."""
+"""Queries of reconcile: linked tenants, stale tenants and findings."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -7,7 +7,6 @@ from typing import Any, Final
 import msgspec
 
 from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
-from tenantry.billing.ledger_store import REPLACEABLE
 from tenantry.db.connection import Connection
 from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
@@ -43,8 +42,6 @@ READ_POSITION: Final = (
     "SELECT nextval('billing_arrivals'), (SELECT tip_created FROM tenants WHERE id = %s AND tip_created IS NOT NULL)"
 )
 MARK_COMPARED: Final = "UPDATE tenants SET reconciled_at = %s WHERE id = %s"
-TENANTS_OF_CUSTOMERS: Final = "SELECT id, tenant_id FROM customers WHERE id = ANY(%s)"
-KNOWN_EVENTS: Final = f"SELECT id, coalesce({REPLACEABLE}, false) FROM billing_events WHERE id = ANY(%s)"  # noqa: S608
 STALE: Final = """
 SELECT id, count(*) OVER ()
   FROM tenants
@@ -122,16 +119,6 @@ async def read_position(connection: Connection, tenant_id: str) -> LedgerPositio
 
 async def mark_compared(connection: Connection, tenant_id: str, now: datetime) -> None:
     await connection.execute(MARK_COMPARED, (now, tenant_id))
-
-
-async def tenants_of_customers(connection: Connection, customers: Collection[str]) -> dict[str, str]:
-    """Return the tenants of customers, by customer; unlinked customers are left out."""
-    return dict(await connection.fetch(TENANTS_OF_CUSTOMERS, (list(customers),)))
-
-
-async def known_events(connection: Connection, ids: Collection[str]) -> dict[str, bool]:
-    """Return which of these events the ledger has, and whether a valid event of the same id replaces the entry."""
-    return dict(await connection.fetch(KNOWN_EVENTS, (list(ids),)))
 
 
 async def stale_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[str], int]:

@@ -12,8 +12,7 @@ import msgspec
 
 from tenantry.billing import ingest, ledger_store
 from tenantry.billing import ledger_queries_store as store
-from tenantry.billing.ingest import DUPLICATE, FAILED, Receipt, WebhookService
-from tenantry.billing.reconcile_store import tenants_of_customers
+from tenantry.billing.ingest import WebhookService, shown_outcome
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
@@ -22,7 +21,7 @@ from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, full_state_types, record_of
 from tenantry.domain.billing.timeline import Fold, Folded, ReplayDepth
-from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
+from tenantry.domain.errors import NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 
@@ -222,8 +221,7 @@ class ReplayService:
                 after = (stored[-1].received_at, stored[-1].event.arrival)
                 decoded = [one for entry in stored if (one := _decode_again(entry, self._policy)) is not None]
                 usable = [one for one in decoded if not rejection(one.event, self._policy)]
-                customers = {one.event.customer_id for one in usable if one.event.customer_id}
-                tenant_of = await tenants_of_customers(connection, customers)
+                tenant_of = await ledger_store.tenants_of_customers(connection, (one.event for one in usable))
             selected = [
                 (one, tenant_id)
                 for one in usable
@@ -234,7 +232,7 @@ class ReplayService:
             if found and not dry_run:
                 results = await webhooks.apply([one for one, _ in selected])
                 found = tuple(
-                    msgspec.structs.replace(one, outcome=_outcome(result))
+                    msgspec.structs.replace(one, outcome=shown_outcome(result))
                     for one, result in zip(found, results, strict=True)
                 )
             yield ReprocessedChunk(found, len(stored) - len(decoded) if selection.tenants is None else 0)
@@ -323,15 +321,6 @@ def _decode_again(stored: ReceivedEvent, policy: BillingPolicy) -> ReceivedEvent
             return None
         event = msgspec.structs.replace(decoded, arrival=event.arrival)
     return ReceivedEvent(event, stored.received_at, belated=True)  # the body is stored under the arrival number
-
-
-def _outcome(result: Receipt | Exception) -> str:
-    """Return the outcome of an event. Raises `DatabaseUnavailableError`."""
-    if isinstance(result, DatabaseUnavailableError):
-        raise result
-    if isinstance(result, Exception):
-        return FAILED
-    return result.outcome.value if result.outcome else DUPLICATE
 
 
 def _fields(account: BillingAccount) -> dict[str, Fact]:

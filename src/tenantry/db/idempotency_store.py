@@ -46,14 +46,11 @@ async def once(
         return await act(), False
     if not await lock(connection, claim):
         raise IdempotencyInFlightError("A request with this Idempotency-Key is still being processed.")
-    kept = await find(connection, claim, now)
+    kept = await find(connection, claim, kind, now)
     if kept is not None:
-        body_digest, answer = kept
-        if body_digest != claim.body_digest:
-            raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
-        return msgspec.json.decode(answer, type=kind), True
+        return kept, True
     made = await act()
-    await keep(connection, claim, msgspec.json.encode(made), now)
+    await keep(connection, claim, made, now)
     return made, False
 
 
@@ -63,12 +60,17 @@ async def lock(connection: Connection, claim: Claim) -> bool:
     return bool(await connection.fetch_value(_LOCK, (name,)))
 
 
-async def find(connection: Connection, claim: Claim, now: datetime) -> tuple[bytes, bytes] | None:
-    """Return the first request's body digest and its answer as JSON, if it was less than 24 h ago."""
+async def find(connection: Connection, claim: Claim, kind: type[Answer], now: datetime) -> Answer | None:
+    """Return the answer of the first request, if it was less than 24 h ago. Raises `IdempotencyMismatchError`."""
     row = await connection.fetch_row(_FIND, (claim.principal, claim.route, claim.key, now - KEPT))
-    return (bytes(row[0]), row[1].encode()) if row else None
+    if row is None:
+        return None
+    body_digest, answer = row
+    if body_digest != claim.body_digest:
+        raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
+    return msgspec.json.decode(answer, type=kind)
 
 
-async def keep(connection: Connection, claim: Claim, answer: bytes, now: datetime) -> None:
-    values = (claim.principal, claim.route, claim.key, claim.body_digest, answer.decode(), now)
-    await connection.execute(_KEEP, values)
+async def keep(connection: Connection, claim: Claim, answer: msgspec.Struct, now: datetime) -> None:
+    encoded = msgspec.json.encode(answer).decode()
+    await connection.execute(_KEEP, (claim.principal, claim.route, claim.key, claim.body_digest, encoded, now))
