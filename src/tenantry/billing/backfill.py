@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Container, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -63,17 +64,15 @@ class BackfillResult(msgspec.Struct, frozen=True):
     reached: BillingEvent | None = None
 
 
+@dataclass(frozen=True)
 class Backfill:
     """Reads the provider's list of events, and passes missed events to the service that ingests webhooks."""
 
-    def __init__(
-        self, database: Database, provider: ProviderApi, webhooks: WebhookService, clock: Clock, policy: BillingPolicy
-    ) -> None:
-        self._database = database
-        self._provider = provider
-        self._webhooks = webhooks
-        self._clock = clock
-        self._policy = policy
+    database: Database
+    provider: ProviderApi
+    webhooks: WebhookService
+    clock: Clock
+    policy: BillingPolicy
 
     async def run(
         self,
@@ -122,7 +121,7 @@ class Backfill:
     async def _newest_first(self, since: int, until: int | None) -> AsyncGenerator[list[ListedEvent], None]:
         """Yield the listed events in batches of whole seconds."""
         batch, second = list[ListedEvent](), list[ListedEvent]()
-        async with aclosing(self._provider.events_since(since, HANDLED_TYPES, until)) as bodies:
+        async with aclosing(self.provider.events_since(since, HANDLED_TYPES, until)) as bodies:
             async for body in bodies:
                 event = self._decode(body)
                 if event is None:
@@ -142,9 +141,9 @@ class Backfill:
         try:
             return decode_event(
                 body,
-                arrived=int(self._clock().timestamp()),
+                arrived=int(self.clock().timestamp()),
                 make_up_id=lambda: new_id("evt_unnamed"),
-                reference_links=self._policy.checkout_reference_links,
+                reference_links=self.policy.checkout_reference_links,
             )
         except NotAnEventError as error:
             logger.warning("the provider's list has a malformed event: %s", error)
@@ -153,12 +152,12 @@ class Backfill:
     async def _ingest_missed(
         self, events: Sequence[ListedEvent], only: Container[str | None] | None, *, dry_run: bool
     ) -> list[MissedEvent]:
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
             known = await store.known_events(connection, [event.id for event, _ in events])
             tenant_of = await store.tenants_of_customers(connection, (event for event, _ in events))
-        missed, received, now = list[MissedEvent](), list[ReceivedEvent](), self._clock()
+        missed, received, now = list[MissedEvent](), list[ReceivedEvent](), self.clock()
         for event, body in events:
-            excluded = is_replaceable(event, self._policy)
+            excluded = is_replaceable(event, self.policy)
             # an event of a connected account does not concern the tenant that it names, unless the account is listed
             tenant_id = None if excluded else event.org_id or tenant_of.get(event.customer_id or "")
             is_missed = event.id not in known or (known[event.id] and not excluded)
@@ -168,7 +167,7 @@ class Backfill:
         if dry_run:
             return missed
         # passed on together, so that events of one second, which may prove each other's order, are one batch
-        results = await asyncio.gather(*map(self._webhooks.receive, received), return_exceptions=True)
+        results = await asyncio.gather(*map(self.webhooks.receive, received), return_exceptions=True)
         return [
             msgspec.structs.replace(one, outcome=shown_outcome(result))
             for one, result in zip(missed, results, strict=True)

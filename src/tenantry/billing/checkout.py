@@ -1,6 +1,8 @@
 """Checkout and customer portal: sessions at the provider to subscribe and to manage a subscription."""
 
 import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -30,6 +32,7 @@ class _SessionUrl(msgspec.Struct, frozen=True):
     url: str
 
 
+@dataclass(frozen=True)
 class CheckoutService:
     """Creates checkout and portal sessions through the provider's API.
 
@@ -41,23 +44,15 @@ class CheckoutService:
     `ValidationError` and the errors of idempotency.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        provider: ProviderApi | None,
-        catalog: Catalog,
-        base_url: str,
-        clock: Clock = system_clock,
-    ) -> None:
-        self._database = database
-        self._provider = provider
-        self._catalog = catalog
-        self._base_url = base_url
-        self._clock = clock
+    database: Database
+    provider: ProviderApi | None
+    catalog: Catalog
+    base_url: str
+    clock: Clock = system_clock
 
     @property
     def is_configured(self) -> bool:
-        return self._provider is not None
+        return self.provider is not None
 
     async def create_checkout(
         self,
@@ -73,20 +68,19 @@ class CheckoutService:
         provider = self._configured()
         price_id = self._price_of(plan)
         _check_urls(successUrl=success_url, cancelUrl=cancel_url)
-        tenant, kept = await self._read(principal, claim)
-        if kept is not None:
-            return kept
-        url = await provider.create_checkout_session(
-            tenant_id=tenant.record.id,
-            price_id=price_id,
-            customer_id=tenant.record.stripe_customer_id,
-            customer_email=tenant.owner_email,
-            success_url=success_url or self._base_url,
-            cancel_url=cancel_url or self._base_url,
-            idempotency_key=provider_key(claim),
-        )
-        await self._keep(principal, author, Action.BILLING_CHECKOUT, claim, url, _CheckoutPlan(plan))
-        return url
+
+        async def create(tenant: TenantRow) -> str:
+            return await provider.create_checkout_session(
+                tenant_id=tenant.record.id,
+                price_id=price_id,
+                customer_id=tenant.record.stripe_customer_id,
+                customer_email=tenant.owner_email,
+                success_url=success_url or self.base_url,
+                cancel_url=cancel_url or self.base_url,
+                idempotency_key=provider_key(claim),
+            )
+
+        return await self._once(principal, author, Action.BILLING_CHECKOUT, claim, create, _CheckoutPlan(plan))
 
     async def create_portal(
         self, principal: Principal, author: Author, *, return_url: str | None, claim: Claim | None
@@ -94,63 +88,62 @@ class CheckoutService:
         """Return the URL at which the caller's tenant manages its subscription. Raises `NoCustomerError` too."""
         provider = self._configured()
         _check_urls(returnUrl=return_url)
-        tenant, kept = await self._read(principal, claim)
-        if kept is not None:
-            return kept
-        customer_id = tenant.record.stripe_customer_id
-        if customer_id is None:
-            raise NoCustomerError("The tenant is no customer of the payment provider yet: begin with a checkout.")
-        url = await provider.create_portal_session(
-            customer_id=customer_id, return_url=return_url or self._base_url, idempotency_key=provider_key(claim)
-        )
-        await self._keep(principal, author, Action.BILLING_PORTAL, claim, url)
-        return url
+
+        async def create(tenant: TenantRow) -> str:
+            customer_id = tenant.record.stripe_customer_id
+            if customer_id is None:
+                raise NoCustomerError("The tenant is no customer of the payment provider yet: begin with a checkout.")
+            return await provider.create_portal_session(
+                customer_id=customer_id, return_url=return_url or self.base_url, idempotency_key=provider_key(claim)
+            )
+
+        return await self._once(principal, author, Action.BILLING_PORTAL, claim, create)
 
     def _configured(self) -> ProviderApi:
-        if self._provider is None:
+        if self.provider is None:
             raise ProviderNotConfiguredError(
                 "The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset."
             )
-        return self._provider
+        return self.provider
 
     def _price_of(self, plan_id: str) -> str:
         if plan_id == FREE:
             raise ValidationError(("plan", f"{FREE} needs no checkout"))
-        plan = next((plan for plan in self._catalog.plans if plan.id == plan_id), None)
+        plan = next((plan for plan in self.catalog.plans if plan.id == plan_id), None)
         if plan is None:
             raise ValidationError(("plan", "is not in the plan catalog"))
         if not plan.stripe_price_ids:
             raise ValidationError(("plan", "has no price in the plan catalog"))
         return plan.stripe_price_ids[0]
 
-    async def _read(self, principal: Principal, claim: Claim | None) -> tuple[TenantRow, str | None]:
-        """Return the caller's tenant, and the URL that the same request got before.
-
-        The provider detects repeated requests only if all parameters are the same, and ours may change: the tenant may
-        be its customer by now. So it handles only concurrent requests.
-        """
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant = await find_tenant(connection, principal.org_id)
-            if tenant is None:
-                raise NotFoundError("tenant")
-            kept = await idempotency.find(connection, claim, _SessionUrl, self._clock()) if claim else None
-        return tenant, kept.url if kept else None
-
-    async def _keep(
+    async def _once(
         self,
         principal: Principal,
         author: Author,
         action: Action,
         claim: Claim | None,
-        url: str,
+        create: Callable[[TenantRow], Awaitable[str]],
         details: _CheckoutPlan | None = None,
-    ) -> None:
-        """Record a session in the audit trail, without its URL, and keep the URL for the same request."""
-        now, org_id = self._clock(), principal.org_id
-        async with self._database.transaction(of_tenant(org_id)) as connection:
+    ) -> str:
+        """Return the URL of a new session of the caller's tenant, or that which the same request got before.
+
+        The provider detects repeated requests only if all parameters are the same, and ours may change: the tenant may
+        be its customer by now. So it handles only concurrent requests. The audit trail has no URL.
+        """
+        org_id = principal.org_id
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            tenant = await find_tenant(connection, org_id)
+            if tenant is None:
+                raise NotFoundError("tenant")
+            kept = await idempotency.find(connection, claim, _SessionUrl, self.clock()) if claim else None
+        if kept is not None:
+            return kept.url
+        url, now = await create(tenant), self.clock()
+        async with self.database.transaction(of_tenant(org_id)) as connection:
             await audit.record(connection, author, action, (org_id, org_id), now, after=details)
             if claim is not None:
                 await idempotency.keep(connection, claim, _SessionUrl(url), now)
+        return url
 
 
 def provider_key(claim: Claim | None) -> str | None:

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote_plus
 
@@ -91,31 +92,24 @@ class _ErrorResponse(msgspec.Struct, frozen=True):  # RFC 6749 section 5.2
     error: str
 
 
+@dataclass(frozen=True)
 class UserInfo:
     """The provider's userinfo endpoint (OpenID Connect Core 5.3). ``timeout`` bounds each call, in seconds."""
 
-    def __init__(
-        self,
-        config: OidcConfig,
-        keys: KeySet,
-        http_client: httpx2.AsyncClient,
-        *,
-        timeout: float = DEFAULT_TIMEOUTS.identity_provider,
-    ) -> None:
-        self._config = config
-        self._keys = keys
-        self._client = http_client
-        self._timeout = timeout
+    config: OidcConfig
+    keys: KeySet
+    http_client: httpx2.AsyncClient
+    timeout: float = DEFAULT_TIMEOUTS.identity_provider
 
     async def userinfo_email(self, access_token: str, subject: str) -> str | None:
         """Return the verified e-mail address of ``subject``, whose verified token this is, if it is available."""
-        endpoint = self._keys.metadata.userinfo_endpoint if self._keys.metadata else None
+        endpoint = self.keys.metadata.userinfo_endpoint if self.keys.metadata else None
         if endpoint is None:
             return None
         headers = {"Authorization": f"Bearer {access_token}"}
         try:
-            async with asyncio.timeout(self._timeout):
-                body = await fetch(self._client, endpoint, allow_http=self._config.allow_http, headers=headers)
+            async with asyncio.timeout(self.timeout):
+                body = await fetch(self.http_client, endpoint, allow_http=self.config.allow_http, headers=headers)
             response = msgspec.json.decode(body, type=_UserInfoResponse)
         except (httpx2.HTTPError, FetchError, TimeoutError, OSError, *NOT_JSON) as error:
             _log.warning("fetching the identity provider's userinfo failed: %s", type(error).__name__)

@@ -6,11 +6,11 @@ import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -30,8 +30,6 @@ from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_su
 
 if TYPE_CHECKING:
     from stripe import StripeClient, StripeError, StripeResponse
-    from stripe.params.billing_portal import SessionCreateParams as PortalParams
-    from stripe.params.checkout import SessionCreateParams as CheckoutParams
 
     from tenantry.integrations.stripe.transport import Transport
 
@@ -48,13 +46,14 @@ _RETRIES: Final = 2
 _MISSING: Final = "resource_missing"
 _SUBSCRIPTIONS: Final = "/v1/subscriptions"
 _EVENTS: Final = "/v1/events"
+_ENDPOINTS: Final = "/v1/webhook_endpoints"
 _SAFE_WORD: Final = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
 _NO_WORD: Final = "unknown"
 
 logger = logging.getLogger(__name__)
 
 
-class ProviderEndpoint(NamedTuple):
+class ProviderEndpoint(msgspec.Struct, frozen=True):
     """A webhook endpoint at the provider; ``status`` is ``enabled`` or ``disabled``."""
 
     url: str
@@ -118,7 +117,7 @@ class ProviderApi:
 
         The session and the subscription carry the tenant's id; ``customer_email`` counts without a customer.
         """
-        params: CheckoutParams = {
+        params: dict[str, object] = {
             "mode": "subscription",
             "line_items": [{"price": price_id, "quantity": 1}],
             "success_url": success_url,
@@ -131,20 +130,21 @@ class ProviderApi:
             params["customer"] = customer_id
         elif customer_email is not None:
             params["customer_email"] = customer_email
-        async with self._client() as client:
-            session = await client.v1.checkout.sessions.create_async(
-                params, {"idempotency_key": idempotency_key} if idempotency_key else None
-            )
-            return _session_url(session.url)
+        return await self._create_session("/v1/checkout/sessions", params, idempotency_key)
 
     async def create_portal_session(self, *, customer_id: str, return_url: str, idempotency_key: str | None) -> str:
         """Open the customer portal and return its URL, which for some minutes needs no other credential."""
-        params: PortalParams = {"customer": customer_id, "return_url": return_url}
+        params = {"customer": customer_id, "return_url": return_url}
+        return await self._create_session("/v1/billing_portal/sessions", params, idempotency_key)
+
+    async def _create_session(self, path: str, params: Mapping[str, object], idempotency_key: str | None) -> str:
+        options = {"idempotency_key": idempotency_key} if idempotency_key else {}
         async with self._client() as client:
-            session = await client.v1.billing_portal.sessions.create_async(
-                params, {"idempotency_key": idempotency_key} if idempotency_key else None
-            )
-            return _session_url(session.url)
+            response = await client.raw_request_async("post", path, **params, **options)
+        try:
+            return msgspec.json.decode(response.body, type=_Session).url
+        except NOT_JSON as error:
+            raise _malformed(f"{path}: {error}", response.request_id) from None
 
     async def webhook_endpoints(self) -> list[ProviderEndpoint] | None:
         """Return the webhook endpoints; None if the key lacks the permission."""
@@ -152,13 +152,13 @@ class ProviderApi:
             import stripe  # noqa: PLC0415  # slow to import
 
             try:
-                page = await client.v1.webhook_endpoints.list_async({"limit": MOST_PER_PAGE})
-                return [
-                    ProviderEndpoint(endpoint.url, tuple(endpoint.enabled_events), endpoint.status)
-                    async for endpoint in page.auto_paging_iter()
-                ]
+                pages = [page async for page in read_pages(client, _ENDPOINTS, {}, self._clock)]
             except stripe.PermissionError:
                 return None
+        try:
+            return [msgspec.json.decode(raw, type=ProviderEndpoint) for page in pages for raw in page.objects]
+        except NOT_JSON as error:
+            raise _malformed(f"{_ENDPOINTS}: {error}", pages[0].request_id) from None
 
     async def prices(self, price_ids: Collection[str]) -> dict[str, ProviderPrice | None] | None:
         """Return these prices, None for an unknown one; None instead of all if the key lacks the permission."""
@@ -188,19 +188,14 @@ class ProviderApi:
             import stripe  # noqa: PLC0415  # slow to import
 
             params = {"customer": customer_id, "status": "all"}
-            sent_at, started = self._clock(), time.monotonic()
             try:
-                page = await read_page(client, _SUBSCRIPTIONS, params)
-                as_of = second_sent(page.date, time.monotonic() - started, sent_at)
-                subscriptions = _subscriptions(page, customer_id)
-                while page.next_after is not None:
-                    page = await read_page(client, _SUBSCRIPTIONS, params, page.next_after)
-                    subscriptions += _subscriptions(page, customer_id)
+                pages = [page async for page in read_pages(client, _SUBSCRIPTIONS, params, self._clock)]
             except stripe.InvalidRequestError as error:
                 if _detail(error, "code") == _MISSING and _detail(error, "param") in ("customer", _NO_WORD):
                     return None
                 raise
-            return CustomerSubscriptions(as_of, tuple(subscriptions))
+        subscriptions = [subscription for page in pages for subscription in _subscriptions(page, customer_id)]
+        return CustomerSubscriptions(pages[0].sent_at, tuple(subscriptions))
 
     async def events_since(
         self, since: int, types: Collection[str] | None, until: int | None = None
@@ -215,14 +210,10 @@ class ProviderApi:
             if not 1 <= len(types) <= MOST_EVENT_TYPES:
                 raise ValueError(f"the provider lists 1 to {MOST_EVENT_TYPES} types at once, not {len(types)}")
             params["types"] = sorted(types)
-        after: str | None = None
-        while True:
-            async with self._client() as client:
-                page = await read_page(client, _EVENTS, params, after)
-            for event in page.objects:
-                yield event
-            if (after := page.next_after) is None:
-                return
+        async with self._client() as client, aclosing(read_pages(client, _EVENTS, params, self._clock)) as pages:
+            async for page in pages:
+                for event in page.objects:
+                    yield event
 
     @asynccontextmanager
     async def _client(self) -> "AsyncIterator[StripeClient]":
@@ -264,12 +255,6 @@ def mode_of_key(secret_key: Secret) -> bool | None:
     return False if key.startswith(("sk_test_", "rk_test_")) else None
 
 
-def _session_url(url: str | None) -> str:
-    if not url:
-        raise _malformed("a session without a URL")
-    return url
-
-
 def _subscriptions(page: "ListPage", customer_id: str) -> list[ProviderSubscription]:
     try:
         subscriptions = [decode_subscription(raw) for raw in page.objects]
@@ -278,6 +263,10 @@ def _subscriptions(page: "ListPage", customer_id: str) -> list[ProviderSubscript
     if any(subscription.customer_id != customer_id for subscription in subscriptions):
         raise _malformed(f"{_SUBSCRIPTIONS}: a subscription of another customer", page.request_id)
     return subscriptions
+
+
+class _Session(msgspec.Struct):
+    url: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _ListBody(msgspec.Struct):
@@ -289,37 +278,39 @@ class _ObjectId(msgspec.Struct):
     id: str
 
 
-_list: Final = msgspec.json.Decoder(_ListBody)
-_object_id: Final = msgspec.json.Decoder(_ObjectId)
-
-
 class ListPage(NamedTuple):
-    """A page of a list: its objects as JSON, and headers; ``next_after`` is None on the last page."""
+    """A page of a list: its objects as JSON, and the second of the provider's clock in which it was requested."""
 
     objects: list[bytes]
-    next_after: str | None
-    date: str | None
+    sent_at: int
     request_id: str | None
 
 
-async def read_page(
-    client: "StripeClient", path: str, params: Mapping[str, object], after: str | None = None
-) -> ListPage:
-    """Request the page after this id, or the first one.
+async def read_pages(
+    client: "StripeClient", path: str, params: Mapping[str, object], clock: Clock
+) -> AsyncGenerator[ListPage, None]:
+    """Request a list page by page.
 
     Raises the errors of the provider's package, and `ProviderUnavailableError` for a malformed page.
     """
-    response: StripeResponse = await client.raw_request_async(
-        "get", path, **params, limit=MOST_PER_PAGE, starting_after=after
-    )
-    try:
-        page = _list.decode(response.body)
-        next_after = _object_id.decode(page.data[-1]).id if page.has_more and page.data else None
-    except NOT_JSON as error:
-        raise _malformed(f"{path}: {error}", response.request_id) from None
-    if page.has_more and next_after in (None, "", after):
-        raise _malformed(f"{path}: the list does not continue", response.request_id)
-    return ListPage([bytes(raw) for raw in page.data], next_after, response.headers.get("date"), response.request_id)
+    after: str | None = None
+    while True:
+        now, started = clock(), time.monotonic()
+        response: StripeResponse = await client.raw_request_async(
+            "get", path, **params, limit=MOST_PER_PAGE, starting_after=after
+        )
+        sent_at = second_sent(response.headers.get("date"), time.monotonic() - started, now)
+        try:
+            page = msgspec.json.decode(response.body, type=_ListBody)
+            last = msgspec.json.decode(page.data[-1], type=_ObjectId).id if page.has_more and page.data else None
+        except NOT_JSON as error:
+            raise _malformed(f"{path}: {error}", response.request_id) from None
+        if page.has_more and last in (None, "", after):
+            raise _malformed(f"{path}: the list does not continue", response.request_id)
+        yield ListPage([bytes(raw) for raw in page.data], sent_at, response.request_id)
+        if not page.has_more:
+            return
+        after = last
 
 
 def second_sent(date: str | None, elapsed: float, sent_at: datetime) -> int:
