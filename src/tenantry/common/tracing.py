@@ -22,7 +22,6 @@ else:
 MAX_LINKS: Final = 256  # of a span: the maximum number of requests in a batch
 _PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _NAME: Final = "tenantry"
-_DEFAULT_SERVICE_NAME: Final = "unknown_service"
 _SERVER_ERROR: Final = 500
 _CLIENT_ERROR: Final = 400
 _CLOSE_TIMEOUT: Final = 5.0
@@ -42,17 +41,15 @@ class Tracing:
         """``exporter`` replaces OTLP over HTTP."""
         from opentelemetry import context, trace  # noqa: PLC0415
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
         from opentelemetry.sdk.trace import SpanLimits, TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
         self._context, self._trace = context, trace
         self._propagator = TraceContextTextMapPropagator()
-        configured = Resource.create()  # takes precedence
-        resource = Resource({"service.version": version, "service.instance.id": str(uuid4())}).merge(configured)
-        if str(configured.attributes.get("service.name", "")).startswith(_DEFAULT_SERVICE_NAME):
-            resource = resource.merge(Resource({"service.name": _NAME}))
+        own = {"service.name": _NAME, "service.version": version, "service.instance.id": str(uuid4())}
+        resource = Resource.create(own).merge(OTELResourceDetector().detect())  # the environment takes precedence
         limits = SpanLimits(max_links=MAX_LINKS)
         self._provider = TracerProvider(resource=resource, span_limits=limits, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter()))
@@ -87,12 +84,8 @@ class Tracing:
     def batch(self, lane: str, submitters: Sequence[Trace | None]) -> Iterator[None]:
         """Record a batch in the trace of its first submitter, with links to and from all of them."""
         spans = [span for span in submitters if span is not None]
-        if not spans:  # the task may have started in the trace of an earlier batch
-            token = self._context.attach(self._context.Context())
-            try:
-                yield
-            finally:
-                self._context.detach(token)
+        if not spans:
+            yield
             return
         parent = self._trace.set_span_in_context(spans[0], self._context.Context())
         links = [self._trace.Link(span.get_span_context()) for span in spans]

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -87,7 +88,7 @@ class Batcher(Generic[Item, Answer]):
         self._waiting.append(_QueuedItem(item, future, loop.time(), trace))
         workers = len(self._workers)
         if not workers or (workers < self._max_concurrent and len(self._waiting) >= CONCURRENT_ITEMS):
-            worker = asyncio.create_task(self._work())
+            worker = asyncio.create_task(self._work(), context=Context())  # not in the trace of this submitter
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)  # also if it is canceled before it starts
         if self._timer is None:

@@ -9,7 +9,7 @@ from email.errors import MessageError
 from email.headerregistry import Address, AddressHeader
 from email.message import EmailMessage
 from typing import Any, Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import aiosmtplib
 import msgspec
@@ -27,8 +27,8 @@ _PERMANENT: Final = 500
 # The server requires authentication: a configuration error that may be corrected (RFC 4954 section 6).
 _AUTHENTICATION_REQUIRED: Final = 530
 _URL_FORM: Final = (
-    "the mail server's address must have the form smtp://user:password@host:port, "
-    "with special characters of user and password percent-encoded (@ is %40, / is %2F)"
+    "the mail server's address must have the form smtp://user:password@host:port, or smtps://, user and password both "
+    "or neither, with their special characters percent-encoded (@ is %40, / is %2F)"
 )
 
 
@@ -73,59 +73,39 @@ def parse_smtp_url(url: str, sender: str, *, allow_plaintext: bool = False) -> S
     try:
         parts = urlsplit(url)
         port = parts.port
+        username, password = (unquote(part or "", errors="strict") for part in (parts.username, parts.password))
     except ValueError:
         raise ValueError(_URL_FORM) from None
-    if parts.scheme not in _DEFAULT_PORT:
-        raise ValueError("the mail server's address must begin with smtp:// or smtps://")
-    if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or port == 0:
+    is_plain = parts.path in ("", "/") and not parts.query and not parts.fragment and port != 0
+    has_credentials = bool(username and password)
+    are_sound = (username + password).isprintable() and has_credentials is bool(username or password)
+    if parts.scheme not in _DEFAULT_PORT or not parts.hostname or not is_plain or not are_sound:
         raise ValueError(_URL_FORM)
-    username, password = _credentials(parts)
     parse_sender(sender)
     return SmtpConfig(
         host=parts.hostname,
         port=port or _DEFAULT_PORT[parts.scheme],
-        username=username,
-        password=password,
+        username=username or None,
+        password=Secret(password) if has_credentials else None,
         implicit_tls=parts.scheme == "smtps",
         sender=sender,
         allow_plaintext=allow_plaintext,
     )
 
 
-def _credentials(parts: SplitResult) -> tuple[str | None, Secret | None]:
-    if not parts.username and not parts.password:
-        return None, None
-    try:
-        username = unquote(parts.username or "", errors="strict")
-        password = unquote(parts.password or "", errors="strict")
-    except UnicodeDecodeError:
-        raise ValueError(_URL_FORM) from None
-    if not username or not password:
-        raise ValueError("the mail server's address must have both a user and a password, or neither")
-    if not (username + password).isprintable():
-        raise ValueError("the mail server's user and password must not hold control characters")
-    return username, Secret(password)
-
-
 def parse_sender(sender: str) -> Address:
     """Return the one address in ``sender``. Raises `ValueError` unless it is ASCII and has a domain."""
-    header = _address_header(sender)
-    if header is None or len(header.addresses) != 1:
-        raise ValueError("the sender must be one mail address, like billing@example.com or Name <billing@example.com>")
-    address = header.addresses[0]
-    if not address.domain or not address.username or not address.addr_spec.isascii():
-        raise ValueError("the sender's mail address must be of the form name@domain, in ASCII")
-    return address
-
-
-def _address_header(text: str) -> AddressHeader | None:
     message = EmailMessage()
-    try:
-        message["From"] = text
-    except (ValueError, IndexError, MessageError):  # IndexError: a bug of the parser
-        return None
+    with suppress(ValueError, IndexError, MessageError):  # IndexError: a bug of the parser
+        message["From"] = sender
     header = message["From"]
-    return header if isinstance(header, AddressHeader) and not header.defects else None  # type: ignore[attr-defined]
+    if isinstance(header, AddressHeader) and not header.defects and len(header.addresses) == 1:  # type: ignore[attr-defined]
+        address = header.addresses[0]
+        if address.domain and address.username and address.addr_spec.isascii():
+            return address
+    raise ValueError(
+        "the sender must be one mail address in ASCII, like billing@example.com or Name <billing@example.com>"
+    )
 
 
 class SmtpProbe(msgspec.Struct, frozen=True):
@@ -169,7 +149,7 @@ class Mailer:
 
         Their causes are suppressed: the server's replies may contain addresses or credentials.
         """
-        client = self._client()
+        client, where = self._client(), f"the mail server {self.config.host}:{self.config.port}"
         try:
             async with asyncio.timeout(seconds):
                 await client.connect()
@@ -180,8 +160,12 @@ class Mailer:
             raise PermanentMailError("the mail server does not take addresses that are not ASCII") from None
         except TimeoutError:
             raise TemporaryMailError("the mail server did not answer in time") from None
-        except (aiosmtplib.SMTPException, OSError) as error:
-            raise TemporaryMailError(self._connection_problem(error)) from None
+        except aiosmtplib.SMTPServerDisconnected:
+            raise TemporaryMailError(f"{where} closed the connection") from None
+        except (aiosmtplib.SMTPConnectError, OSError):
+            raise TemporaryMailError(f"{where} cannot be reached, or its certificate is not trusted") from None
+        except aiosmtplib.SMTPException:
+            raise TemporaryMailError(f"{where} does not offer what is needed: TLS, or a way to sign in") from None
         except ValueError:
             raise PermanentMailError("the mail has an address that cannot be used") from None
         else:
@@ -203,14 +187,6 @@ class Mailer:
             validate_certs=not config.on_loopback,  # servers on this machine have self-signed certificates
             timeout=_TIMEOUT,
         )
-
-    def _connection_problem(self, error: Exception) -> str:
-        where = f"{self.config.host}:{self.config.port}"
-        if isinstance(error, aiosmtplib.SMTPServerDisconnected):
-            return f"the mail server {where} closed the connection"
-        if isinstance(error, aiosmtplib.SMTPConnectError | OSError):
-            return f"the mail server {where} cannot be reached, or its certificate is not trusted"
-        return f"the mail server {where} does not offer what is needed: TLS, or a way to sign in"
 
 
 def _rejected(error: aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseException) -> MailDeliveryError:
