@@ -15,7 +15,7 @@ from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import Position, doc
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import MAX_SCANNED_ROWS, Page, SearchEnd, SearchPage, parse_cursor, to_page, to_search_page
+from tenantry.db.pagination import MAX_SCANNED_ROWS, Page, SearchEnd, SearchPage, parse_cursor, to_search_page
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
@@ -23,24 +23,16 @@ from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.timeline import Fold, Folded, ReplayDepth
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
-from tenantry.domain.tenants import Tenant, is_tenant_id
+from tenantry.domain.tenants import EndsWithPeriod, PeriodEnd, PlanId, SubscriptionStatus, Tenant, is_tenant_id
 
 
 class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
     """The fields of a tenant that events write."""
 
-    plan: Annotated[str, doc("The plan's id; `free` is the fallback and downgrade plan.", "pro")]
-    subscription_status: Annotated[
-        str,
-        doc(
-            "The provider's subscription status, such as `active`, `past_due` or `canceled`; `none` before any.",
-            "active",
-        ),
-    ]
-    current_period_end: Annotated[
-        datetime | None, doc("End of the current billing period; null when there is none.", "2026-12-01T00:00:00Z")
-    ]
-    cancel_at_period_end: Annotated[bool, doc("Whether the subscription ends with the period.", example=False)]
+    plan: PlanId
+    subscription_status: SubscriptionStatus
+    current_period_end: PeriodEnd
+    cancel_at_period_end: EndsWithPeriod
 
 
 class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
@@ -81,11 +73,8 @@ class LedgerQueries:
 
     async def list_events(self, principal: Principal, limit: int, cursor: str | None) -> Page[BillingEventView]:
         """Return a page of the ledger, the newest event first. Raises `InvalidCursorError`."""
-        after = _parse_cursor(cursor)
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows = await store.read_entries(connection, principal.org_id, limit, after)
-        page = to_page(rows, limit, _position)
-        return Page([view(row) for row in page.data], page.next_cursor)
+        page = await self.seek_events(principal, limit, cursor, event_type=None, outcome=None)
+        return Page(page.data, page.next_cursor)
 
     async def seek_events(
         self, principal: Principal, limit: int, cursor: str | None, *, event_type: str | None, outcome: Outcome | None

@@ -16,14 +16,11 @@ BatchObserver = Callable[[int, float, float], None]
 """Called after each batch with its number of items, the wait of the first one and its duration, in seconds."""
 
 
-def _noop_observer(_items: int, _waited: float, _took: float) -> None: ...
-
-
 class BatchMetrics(msgspec.Struct, frozen=True):
     """The observer of the batches of the lane ``name``. With ``tracing`` they are spans, too."""
 
     name: str
-    observe: BatchObserver = _noop_observer
+    observe: BatchObserver = lambda _items, _waited, _took: None
     tracing: Tracing | None = None
 
 

@@ -53,12 +53,8 @@ _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalive
 
 def with_statement_timeout(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> str:
     """Add a timeout for every statement, UTC and keepalives to a connection string."""
-    timeout = f"-c statement_timeout={_milliseconds(timeouts.statement)}"
+    timeout = f"-c statement_timeout={round(timeouts.statement * 1000)}"
     return _with_options(_with_keepalives(conninfo, timeouts), f"{_SESSION} {timeout}")
-
-
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
 
 
 def for_writes(conninfo: str) -> str:
@@ -80,12 +76,8 @@ def _with_options(conninfo: str, options: str) -> str:
     return make_conninfo(conninfo, options=f"{given} {options}" if given else options)
 
 
-def name_of(conninfo: str) -> str:
-    """Return the database's name, or an empty text if the connection string does not have it."""
-    try:
-        return str(conninfo_to_dict(conninfo).get("dbname") or "")
-    except psycopg.ProgrammingError:  # connecting reports it
-        return ""
+def _name_of(conninfo: str) -> str:
+    return str(conninfo_to_dict(conninfo).get("dbname") or "")
 
 
 def new_pool(
@@ -162,7 +154,7 @@ class Database:
         self.timeouts = timeouts
         self._metrics_of = metrics_of
         self._tracing = tracing
-        self._name = name_of(conninfo)
+        self._name = _name_of(conninfo)
         self._uses_pooler = pooler is not None
         self.failover = FailoverDetector(with_statement_timeout(conninfo, timeouts))
         self._pool = new_pool(
@@ -188,7 +180,7 @@ class Database:
         """Run the block in a transaction limited to ``scope``. Raises `DatabaseUnavailableError`."""
         first = [_SNAPSHOT()] if is_snapshot else []
         if self._uses_pooler:
-            first.append(_FOR_TRANSACTION(str(_milliseconds(self.timeouts.statement))))
+            first.append(_FOR_TRANSACTION(str(round(self.timeouts.statement * 1000))))
         try:
             with nullcontext() if self._tracing is None else self._tracing.transaction(self._name):
                 async with self._pool.connection() as connection:
@@ -228,7 +220,7 @@ class Lane:
     ) -> None:
         self._failover = failover
         self._options = f"{_BY_INDEX} {options}"
-        self._name = name_of(failover.conninfo())
+        self._name = _name_of(failover.conninfo())
         self.metrics = metrics
         self.timeouts = timeouts
         self._connection: Connection | None = None

@@ -26,23 +26,22 @@ class FailoverDetector:
 
     def __init__(self, conninfo: str) -> None:
         self._given = conninfo_to_dict(conninfo)
-        self._lists = {key: str(self._given[key]).split(",") for key in _HOST_KEYS if key in self._given}
-        self._count = max(map(len, self._lists.values()), default=1)
-        self._first = 0
+        lists = [(key, str(self._given[key]).split(",")) for key in _HOST_KEYS if key in self._given]
+        count = max((len(parts) for _, parts in lists), default=1)
+        of_each = [(key, parts) for key, parts in lists if len(parts) == count]  # one port may be that of all hosts
+        self._servers = [{key: parts[number] for key, parts in of_each} for number in range(count)]
+        self._first = self._servers[0]
         self._newest: PrimaryEpoch | None = None
 
     def conninfo(self) -> str:
         """Return the connection string with the last known primary first."""
-        changes: dict[str, Any] = {}
-        for key, parts in self._lists.items():
-            if len(parts) == self._count:
-                first = parts[self._first]
-                changes[key] = ",".join([first, *parts[: self._first], *parts[self._first + 1 :]])
-        return make_conninfo(**{**self._given, **changes})
+        ordered = sorted(self._servers, key=lambda server: server is not self._first)
+        hosts: dict[str, Any] = {key: ",".join(server[key] for server in ordered) for key in self._first}
+        return make_conninfo(**{**self._given, **hosts})
 
     async def accept(self, connection: Connection) -> None:
         """Check a new connection. Raises `psycopg.OperationalError` if its server was replaced."""
-        if self._count == 1:
+        if len(self._servers) == 1:
             return
         epoch = await _epoch(connection)
         if epoch is None:
@@ -52,19 +51,15 @@ class FailoverDetector:
             await connection.close()
             raise psycopg.OperationalError("another server has replaced this primary")
         self._newest = connection.primary = epoch
-        self._first = self._index_of(connection)
+        host, port = connection.info.host, str(connection.info.port)
+        for server in self._servers:
+            if host in (server.get("host"), server.get("hostaddr")) and server.get("port", port) == port:
+                self._first = server
+                return
 
     def is_over(self, connection: Connection) -> bool:
         """Whether another server has replaced the connection's."""
         return connection.primary is not None and connection.primary != self._newest
-
-    def _index_of(self, connection: Connection) -> int:
-        host, port = connection.info.host, str(connection.info.port)
-        for number in range(self._count):
-            own = {key: parts[number] for key, parts in self._lists.items() if len(parts) == self._count}
-            if host in (own.get("host"), own.get("hostaddr")) and own.get("port", port) == port:
-                return number
-        return self._first
 
 
 async def _epoch(connection: Connection) -> PrimaryEpoch | None:

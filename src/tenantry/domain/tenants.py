@@ -12,23 +12,26 @@ from tenantry.domain.access import Mode
 _tenant_id = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
+PlanId = Annotated[str, doc("The plan's id; `free` is the fallback and downgrade plan.", "pro")]
+SubscriptionStatus = Annotated[
+    str,
+    doc("The provider's subscription status, such as `active`, `past_due` or `canceled`; `none` before any.", "active"),
+]
+PeriodEnd = Annotated[
+    datetime | None, doc("End of the current billing period; null when there is none.", "2026-12-01T00:00:00Z")
+]
+EndsWithPeriod = Annotated[bool, doc("Whether the subscription ends with the period.", example=False)]
+
+
 class Tenant(msgspec.Struct, frozen=True, rename="camel"):
     """The tenant record of the API."""
 
     id: Annotated[str, doc("The tenant's id, as in the subscription's `metadata.orgId`.", "acme")]
     name: Annotated[str, doc("The display name.", "Acme")]
-    plan: Annotated[str, doc("The plan's id; `free` is the fallback and downgrade plan.", "pro")]
-    subscription_status: Annotated[
-        str,
-        doc(
-            "The provider's subscription status, such as `active`, `past_due` or `canceled`; `none` before any.",
-            "active",
-        ),
-    ]
-    current_period_end: Annotated[
-        datetime | None, doc("End of the current billing period; null when there is none.", "2026-12-01T00:00:00Z")
-    ]
-    cancel_at_period_end: Annotated[bool, doc("Whether the subscription ends with the period.", example=False)]
+    plan: PlanId
+    subscription_status: SubscriptionStatus
+    current_period_end: PeriodEnd
+    cancel_at_period_end: EndsWithPeriod
     stripe_customer_id: Annotated[
         str | None,
         doc("The payment provider's customer id; of several customers, the one linked last.", "cus_Rk2pXw7Lm3"),
