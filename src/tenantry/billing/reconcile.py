@@ -5,8 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
-from enum import Enum, auto
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -40,6 +39,9 @@ _SKEW: Final = timedelta(hours=1)
 _SKIPPED_FOR: Final = timedelta(hours=1)
 _MOST_NAMED: Final = 20
 
+_Purpose = Literal["snapshot", "repair", "dry run"]
+"""What a fetched snapshot is for: only the ledger, or a comparison that finds drift."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -67,14 +69,6 @@ class Reconciliation(msgspec.Struct, frozen=True):
     drifted: tuple[Comparison, ...]
     troubled: tuple[Comparison, ...]
     stopped: DomainError | None = None
-
-
-class _Purpose(Enum):
-    """What a fetched snapshot is for: only the ledger, or a comparison that finds drift."""
-
-    SNAPSHOT = auto()
-    REPAIR = auto()
-    DRY_RUN = auto()
 
 
 class Reconciler:
@@ -106,7 +100,7 @@ class Reconciler:
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             tenant = await store.linked_tenant(connection, tenant_id)
         if tenant is not None:
-            await self._fetch_and_fold(tenant, _Purpose.SNAPSHOT)
+            await self._fetch_and_fold(tenant, "snapshot")
 
     async def count(self, tenants: Sequence[str] | None = None) -> int:
         """Count the tenants that `run` compares.
@@ -138,8 +132,7 @@ class Reconciler:
         """
         if tenants is not None:
             await self.count(tenants)
-        purpose = _Purpose.DRY_RUN if dry_run else _Purpose.REPAIR
-        return await self._compare_all(self._linked_groups(tenants), purpose, progress)
+        return await self._compare_all(self._linked_groups(tenants), "dry run" if dry_run else "repair", progress)
 
     async def run_due(self, older_than: timedelta, most: int) -> Reconciliation:
         """Compare, repair and log up to ``most`` tenants whose last comparison is longer ago than ``older_than``.
@@ -150,7 +143,7 @@ class Reconciler:
         self._skipped = {tenant_id: until for tenant_id, until in self._skipped.items() if until > now}
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             due = await store.due_tenants(connection, now - older_than, most, without=self._skipped)
-        found = await self._compare_all(_groups(due), _Purpose.REPAIR, lambda _: None)
+        found = await self._compare_all(_groups(due), "repair", lambda _: None)
         self._skipped |= {comparison.tenant_id: now + _SKIPPED_FOR for comparison in found.troubled}
         for comparison in found.drifted:
             logger.warning(
@@ -191,7 +184,7 @@ class Reconciler:
                         since = min(since, self._missed_since(tenant))
                 progress(len(group))
             if drifted:
-                drifted = await self._with_missed(drifted, since, dry_run=purpose is _Purpose.DRY_RUN)
+                drifted = await self._with_missed(drifted, since, dry_run=purpose == "dry run")
         except DomainError as error:
             stopped = error
         return Reconciliation(compared, tuple(drifted), tuple(troubled), stopped)
@@ -295,15 +288,15 @@ class Reconciler:
             application = await ingest.apply_batch(connection, [ReceivedEvent(event, now)], self._policy, now)
             [entry] = application.entries
             drift = differences(entry.before or account.state, entry.after or account.state)
-            if drift and purpose is not _Purpose.SNAPSHOT:
+            if drift and purpose != "snapshot":
                 anomalies = (*entry.anomalies, Anomaly.DRIFT)
                 application.entries[:] = [msgspec.structs.replace(entry, anomalies=anomalies)]
             await ingest.write(connection, application, self._outbox, now)
-        if purpose is _Purpose.DRY_RUN:
+        if purpose == "dry run":
             await connection.rollback()
-        elif purpose is _Purpose.REPAIR:
+        elif purpose == "repair":
             await store.mark_compared(connection, tenant.id, now)
-        return Comparison(tenant.id, drift, repaired=bool(drift) and purpose is not _Purpose.DRY_RUN)
+        return Comparison(tenant.id, drift, repaired=bool(drift) and purpose != "dry run")
 
     def _missed_since(self, tenant: LinkedTenant) -> int:
         """Return the second since which missed events may explain a tenant's drift: that of its last comparison."""

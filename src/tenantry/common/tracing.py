@@ -4,7 +4,7 @@ import importlib.util
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from tenantry.common.http import METHODS
@@ -155,27 +155,26 @@ class Tracing:
                 raise
 
 
-class RequestSpan:
-    """The span of a request; statuses from ``first_error`` mark it as failed."""
+class RequestSpan(NamedTuple):
+    """The span of a request; statuses from ``first_error`` mark it as failed, with the status code ``error``."""
 
-    def __init__(self, span: "Span", method: str, error: object, first_error: int) -> None:
-        self._span = span
-        self._method = method
-        self._error = error
-        self._first_error = first_error
+    span: "Span"
+    method: str
+    error: Any
+    first_error: int
 
     @property
     def trace_id(self) -> str:
-        return f"{self._span.get_span_context().trace_id:032x}"
+        return f"{self.span.get_span_context().trace_id:032x}"
 
     def note(self, status: int, route: str | None = None, attributes: Mapping[str, str] | None = None) -> None:
         """Add the response's status, the route's template, and other attributes."""
-        self._span.set_attribute("http.response.status_code", status)
+        self.span.set_attribute("http.response.status_code", status)
         if route is not None:
-            self._span.update_name(f"{self._method} {route}")
-            self._span.set_attribute("http.route", route)
+            self.span.update_name(f"{self.method} {route}")
+            self.span.set_attribute("http.route", route)
         if attributes:
-            self._span.set_attributes(dict(attributes))
-        if status >= self._first_error:
-            self._span.set_attribute("error.type", str(status))
-            self._span.set_status(self._error)  # type: ignore[arg-type]
+            self.span.set_attributes(dict(attributes))
+        if status >= self.first_error:
+            self.span.set_attribute("error.type", str(status))
+            self.span.set_status(self.error)

@@ -252,32 +252,29 @@ class Lane:
             await self._drop()
 
     async def _connected(self, *, autocommit: bool) -> Connection:
-        if self._connecting is not None and self._connecting.done():  # after its caller timed out
-            made, self._connecting = self._connecting, None
-            if not made.cancelled() and made.exception() is None:
-                self._connection = made.result()
-        if self._connection is not None and (is_lost(self._connection) or self._failover.is_over(self._connection)):
+        if self._connection is not None:
+            if not is_lost(self._connection) and not self._failover.is_over(self._connection):
+                return self._connection
             await self._drop()
-        if self._connection is None:
-            if self._connecting is None:
-                self._connecting = asyncio.create_task(self._connect(autocommit=autocommit))
-            _, late = await asyncio.wait([self._connecting], timeout=self.timeouts.connect)
-            if late:
-                raise TimeoutError
-            connecting, self._connecting = self._connecting, None
-            self._connection = await connecting
-        return self._connection
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect(autocommit=autocommit))
+        async with asyncio.timeout(self.timeouts.connect):
+            return await asyncio.shield(self._connecting)
 
     async def _connect(self, *, autocommit: bool) -> Connection:
-        conninfo = _with_options(self._failover.conninfo(), self._options)
-        connection = await Connection.connect(conninfo, autocommit=autocommit, prepare_threshold=0)
         try:
-            await self._failover.accept(connection)
-            await take_role(connection)
-        except BaseException:
-            await connection.close()
-            raise
-        return connection
+            conninfo = _with_options(self._failover.conninfo(), self._options)
+            connection = await Connection.connect(conninfo, autocommit=autocommit, prepare_threshold=0)
+            try:
+                await self._failover.accept(connection)
+                await take_role(connection)
+            except BaseException:
+                await connection.close()
+                raise
+            self._connection = connection
+            return connection
+        finally:
+            self._connecting = None
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -285,10 +282,7 @@ class Lane:
             await connection.close()
 
     async def close(self) -> None:
-        connecting, self._connecting = self._connecting, None
-        if connecting is not None:
-            connecting.cancel()
-            for made in await asyncio.gather(connecting, return_exceptions=True):
-                if isinstance(made, Connection):
-                    await made.close()
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
         await self._drop()
