@@ -3,12 +3,11 @@
 import asyncio
 import hmac
 import logging
-import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import quote_plus
 
 import httpx2
@@ -26,13 +25,7 @@ from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
 from tenantry.integrations.http_client import FetchError, fetch, is_secure, request
 from tenantry.integrations.oidc.claims import Claims, OidcConfig, verified_email
 from tenantry.integrations.oidc.keys import IssuerMetadata, KeySet
-from tenantry.integrations.oidc.token_checks import (
-    ACCESS_TOKEN,
-    CLAIM_CHECKS,
-    HEADER_CHECKS,
-    DecodedToken,
-    first_failure,
-)
+from tenantry.integrations.oidc.token_checks import ACCESS_TOKEN, CLAIM_CHECKS, DecodedToken, check
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
 _log = logging.getLogger(__name__)
@@ -41,8 +34,7 @@ SCOPE: Final = "openid profile email"
 MOST_REDEMPTIONS: Final = 20  # authorization codes that a process redeems at once
 _MAX_NAME: Final = 100
 _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
-_ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
-_ID_TOKEN_CHECKS: Final = tuple(check for check in CLAIM_CHECKS if check is not ACCESS_TOKEN)
+_ID_TOKEN_CHECKS: Final = tuple(each for each in CLAIM_CHECKS if each is not ACCESS_TOKEN)
 # OpenID Connect Core 3.1.2.6: the provider must show a page to the user.
 _INTERACTION_ERRORS: Final = frozenset(
     {"login_required", "interaction_required", "account_selection_required", "consent_required"}
@@ -89,7 +81,7 @@ class _TokenResponse(msgspec.Struct, frozen=True):  # OpenID Connect Core 3.1.3.
 
 
 class _ErrorResponse(msgspec.Struct, frozen=True):  # RFC 6749 section 5.2
-    error: str
+    error: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{1,40}\Z")]
 
 
 @dataclass(frozen=True)
@@ -226,17 +218,13 @@ class SignIn:
                 status, body = await request(
                     self._client, "POST", url, {**_FORM, **headers}, form, allow_http=self._config.allow_http
                 )
-        except FetchError as error:
+            if status != httpx2.codes.OK:
+                _raise_redemption_error(status, body)
+            return msgspec.json.decode(body, type=_TokenResponse)
+        except (FetchError, *NOT_JSON) as error:
             raise SignInFailedError("Sign-in failed: the identity provider's response is invalid.") from error
         except (httpx2.HTTPError, TimeoutError, OSError) as error:
             raise AuthUnavailableError("The identity provider cannot be reached.") from error
-        if status != httpx2.codes.OK:
-            error_code = _error_in(body)
-            raise _redemption_error(status, error_code) from FetchError(f"answered {status} {error_code}".rstrip())
-        try:
-            return msgspec.json.decode(body, type=_TokenResponse)
-        except NOT_JSON as error:
-            raise SignInFailedError("Sign-in failed: the identity provider sent no ID token.") from error
 
     def _client_auth(self, metadata: IssuerMetadata) -> ClientAuth:
         """Authenticate this client (RFC 6749 section 2.3.1)."""
@@ -252,11 +240,7 @@ class SignIn:
         """Return the ID token's claims and the user's name (OpenID Connect Core 3.1.3.7)."""
         config = msgspec.structs.replace(self._config, audience=self._client_id)
         decoded = DecodedToken(tokens.id_token, config, self._keys)
-        failure = first_failure(HEADER_CHECKS, decoded)
-        if failure is None:
-            decoded.keys = await self._keys.key(decoded.kid, decoded.header.alg)
-            decoded.now = self._clock().timestamp()
-            failure = first_failure(_ID_TOKEN_CHECKS, decoded)
+        failure = await check(decoded, self._clock, _ID_TOKEN_CHECKS)
         if failure is not None:
             raise SignInFailedError(f"The identity provider's ID token is not valid: {failure.reason}.")
         expected = {"nonce": pending.nonce, "client_id": self._client_id, "access_token": tokens.access_token}
@@ -302,23 +286,20 @@ def _code(parameters: Mapping[str, str], pending: PendingSignIn, metadata: Issue
     return code
 
 
-def _error_in(body: bytes) -> str:
-    """Return the code of an error response (RFC 6749 section 5.2), and nothing else of it."""
+def _raise_redemption_error(status: int, body: bytes) -> NoReturn:
+    """Raise an error; its cause, for the log, has the response's code (RFC 6749 section 5.2) and nothing else of it."""
     try:
-        error = msgspec.json.decode(body, type=_ErrorResponse).error
+        code = msgspec.json.decode(body, type=_ErrorResponse).error
     except NOT_JSON:
-        return ""
-    return error if _ERROR_CODE.fullmatch(error) else ""
-
-
-def _redemption_error(status: int, error: str) -> AuthUnavailableError | SignInFailedError:
+        code = ""
+    error: AuthUnavailableError | SignInFailedError
     if status >= httpx2.codes.INTERNAL_SERVER_ERROR:
-        return AuthUnavailableError("The identity provider has an internal error. Try again shortly.")
-    if error == "invalid_client":
-        return SignInFailedError("Sign-in failed: the identity provider rejected this service's client id and secret.")
-    if status < httpx2.codes.BAD_REQUEST:
-        return SignInFailedError("Sign-in failed: the identity provider's response is invalid.")
-    return SignInFailedError("Sign-in failed: the identity provider rejected the authorization code.")
+        error = AuthUnavailableError("The identity provider has an internal error. Try again shortly.")
+    elif code == "invalid_client":
+        error = SignInFailedError("Sign-in failed: the identity provider rejected this service's client id and secret.")
+    else:
+        error = SignInFailedError("Sign-in failed: the identity provider rejected the authorization code.")
+    raise error from FetchError(f"answered {status} {code}".rstrip())
 
 
 def _name(members: Mapping[str, Any]) -> str | None:

@@ -4,12 +4,13 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from joserfc.jwk import Key
 from joserfc.util import urlsafe_b64decode
 
+from tenantry.common.clock import Clock
 from tenantry.integrations.oidc.claims import (
     Claims,
     Header,
@@ -31,6 +32,8 @@ _CACHED_HEADERS: Final = 64
 _TYPES: Final = ("jwt", "at+jwt", "application/at+jwt")
 # OpenID Connect Core 2: at most 255 ASCII characters; without blanks and control characters.
 _SUBJECT: Final = re.compile(r"[!-~]{1,255}")
+
+Part = TypeVar("Part", Header, Payload)
 
 
 class Times(NamedTuple):
@@ -140,32 +143,29 @@ def _form(token: DecodedToken) -> str | None:
     return None
 
 
-def _decode_object(segment: bytes) -> dict[str, Any] | str:
+def _decode_object(segment: bytes, kind: type[Part]) -> tuple[dict[str, Any], Part] | str:
+    """Return the members of a segment's object, and those of ``kind``; or why it is none."""
     try:
         members = decode(segment)
     except (ValueError, RecursionError):
         return "not base64url of JSON with unique names"
-    return members if isinstance(members, dict) else "not a JSON object"
-
-
-# A provider puts the same header on all tokens of one key.
-@lru_cache(_CACHED_HEADERS)
-def _decode_header(segment: bytes) -> Header | str:
-    members = _decode_object(segment)
-    if isinstance(members, str):
-        return members
+    if not isinstance(members, dict):
+        return "not a JSON object"
     try:
-        return msgspec.convert(members, Header)
+        return members, msgspec.convert(members, kind)
     except msgspec.ValidationError:
         return "a member is missing or of the wrong type"
 
 
+_decode_header = lru_cache(_CACHED_HEADERS)(_decode_object)  # a provider puts the same header on all tokens of one key
+
+
 @_check("header", "a JSON object without duplicate names; alg is text, kid and typ are text or absent")
 def _header(token: DecodedToken) -> str | None:
-    header = _decode_header(token.header_segment)
-    if isinstance(header, str):
-        return header
-    token.header = header
+    decoded = _decode_header(token.header_segment, Header)
+    if isinstance(decoded, str):
+        return decoded
+    _, token.header = decoded
     return None
 
 
@@ -222,14 +222,11 @@ def _signature(token: DecodedToken) -> str | None:
 
 @_check("claims", "a JSON object without duplicate names, with iss, sub, aud, iat and exp of their types")
 def _claims(token: DecodedToken) -> str | None:
-    members = _decode_object(token.payload_segment)
-    if isinstance(members, str):
-        return members
-    token.members = members
-    try:
-        payload = token.payload = msgspec.convert(members, Payload)
-    except msgspec.ValidationError:
-        return "a member is missing or of the wrong type"
+    decoded = _decode_object(token.payload_segment, Payload)
+    if isinstance(decoded, str):
+        return decoded
+    token.members, payload = decoded
+    token.payload = payload
     not_before = None if isinstance(payload.nbf, msgspec.UnsetType) else payload.nbf
     token.times = Times(payload.iat, not_before, payload.exp)
     try:
@@ -343,3 +340,13 @@ CLAIM_CHECKS: Final = (
 """The checks that need the key."""
 CHECKS: Final = (*HEADER_CHECKS, *CLAIM_CHECKS)
 """All checks in order. The expiry is last: a token is reported as expired only if it is otherwise valid."""
+
+
+async def check(token: DecodedToken, clock: Clock, claim_checks: Sequence[Check] = CLAIM_CHECKS) -> CheckFailure | None:
+    """Run the checks of a new token; find its key in between. Raises `AuthUnavailableError`."""
+    failure = first_failure(HEADER_CHECKS, token)
+    if failure is not None:
+        return failure
+    token.keys = await token.key_set.key(token.kid, token.header.alg)
+    token.now = clock().timestamp()
+    return first_failure(claim_checks, token)

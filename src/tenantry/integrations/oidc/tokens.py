@@ -16,15 +16,14 @@ from tenantry.integrations.oidc.claims import Claims, OidcConfig, decode
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.token_checks import (
     CHECKS,
-    CLAIM_CHECKS,
     EXPIRY,
-    HEADER_CHECKS,
     KEY,
     MAX_TOKEN_BYTES,
     TIME_CHECKS,
     CheckFailure,
     DecodedToken,
     Times,
+    check,
     first_failure,
 )
 
@@ -150,7 +149,7 @@ class TokenVerifier:
             if failure is None:
                 return cached.claims
         else:
-            failure = await self._first_failure(decoded)
+            failure = await check(decoded, self._clock)
         if failure is not None:
             self._cache.drop(digest)
             _log.debug("bearer token rejected: %s", failure.reason)
@@ -165,19 +164,11 @@ class TokenVerifier:
         decoded = DecodedToken(token, self._config, self._keys)
         decoded.now = self._clock().timestamp()
         try:
-            failure = await self._first_failure(decoded)
+            failure = await check(decoded, self._clock)
         except AuthUnavailableError as error:
             failure = CheckFailure(KEY, f"the provider's keys are unavailable: {self._keys.trouble or 'not known'}")
             return _explanation(decoded, failure, error)
         return _explanation(decoded, failure, _refusal(failure) if failure else None)
-
-    async def _first_failure(self, decoded: DecodedToken) -> CheckFailure | None:
-        failure = first_failure(HEADER_CHECKS, decoded)
-        if failure is not None:
-            return failure
-        decoded.keys = await self._keys.key(decoded.kid, decoded.header.alg)
-        decoded.now = self._clock().timestamp()
-        return first_failure(CLAIM_CHECKS, decoded)
 
 
 def _refusal(failure: CheckFailure) -> InvalidCredentialError | TokenExpiredError:
@@ -203,11 +194,11 @@ def _explanation(token: DecodedToken, failure: CheckFailure | None, refusal: Dom
 
 def _steps(token: DecodedToken, failure: CheckFailure | None) -> Iterator[CheckStep]:
     reached = True
-    for check in CHECKS:
-        failed = failure is not None and check is failure.check
+    for each in CHECKS:
+        failed = failure is not None and each is failure.check
         result = CheckResult.FAILED if failed else CheckResult.OK if reached else CheckResult.NOT_REACHED
-        said = (check.said(token) or None) if reached else None
-        yield CheckStep(check.name, result, said, check.expected(token), failure.reason if failure and failed else None)
+        said = (each.said(token) or None) if reached else None
+        yield CheckStep(each.name, result, said, each.expected(token), failure.reason if failure and failed else None)
         reached = reached and not failed
 
 
