@@ -1,6 +1,6 @@
 """Reading the billing ledger: pages, events and raw bodies; whole histories in the order of the index; counts."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final
@@ -25,12 +25,6 @@ _FILTERED: Final = (
     "(%(type)s::text IS NULL OR type = %(type)s) AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s)"
 )
 _ENTRIES: Final = f"SELECT {_ENTRY_COLUMNS} FROM billing_events WHERE tenant_id = %s"  # noqa: S608  # our own columns
-FIND_ENTRY: Final = f"{_ENTRIES} AND id = %s"
-ALL_ENTRIES: Final = f"{_ENTRIES} ORDER BY created, arrival"
-FIND_BODY: Final = "SELECT event_body(e.id) FROM billing_events e WHERE e.id = %s"
-FIND_BODY_OF_TENANT: Final = "SELECT tenant_event_body(e.id) FROM billing_events e WHERE e.tenant_id = %s AND e.id = %s"
-NEWEST_SECOND: Final = "SELECT max(tip_created) FROM tenants"
-COUNT_PARKED: Final = "SELECT count(*) FROM billing_events WHERE outcome = 'parked'"
 
 # The feed looks at the events of the four days before a tenant's newest, because the provider retries an event for
 # three days, and at the newest MAX_SCANNED_ROWS of these. The index has a tenant's events by ``created``.
@@ -68,11 +62,6 @@ BY_INDEX: Final = (
     "SELECT set_config(name, 'off', true) FROM unnest(ARRAY['enable_sort', 'enable_seqscan']) AS setting (name)"
 )
 READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
-LOCK_ACCOUNTS: Final = f"{READ_ACCOUNTS} FOR NO KEY UPDATE"
-TENANTS_PAGE: Final = "SELECT id FROM tenants WHERE id > %s ORDER BY id LIMIT %s"
-COUNT_ENTRIES: Final = "SELECT count(*) FROM billing_events WHERE tenant_id = %s"
-COUNT_TENANTS: Final = "SELECT count(*) FROM tenants"
-KNOWN_TENANTS: Final = "SELECT id FROM tenants WHERE id = ANY(%s)"
 # For each tenant its newest events first: a recent event is found soon.
 WITH_NEWS: Final = """
 SELECT wanted.id
@@ -183,35 +172,38 @@ def _from(tenant_id: str, after: tuple[int, int] | None) -> dict[str, object]:
 
 
 async def find_entry(connection: Connection, tenant_id: str, event_id: str) -> LedgerRecord | None:
-    row = await connection.fetch_row(FIND_ENTRY, (tenant_id, event_id))
+    row = await connection.fetch_row(f"{_ENTRIES} AND id = %s", (tenant_id, event_id))
     return _record(row) if row else None
 
 
 async def read_all_entries(connection: Connection, tenant_id: str) -> list[LedgerRecord]:
     """Return a tenant's whole ledger, by ``created`` and arrival."""
-    return [_record(row) for row in await connection.fetch(ALL_ENTRIES, (tenant_id,))]
+    return [_record(row) for row in await connection.fetch(f"{_ENTRIES} ORDER BY created, arrival", (tenant_id,))]
 
 
 async def find_body(connection: Connection, event_id: str) -> tuple[bool, bytes | None]:
     """Return whether the event exists, and its raw body if that is still stored."""
-    row = await connection.fetch_row(FIND_BODY, (event_id,))
+    row = await connection.fetch_row("SELECT event_body(e.id) FROM billing_events e WHERE e.id = %s", (event_id,))
     return row is not None, unpack(row[0]) if row and row[0] is not None else None
 
 
 async def find_body_of_tenant(connection: Connection, tenant_id: str, event_id: str) -> bytes | None:
     """Return the raw body of an event in a tenant's ledger, if that is still stored."""
-    row = await connection.fetch_row(FIND_BODY_OF_TENANT, (tenant_id, event_id))
+    row = await connection.fetch_row(
+        "SELECT tenant_event_body(e.id) FROM billing_events e WHERE e.tenant_id = %s AND e.id = %s",
+        (tenant_id, event_id),
+    )
     return unpack(row[0]) if row and row[0] is not None else None
 
 
 async def newest_second(connection: Connection) -> int | None:
     """Return the second of the newest event of all tenants (Unix time); reads every tenant."""
-    second: int | None = await connection.fetch_value(NEWEST_SECOND)
+    second: int | None = await connection.fetch_value("SELECT max(tip_created) FROM tenants")
     return second
 
 
 async def count_parked(connection: Connection) -> int:
-    return int(await connection.fetch_value(COUNT_PARKED))
+    return int(await connection.fetch_value("SELECT count(*) FROM billing_events WHERE outcome = 'parked'"))
 
 
 async def newest_arrival(connection: Connection, tenant_id: str) -> int:
@@ -241,15 +233,18 @@ async def replaceable_entries(
 
 async def tenants_after(connection: Connection, after: str, limit: int) -> list[str]:
     """Return the next tenants by id, ended ones included."""
-    return [row[0] for row in await connection.fetch(TENANTS_PAGE, (after, limit))]
+    return [
+        row[0]
+        for row in await connection.fetch("SELECT id FROM tenants WHERE id > %s ORDER BY id LIMIT %s", (after, limit))
+    ]
 
 
 async def count_tenants(connection: Connection) -> int:
-    return int(await connection.fetch_value(COUNT_TENANTS))
+    return int(await connection.fetch_value("SELECT count(*) FROM tenants"))
 
 
 async def known_tenants(connection: Connection, tenants: Sequence[str]) -> set[str]:
-    return {row[0] for row in await connection.fetch(KNOWN_TENANTS, (list(tenants),))}
+    return {row[0] for row in await connection.fetch("SELECT id FROM tenants WHERE id = ANY(%s)", (list(tenants),))}
 
 
 async def tenants_with_news(connection: Connection, tenants: Sequence[str], since: datetime) -> list[str]:
@@ -259,8 +254,8 @@ async def tenants_with_news(connection: Connection, tenants: Sequence[str], sinc
 
 async def read_accounts(connection: Connection, tenants: Sequence[str], *, lock: bool = False) -> list[BillingAccount]:
     """Return accounts by id; with ``lock`` lock them until the transaction ends."""
-    statement = LOCK_ACCOUNTS if lock else READ_ACCOUNTS
-    return [to_account(row, _state) for row in await connection.fetch(statement, (list(tenants),))]
+    rows = await connection.fetch(f"{READ_ACCOUNTS} FOR NO KEY UPDATE" if lock else READ_ACCOUNTS, (list(tenants),))
+    return [to_account(row, _state) for row in rows]
 
 
 def _state(text: str) -> BillingState:
@@ -271,7 +266,7 @@ def _state(text: str) -> BillingState:
 
 
 async def count_entries(connection: Connection, tenant_id: str) -> int:
-    return int(await connection.fetch_value(COUNT_ENTRIES, (tenant_id,)))
+    return int(await connection.fetch_value("SELECT count(*) FROM billing_events WHERE tenant_id = %s", (tenant_id,)))
 
 
 async def parked_for(connection: Connection, tenants: Collection[str]) -> dict[str, int]:
@@ -292,12 +287,7 @@ async def folded_events(
     async with connection.cursor("folded_events") as cursor:
         cursor.itersize = ROWS_PER_FETCH
         await cursor.execute(FOLDED_EVENTS, (list(tenants), since, sorted(FOLDED_TYPES)), binary=True)
-        yield _events(cursor)
-
-
-async def _events(rows: AsyncIterator[Sequence[Any]]) -> AsyncGenerator[tuple[str, BillingEvent], None]:
-    async for tenant_id, *facts in rows:
-        yield tenant_id, to_event(facts)
+        yield ((tenant_id, to_event(facts)) async for tenant_id, *facts in cursor)
 
 
 async def second_before_newest(connection: Connection, tenant_id: str, most: int) -> int | None:

@@ -105,7 +105,6 @@ SELECT received_at, {", ".join(_FACT_TYPES)}
  WHERE outcome = 'parked' AND (org_id = ANY(%s) OR (org_id IS NULL AND customer_id = ANY(%s)))
  ORDER BY created, arrival
 """  # noqa: S608  # the names of our own columns
-CUSTOMERS_OF_TENANT: Final = "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at, id"
 _state_decoder: Final = msgspec.json.Decoder(BillingState)
 _others_decoder: Final = msgspec.json.Decoder(tuple[KnownSubscription, ...])
 _encoder: Final = msgspec.json.Encoder()
@@ -212,7 +211,12 @@ async def tenants_of_customers(connection: Connection, events: Iterable[BillingE
 
 
 async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
-    return [row[0] for row in await connection.fetch(CUSTOMERS_OF_TENANT, (tenant_id,))]
+    return [
+        row[0]
+        for row in await connection.fetch(
+            "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at, id", (tenant_id,)
+        )
+    ]
 
 
 _ENTRY_TYPES: Final[Mapping[str, ParameterType[Any]]] = {

@@ -41,7 +41,6 @@ SELECT count(*) FROM tenants t
 READ_POSITION: Final = (
     "SELECT nextval('billing_arrivals'), (SELECT tip_created FROM tenants WHERE id = %s AND tip_created IS NOT NULL)"
 )
-MARK_COMPARED: Final = "UPDATE tenants SET reconciled_at = %s WHERE id = %s"
 STALE: Final = """
 SELECT id, count(*) OVER ()
   FROM tenants
@@ -118,7 +117,7 @@ async def read_position(connection: Connection, tenant_id: str) -> LedgerPositio
 
 
 async def mark_compared(connection: Connection, tenant_id: str, now: datetime) -> None:
-    await connection.execute(MARK_COMPARED, (now, tenant_id))
+    await connection.execute("UPDATE tenants SET reconciled_at = %s WHERE id = %s", (now, tenant_id))
 
 
 async def stale_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[str], int]:
