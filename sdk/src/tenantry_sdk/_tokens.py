@@ -223,16 +223,18 @@ def http_address(address: str, what: str, *, allow_http: bool = False, allow_que
 
     The result has no trailing slash. No message shows an address that may contain a password.
     """
+    invalid = ConfigurationError(f"{what}: not an http or https address.")
     try:
         parts = urlsplit(address)
-        has_more = parts.fragment or (parts.query and not allow_query)
-        is_valid = parts.hostname and parts.port != 0 and not has_more
+        has_valid_port = parts.port != 0
     except ValueError:  # an invalid port or IPv6 address
-        is_valid = False
-    if is_valid and "@" in parts.netloc:
+        raise invalid from None
+    if not parts.hostname or not has_valid_port or parts.fragment or (parts.query and not allow_query):
+        raise invalid
+    if "@" in parts.netloc:
         raise ConfigurationError(f"{what}: the address must not contain a user or password.")
-    if not is_valid or parts.scheme not in {"http", "https"} or not is_plain(address):
-        raise ConfigurationError(f"{what}: not an http or https address.")
+    if parts.scheme not in {"http", "https"} or not is_plain(address):
+        raise invalid
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK and not allow_http:
         raise ConfigurationError(f"{what}: {address} must be https: it receives secrets.")
     return address.rstrip("/")

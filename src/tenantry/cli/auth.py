@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 import click
 import msgspec
 
-from tenantry.auth.authentication import AccessExplanation, ExplainedAccess, explain_token
+from tenantry.auth.authentication import AccessExplanation, explain_token
 from tenantry.cli.database import command_values, database, fail_on_settings
 from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, fail, printable, shown
 from tenantry.common import logs

@@ -22,7 +22,7 @@ from tenantry.cli.output import (
     Value,
     counted,
     own_command,
-    print_pages,
+    print_table,
     printable,
     progress,
     shown,
@@ -47,7 +47,7 @@ _STALE_SECONDS: Final = 2 * 86_400
 _FORGED_SECRET: Final = "whsec_of_a_forger_0123456789"  # noqa: S105
 _MAX_EXAMPLES: Final = 3
 _EVENTS: Final = 100
-_STATE_COLUMNS: Final[tuple[Column[tuple[str, Value, Value]], ...]] = (
+_STATE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("", itemgetter(0)),
     Column("in their order", lambda row: shown(row[1])),
     Column("the service", lambda row: shown(row[2])),
@@ -373,7 +373,7 @@ def _show(session: TriggerSession, events: int, responses: ResponseCounts, verdi
         for what, number in (*verdict.outcomes.items(), *filter(itemgetter(1), wrong.items())):
             session.write(f"{what:27}{number:8,}", 2, style="bold red" if what in wrong else "")
     session.console.print()
-    print_pages([verdict.rows()], _STATE_COLUMNS)
+    print_table(verdict.rows(), _STATE_COLUMNS)
     session.console.print()
     complaint = _complaint(responses, verdict)
     if verdict.outcomes is None:

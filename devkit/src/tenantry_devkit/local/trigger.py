@@ -130,7 +130,7 @@ def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # n
     try:
         code = asyncio.run(_until_signal(_run(options, values, settings.billing, is_demo=is_demo)))
     except CommandError as error:
-        fail(str(error), error.code)
+        fail(str(error), error.exit_code)
     except AuthenticationError as error:
         fail(f"The service does not accept the credential: {error.detail}", NOT_AUTHENTICATED)
     except TenantryError as error:
