@@ -3,12 +3,13 @@
 With `--check` it only compares.
 """
 
+import ast
 import inspect
 import re
 import sys
 import textwrap
-import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +17,10 @@ import click
 
 import tenantry_sdk
 from tenantry.cli import main as tenantry
-from tenantry.settings import FILE_SUFFIX, REQUIRED, SETTINGS, Setting
+from tenantry.settings import FILE_SUFFIX, REQUIRED, SETTINGS, Setting, Settings
 from tenantry_sdk import Tenantry, errors, webhooks
 
 FOLDER: Final = Path(__file__).parent / "reference"
-_TEXTS: Final = Path(__file__).parent / "settings.toml"
 _WIDTH: Final = 80
 _LONGEST: Final = 100
 _LINE: Final = 120
@@ -30,6 +30,44 @@ Environment variables, or a `.env` file; how they are given, rotated and checked
 [configuration.md](../configuration.md). An empty variable counts as unset. Types: *number* is a whole one; *flag* in
 upper or lower case; *secret* is kept out of logs and messages, and may be in a file instead: the variable of the same
 name with `{FILE_SUFFIX}` at its end gives the path of that."""
+_SECTIONS: Final = {
+    "PROVIDER_WEBHOOK_SECRET": (
+        "Required",
+        (
+            "A secret must not be a well-known default: it must not begin with `changeme`, `change-me`, `change_me`, "
+            "`password`, `example`, `your-` or `your_` (after `whsec_`), and it must have more than three different "
+            "characters. `openssl rand -hex 32` makes a good one."
+        ),
+    ),
+    "DATABASE_URL": (
+        "Database",
+        (
+            "Statements end after 4 s; tenantry sends this limit as a connection option. Poolers: "
+            "[configuration.md](../configuration.md#with-a-pooler)."
+        ),
+    ),
+    "HOST": ("Server", ""),
+    "PROVIDER_WEBHOOK_TOLERANCE": (
+        "Payment provider",
+        "The form of the plan catalog: [configuration.md](../configuration.md#plan-catalog).",
+    ),
+    "OIDC_ISSUER": (
+        "Identity provider",
+        (
+            "Without `OIDC_ISSUER` the API answers 401 to bearer tokens, and API keys work. How users sign in: "
+            "[tokens.md](../tokens.md), [dashboard.md](../dashboard.md#setting-up-the-sign-in)."
+        ),
+    ),
+    "SMTP_URL": ("Mail", "Without `SMTP_URL` mail stays queued, and the worker sends it once it is set."),
+    "OTEL_EXPORTER_OTLP_ENDPOINT": (
+        "Traces",
+        (
+            "Off unless OpenTelemetry's variables ask for them ([tracing.md](../tracing.md)). Its packages read other "
+            "variables themselves."
+        ),
+    ),
+}
+"""The sections of the settings page: the first setting of each, its title and introduction."""
 _MADE: Final = "<!-- Made by docs/make_reference.py from the code: change that. -->\n"
 
 
@@ -59,14 +97,15 @@ def _commands(command: click.Command, path: str, parent: click.Context | None) -
 def configuration() -> str:
     """Each environment variable of the service."""
     parts = [_MADE, "# Settings\n", _filled(_SETTINGS)]
-    declared = {setting.name: setting for setting in SETTINGS.values()}
-    for section in tomllib.loads(_TEXTS.read_text("utf-8"))["sections"]:
-        parts += [f"\n## {section['title']}\n"]
-        parts += [f"{_filled(section['about'])}\n"] if "about" in section else []
-        parts += ["| variable | type | default | bounds | meaning |\n|---|---|---|---|---|"]
-        parts += [_row(declared.pop(name), **texts) for name, texts in section["settings"].items()]
-    if declared:
-        raise SystemExit(f"{_TEXTS} lacks the meaning of {', '.join(declared)}")
+    meanings = _attribute_docstrings(Settings)
+    for attribute, setting in SETTINGS.items():
+        if setting.name in _SECTIONS:
+            title, about = _SECTIONS[setting.name]
+            introduction = f"{_filled(about)}\n\n" if about else ""
+            parts.append(
+                f"\n## {title}\n\n{introduction}| variable | type | default | bounds | meaning |\n|---|---|---|---|---|"
+            )
+        parts.append(_row(setting, meanings[attribute]))
     return "\n".join(parts) + "\n"
 
 
@@ -74,8 +113,24 @@ def _filled(text: str) -> str:
     return textwrap.fill(text, _LINE, break_long_words=False, break_on_hyphens=False)
 
 
-def _row(setting: Setting[Any], meaning: str, default: str = "", bounds: str = "") -> str:
-    cells = (setting.kind.name, default or _default(setting.default), bounds or setting.kind.bounds, meaning)
+def _attribute_docstrings(kind: type) -> dict[str, str]:
+    """Return the docstring below each attribute of a class. Raises `KeyError` later for one that has none."""
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)  # noqa: S101
+    return {
+        statement.targets[0].id: " ".join(below.value.value.split())
+        for statement, below in pairwise(definition.body)
+        if isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    }
+
+
+def _row(setting: Setting[Any], meaning: str) -> str:
+    default = setting.default_text or _default(setting.default)
+    cells = (setting.kind.name, default, setting.kind.bounds, meaning)
     return f"| `{setting.name}` | {' | '.join(cells)} |".replace("|  |", "| |")
 
 

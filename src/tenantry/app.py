@@ -241,7 +241,7 @@ class Parts:
         self.work = Work(
             mail,
             RetentionService(self.database, timedelta(days=settings.raw_body_days), clock),
-            partial(count_stale_tenants, self.database, timedelta(hours=settings.period_news_hours), clock),
+            partial(count_stale_tenants, self.database, timedelta(hours=settings.stale_tenant_hours), clock),
             reconciler,
             settings.reconcile_hours,
             self.database,

@@ -1,12 +1,13 @@
-"""Every setting, declared once: its variable, how its text is read, and its default.
+"""Every setting, declared once: its variable, how its text is read, its default and its meaning.
 
 This is the only module that reads the environment and the ``.env`` file. docs/reference/configuration.md is made from
-the declarations and docs/settings.toml, which says what each setting means.
+the declarations and their docstrings.
 """
 
 import contextlib
 import copy
 import ipaddress
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -55,6 +56,8 @@ _LARGEST_SECRET_FILE: Final = 64 * 1024
 _HOURS_OF_A_YEAR: Final = 8760
 _NOT_AN_ADDRESS: Final = "must be an http or https address"
 
+logger = logging.getLogger(__name__)
+
 Value = TypeVar("Value")
 Parsed_co = TypeVar("Parsed_co", covariant=True)
 
@@ -98,9 +101,9 @@ def choice(*choices: str) -> Kind[str]:
     return Kind("choice", parse, ", ".join(f"`{choice}`" for choice in choices))
 
 
-def several(parse: Callable[[str], str]) -> Kind[tuple[str, ...]]:
+def several(parse: Callable[[str], str], bounds: str) -> Kind[tuple[str, ...]]:
     """Read a list separated by commas; ``parse`` reads an entry."""
-    return Kind("text", lambda text: _read_each(parse, filter(None, map(str.strip, text.split(",")))))
+    return Kind("text", lambda text: _read_each(parse, filter(None, map(str.strip, text.split(",")))), bounds)
 
 
 def secret(shortest: int = 1) -> Kind[Secret]:
@@ -206,12 +209,20 @@ FLAG: Final = Kind("flag", _read_flag, "true, false, 1, 0")
 
 
 class Setting(Generic[Value]):
-    """One setting. As an attribute of `Settings` it reads its variable."""
+    """One setting. As an attribute of `Settings` it reads its variable.
 
-    def __init__(self, name: str, kind: Kind[Value], default: Value) -> None:
+    ``default_text`` describes the default in the reference where the value does not. ``former_name`` is a variable that
+    is deprecated, and read for one more release where ``name`` is unset.
+    """
+
+    def __init__(
+        self, name: str, kind: Kind[Value], default: Value, *, default_text: str = "", former_name: str = ""
+    ) -> None:
         self.name = name
         self.kind = kind
         self.default = default
+        self.default_text = default_text
+        self.former_name = former_name
         self.is_secret = kind.is_secret
         self.file_name = name + FILE_SUFFIX
 
@@ -245,6 +256,8 @@ class Setting(Generic[Value]):
     def text(self, values: Mapping[str, str]) -> str | None:
         """The text of the variable or of its file; None if it is missing or empty. Raises `SettingsError`."""
         text = values.get(self.name, "").strip() or None
+        if text is None and (text := values.get(self.former_name, "").strip() or None):
+            logger.warning("%s is deprecated: set %s instead", self.former_name, self.name)
         path = self.file(values)
         if path is None:
             return text
@@ -267,60 +280,174 @@ class Settings:
     """
 
     webhook_secrets = Setting("PROVIDER_WEBHOOK_SECRET", secrets(16), REQUIRED)
+    """The signing secret of the provider's webhook endpoint, `whsec_...`. Several, separated by commas, during a
+    rotation: any of them may match.
+    """
     peppers = Setting("API_KEY_PEPPER", secrets(32), REQUIRED)
+    """The key that API keys are hashed with. Several, separated by commas, during a rotation: the service writes with
+    the first and reads with all. Keep a copy: if it is lost, every API key is invalid.
+    """
     session_secret = Setting("SESSION_SECRET", secret(32), REQUIRED)
+    """The key that dashboard sessions are signed and encrypted with. A new one ends all sessions and changes nothing
+    else.
+    """
 
-    database_url = Setting("DATABASE_URL", Kind("text", _read_database_url, is_secret=True), None)
-    _pooler_url = Setting("DATABASE_POOLER_URL", TEXT_WITH_PASSWORD, None)
+    database_url = Setting(
+        "DATABASE_URL", Kind("text", _read_database_url, is_secret=True), None, default_text="required"
+    )
+    """A PostgreSQL, 15 or newer: `postgresql://user:password@host:port/name`, or a `key=value` connection string.
+    `embedded`: a PostgreSQL under `TENANTRY_DATA_DIR` that the command starts, for development. Only `tenantry demo`
+    works without it.
+    """
+    _pooler_url = Setting(
+        "DATABASE_POOLER_URL",
+        Kind("text", str, "needs `DATABASE_URL`", is_secret=True),
+        None,
+        default_text="unset: no pooler",
+    )
+    """The same database through a connection pooler in transaction mode, for ordinary work; `DATABASE_URL` must bypass
+    the pooler.
+    """
     database_pool_size = Setting("DATABASE_POOL_SIZE", number(1, 1000), 5)
+    """Connections of each process for ordinary work. Each process uses up to eight more: five for grouped paths, one
+    for snapshots fetched from the provider, two for the job queue.
+    """
     data_dir = Setting("TENANTRY_DATA_DIR", Kind("text", Path), Path(".tenantry"))
+    """The folder of the embedded database and of the demo."""
 
-    host = Setting("HOST", TEXT, "127.0.0.1")
+    host = Setting("HOST", Kind("text", str, "the demo: loopback only"), "127.0.0.1")
+    """The address to listen on."""
     port = Setting("PORT", number(0, 65535), 3001)
-    _base_url = Setting("BASE_URL", Kind("address", _read_origin), None)
+    """The port to listen on; 0 chooses a free one."""
+    _base_url = Setting(
+        "BASE_URL",
+        Kind("address", _read_origin, "http or https, a host, maybe a port"),
+        None,
+        default_text="`http://127.0.0.1:PORT`",
+    )
+    """The address at which users and the provider reach the service. The identity provider, checkout and portal send
+    users back to it. With https, browsers send cookies over https alone. Capital letters and the scheme's default
+    port make no difference. A path prefix is not supported.
+    """
     workers = Setting("WORKERS", number(1, 64), 1)
+    """Server processes."""
     drain_seconds = Setting("DRAIN_SECONDS", number(0, 3600), 5)
+    """How long a service that received SIGTERM still accepts connections, while `/readyz` answers 503: as long as a
+    load balancer needs to notice; in the demo 0. See [stopping.md](../stopping.md).
+    """
     max_connections = Setting("MAX_CONNECTIONS", number(64, 1_000_000), 8192)
+    """Connections that each server process keeps open, or 256 fewer than the files that it may open if that is less. At
+    the limit, the connection that has been idle longest closes. All limits: [limits.md](../limits.md).
+    """
     run_jobs = Setting("RUN_JOBS", FLAG, default=True)
-    trusted_proxies = Setting[tuple[str, ...]]("TRUSTED_PROXIES", several(_read_network), ())
+    """Whether server processes also run the background jobs (`serve --jobs`, `--no-jobs`)."""
+    trusted_proxies = Setting[tuple[str, ...]]("TRUSTED_PROXIES", several(_read_network, "IP addresses, networks"), ())
+    """Addresses or networks, separated by commas, whose `X-Forwarded-For` and `X-Forwarded-Proto` the service trusts.
+    """
     log_format = Setting("LOG_FORMAT", choice("console", "json"), "console")
+    """Log lines on stderr, for people or for machines."""
     log_requests = Setting("LOG_REQUESTS", FLAG, default=False)
+    """Log a line for each request ([operations.md](../operations.md#logs))."""
     operator_token = Setting("OPERATOR_TOKEN", secret(32), None)
+    """The bearer token of your own backend, for `PUT`, `DELETE` and export of tenants. Unset: these answer 401."""
 
     webhook_tolerance = Setting("PROVIDER_WEBHOOK_TOLERANCE", number(1, 86_400), 300)
+    """The maximum age of a signature in seconds, and how far in the future it may be."""
     provider_secret_key = Setting("PROVIDER_SECRET_KEY", secret(), None)
-    provider_api_base = Setting("PROVIDER_API_BASE", Kind("address", _read_url), "https://api.stripe.com")
-    _accounts = Setting[tuple[str, ...]]("PROVIDER_ACCOUNTS", several(_read_account), ())
+    """The key of the provider's API: for checkout and portal sessions, for resolving ambiguous events, and for
+    reconciling tenants with the provider. Its prefix names its mode (`sk_live_`, `sk_test_`, `rk_live_`,
+    `rk_test_`): events of the other mode are handled and counted as unexpected, unless `PROVIDER_LIVEMODE` is set.
+    Unset: sessions answer 501, tenantry never calls the provider, and everything else works.
+    """
+    provider_api_base = Setting(
+        "PROVIDER_API_BASE", Kind("address", _read_url, "http or https"), "https://api.stripe.com"
+    )
+    """The address of the provider's API."""
+    _accounts = Setting[tuple[str, ...]]("PROVIDER_ACCOUNTS", several(_read_account, "`acct_...` ids"), ())
+    """The connected accounts (Stripe Connect), separated by commas, whose events count like the platform's. Events of
+    other connected accounts are ignored.
+    """
     _livemode = Setting("PROVIDER_LIVEMODE", choice("any", "live", "test"), "any")
-    _plans = Setting("TENANTRY_PLANS", TEXT, None)
+    """Which mode's events count. `live` or `test`: events of the other mode are ignored; an event without a mode
+    counts. `any`: the mode is recorded and counted, and filters nothing.
+    """
+    _plans = Setting("TENANTRY_PLANS", TEXT, None, default_text="the packaged catalog")
+    """The path of the plan catalog."""
     _subscriptions = Setting("SUBSCRIPTIONS", choice("any", "newest"), "any")
+    """Which of a tenant's subscriptions count. `any`: every event counts, whichever subscription it is about. `newest`:
+    the end of an older subscription changes nothing while a newer one is active.
+    """
     _checkout_reference_links = Setting("CHECKOUT_REFERENCE_LINKS", FLAG, default=False)
+    """Whether a checkout session's `client_reference_id` may name the tenant if its metadata does not. A buyer can set
+    it on a payment link.
+    """
     _parked_mail_hours = Setting("PARKED_MAIL_HOURS", number(0, _HOURS_OF_A_YEAR), 72)
+    """A failed payment that was parked until its tenant became known still mails the owner if it is no older than this.
+    """
     reconcile_hours = Setting("RECONCILE_HOURS", number(0, _HOURS_OF_A_YEAR), 24)
-    period_news_hours = Setting("PERIOD_NEWS_HOURS", number(1, _HOURS_OF_A_YEAR), 24)
+    """How often tenantry compares each linked tenant with the provider and repairs drift. 0: never. Needs
+    `PROVIDER_SECRET_KEY`.
+    """
+    stale_tenant_hours = Setting("STALE_TENANT_HOURS", number(1, _HOURS_OF_A_YEAR), 24, former_name="PERIOD_NEWS_HOURS")
+    """How long after the end of its paid period a tenant may have no event before it is reported as stale: an event was
+    lost, or the endpoint does not receive events.
+    """
     raw_body_days = Setting("RAW_BODY_DAYS", number(1, 36_500), 90)
+    """How many days the raw bodies of events are kept. Folding, replay and explain use the ledger, which is kept
+    permanently.
+    """
 
-    issuer = Setting("OIDC_ISSUER", TEXT, None)
+    issuer = Setting("OIDC_ISSUER", Kind("text", str, "https; http on loopback"), None)
+    """The issuer, exactly as tokens name it in `iss`."""
     _audience = Setting("OIDC_AUDIENCE", TEXT, None)
-    _client_id = Setting("OIDC_CLIENT_ID", TEXT, None)
+    """The audience of access tokens for this API; required with `OIDC_ISSUER`."""
+    _client_id = Setting("OIDC_CLIENT_ID", Kind("text", str, "differs from `OIDC_AUDIENCE`"), None)
+    """The client that users sign in to the dashboard with. Unset: the dashboard has no sign-in. The API rejects a token
+    whose only audience is this client: it is an ID token.
+    """
     oidc_client_secret = Setting("OIDC_CLIENT_SECRET", secret(), None)
+    """That client's secret. Unset: a public client, with PKCE alone."""
     _org_claim = Setting("OIDC_ORG_CLAIM", TEXT, "org_id")
+    """The claim that names the tenant; dots reach into objects."""
     _role_claim = Setting("OIDC_ROLE_CLAIM", TEXT, "org_role")
+    """The claim that names the role: `owner`, `admin`, `member`."""
     email_subjects = Setting("OIDC_EMAIL_SUBJECTS", FLAG, default=False)
+    """Whether the provider's user ids (`sub`) may be email addresses, as in Okta's access tokens. By default an address
+    is rejected as a user id: it is almost always a mistake.
+    """
     _allow_http = Setting("OIDC_ALLOW_HTTP", FLAG, default=False)
+    """Accept a plain-http issuer that is not on loopback. An attacker on the network can then forge its keys."""
     tenants_per_user = Setting("TENANTS_PER_USER", number(0, 1_000_000), 20)
+    """How many tenants one user may create; deleted ones do not count. 0: users create none. The operator may create
+    any number.
+    """
 
     _smtp_url = Setting("SMTP_URL", TEXT_WITH_PASSWORD, None)
-    _mail_from = Setting("MAIL_FROM", TEXT, None)
+    """`smtp://user:password@host:port` (port 587 by default, STARTTLS) or `smtps://...` (port 465, TLS from the start).
+    User and password are percent-encoded and optional together.
+    """
+    _mail_from = Setting("MAIL_FROM", Kind("text", str, "one ASCII address"), None)
+    """The sender, `billing@example.com` or `Name <billing@example.com>`; required with `SMTP_URL`."""
     _allow_plaintext_smtp = Setting("SMTP_ALLOW_PLAINTEXT", FLAG, default=False)
+    """Send mail, and the password, to a server without TLS that is not on loopback."""
 
     # OpenTelemetry's own variables
-    _otlp_endpoint = Setting("OTEL_EXPORTER_OTLP_ENDPOINT", TEXT, None)
+    _otlp_endpoint = Setting("OTEL_EXPORTER_OTLP_ENDPOINT", TEXT, None, default_text="unset: no traces")
+    """Where spans are sent to: a collector that accepts OTLP over HTTP."""
     _otlp_traces_endpoint = Setting("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", TEXT, None)
-    _otlp_headers = Setting("OTEL_EXPORTER_OTLP_HEADERS", TEXT, None)
-    _otlp_traces_headers = Setting("OTEL_EXPORTER_OTLP_TRACES_HEADERS", TEXT, None)
+    """The same, for traces alone."""
+    _otlp_headers = Setting("OTEL_EXPORTER_OTLP_HEADERS", Kind("text", str, "`name=value`, separated by commas"), None)
+    """Headers that spans are sent with; their values are kept out of logs like secrets."""
+    _otlp_traces_headers = Setting(
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS", Kind("text", str, "`name=value`, separated by commas"), None
+    )
+    """The same, for traces alone."""
     _traces_exporter = Setting("OTEL_TRACES_EXPORTER", choice("otlp", "none"), None)
+    """`otlp` sends spans even without an endpoint (to `http://localhost:4318`), `none` never does. Unset: spans are
+    sent if there is an endpoint.
+    """
     _telemetry_disabled = Setting("OTEL_SDK_DISABLED", FLAG, default=False)
+    """`true` sends no spans."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
@@ -489,7 +616,7 @@ class Settings:
 
 _COMPOSED: Final = ("catalog", "billing", "oidc", "smtp", "traces", "base_url", "database_pooler_url")
 _BILLING: Final = ("catalog", "_accounts", "_livemode", "_subscriptions", "_checkout_reference_links",
-                   "_parked_mail_hours", "provider_secret_key", "provider_api_base", "period_news_hours")  # fmt: skip
+                   "_parked_mail_hours", "provider_secret_key", "provider_api_base", "stale_tenant_hours")  # fmt: skip
 SETTINGS: Final[dict[str, Setting[Any]]] = {
     attribute: setting for attribute, setting in vars(Settings).items() if isinstance(setting, Setting)
 }

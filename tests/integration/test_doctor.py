@@ -113,7 +113,7 @@ async def test_billing_is_measured_by_its_settings(tmp_path: Path, database_url:
     )
     await rows(database_url, "INSERT INTO customers VALUES ('cus', 'acme', 'operator', now() - interval '4 hours')")
     await rows(database_url, "INSERT INTO billing_bodies VALUES (1, now() - interval '4 days', '{}')")
-    strict = {"PERIOD_NEWS_HOURS": "1", "RAW_BODY_DAYS": "1", "RECONCILE_HOURS": "1"}
+    strict = {"STALE_TENANT_HOURS": "1", "RAW_BODY_DAYS": "1", "RECONCILE_HOURS": "1"}
     async with running_provider() as provider:
         key = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
         values = {**SECRETS, "DATABASE_URL": database_url}

@@ -347,7 +347,7 @@ async def test_stale_tenants_are_named(provider: Provider) -> None:
 async def test_the_time_until_a_tenant_is_stale_is_a_setting(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names, period_end=NOW))
-    impatient = checked_settings(livemode=False, PERIOD_NEWS_HOURS="1")
+    impatient = checked_settings(livemode=False, STALE_TENANT_HOURS="1")
     assert "more than 1 h" in message(await check(provider, impatient, later=2 * HOUR))
 
 

@@ -118,7 +118,7 @@ async def metric(provider: Provider, name: str) -> float:
     return float(value)
 
 
-BILLING_GAUGES: Final = ("tenantry_silent_tenants", "tenantry_tenants_drifted", "tenantry_ties_undecided")
+BILLING_GAUGES: Final = ("tenantry_stale_tenants", "tenantry_tenants_drifted", "tenantry_ambiguous_events")
 
 
 @pytest.mark.parametrize("name", BILLING_GAUGES)
@@ -136,12 +136,12 @@ async def test_silent_tenants_are_those_of_the_last_check(provider: Provider, em
     database = Database(emptied, pool_size=1)
     await database.open()
     clock.advance(hours=25)
-    assert await metric(provider, "tenantry_silent_tenants") == 0
+    assert await metric(provider, "tenantry_stale_tenants") == 0
     await count_stale_tenants(database, timedelta(hours=24), clock)
-    assert await metric(provider, "tenantry_silent_tenants") == 2
+    assert await metric(provider, "tenantry_stale_tenants") == 2
     await provider.send(events.deleted(**left.names, created=ended + 1))
     await count_stale_tenants(database, timedelta(hours=24), clock)
-    assert await metric(provider, "tenantry_silent_tenants") == 1
+    assert await metric(provider, "tenantry_stale_tenants") == 1
     await database.close()
 
 
@@ -153,7 +153,7 @@ async def test_ties_of_the_last_day_are_counted(provider: Provider) -> None:
         await provider.send(
             events.updated(**subscriber.names, status="active"), events.updated(**subscriber.names, status="past_due")
         )
-    assert await metric(provider, "tenantry_ties_undecided") == 1
+    assert await metric(provider, "tenantry_ambiguous_events") == 1
 
 
 async def test_tenants_that_drifted_in_the_last_day_are_counted(provider: Provider, emptied: str) -> None:

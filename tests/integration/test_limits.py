@@ -57,7 +57,7 @@ class Application:
         self.monitor.close_overdue()
 
     def cut_short(self, limit: str) -> bool:
-        return f'tenantry_clients_cut_short_total{{limit="{limit}"}} 1.0' in self.metrics.render().decode()
+        return f'tenantry_client_limits_exceeded_total{{limit="{limit}"}} 1.0' in self.metrics.render().decode()
 
     async def answer(self, request: HotRequest) -> HotResponse:
         body = await request.body()

@@ -43,7 +43,7 @@ def test_a_database_and_three_secrets_are_enough() -> None:
     assert settings.database_url is None
     assert settings.data_dir == Path(".tenantry")
     assert settings.billing.parked_mail_hours == 72
-    assert (settings.reconcile_hours, settings.period_news_hours, settings.raw_body_days) == (24, 24, 90)
+    assert (settings.reconcile_hours, settings.stale_tenant_hours, settings.raw_body_days) == (24, 24, 90)
     assert settings.billing.subscriptions.value == "any"
     assert not settings.billing.checkout_reference_links
     unset = (settings.provider_secret_key, settings.operator_token, settings.oidc, settings.smtp)
@@ -147,7 +147,7 @@ BOUNDS = [
     ("PROVIDER_WEBHOOK_TOLERANCE", 1, 86400),
     ("PARKED_MAIL_HOURS", 0, 8760),
     ("RECONCILE_HOURS", 0, 8760),
-    ("PERIOD_NEWS_HOURS", 1, 8760),
+    ("STALE_TENANT_HOURS", 1, 8760),
     ("RAW_BODY_DAYS", 1, 36500),
 ]
 
@@ -164,9 +164,15 @@ def test_anything_else_is_refused_with_the_bounds(name: str, least: int, most: i
         assert faults_of(**{name: value}) == [f"{name}: must be a whole number, {least} to {most}"]
 
 
+def test_the_former_name_of_a_setting_counts_where_the_present_one_is_unset(caplog: pytest.LogCaptureFixture) -> None:
+    assert loaded(PERIOD_NEWS_HOURS="48").stale_tenant_hours == 48
+    assert "PERIOD_NEWS_HOURS is deprecated: set STALE_TENANT_HOURS instead" in caplog.text
+    assert loaded(PERIOD_NEWS_HOURS="48", STALE_TENANT_HOURS="2").stale_tenant_hours == 2
+
+
 def test_hours_and_days_of_billing_are_read() -> None:
-    settings = loaded(RECONCILE_HOURS="0", PERIOD_NEWS_HOURS="48", RAW_BODY_DAYS="30")
-    assert (settings.reconcile_hours, settings.period_news_hours, settings.raw_body_days) == (0, 48, 30)
+    settings = loaded(RECONCILE_HOURS="0", STALE_TENANT_HOURS="48", RAW_BODY_DAYS="30")
+    assert (settings.reconcile_hours, settings.stale_tenant_hours, settings.raw_body_days) == (0, 48, 30)
 
 
 @pytest.mark.parametrize(
@@ -352,12 +358,12 @@ def test_operator_commands_need_neither_webhook_nor_session_secret() -> None:
 
 
 def test_operator_commands_read_what_they_need_of_billing() -> None:
-    values = {"PERIOD_NEWS_HOURS": "2", "PROVIDER_SECRET_KEY": "sk_live_1"}
+    values = {"STALE_TENANT_HOURS": "2", "PROVIDER_SECRET_KEY": "sk_live_1"}
     settings = load_for_admin(values, needs_pepper=False)
-    assert (settings.period_news_hours, settings.billing.livemode) == (2, True)
+    assert (settings.stale_tenant_hours, settings.billing.livemode) == (2, True)
     with pytest.raises(SettingsError) as error:
-        load_for_admin({"PERIOD_NEWS_HOURS": "0"}, needs_pepper=False)
-    assert error.value.faults == ["PERIOD_NEWS_HOURS: must be a whole number, 1 to 8760"]
+        load_for_admin({"STALE_TENANT_HOURS": "0"}, needs_pepper=False)
+    assert error.value.faults == ["STALE_TENANT_HOURS: must be a whole number, 1 to 8760"]
 
 
 @pytest.mark.parametrize("variable", SECRET_SETTINGS, ids=[variable.name for variable in SECRET_SETTINGS])

@@ -323,17 +323,17 @@ async def _groups(tenants: Sequence[LinkedTenant]) -> AsyncIterator[Sequence[Lin
         yield tenants[start : start + _AT_ONCE]
 
 
-async def count_stale_tenants(database: Database, period_news: timedelta, clock: Clock) -> int:
-    """Count the tenants whose period ended more than ``period_news`` ago without a newer event, and log their ids.
+async def count_stale_tenants(database: Database, grace: timedelta, clock: Clock) -> int:
+    """Count the tenants whose period ended more than ``grace`` ago without a newer event, and log their ids.
 
     Stores the number for the metrics. A lost event or a dead endpoint makes a tenant stale.
     """
     now = clock()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        stale, number = await store.stale_tenants(connection, int((now - period_news).timestamp()), _MOST_NAMED)
+        stale, number = await store.stale_tenants(connection, int((now - grace).timestamp()), _MOST_NAMED)
         await store.record_finding(connection, STALE_TENANTS, number, now)
     if stale:
-        hours = period_news // timedelta(hours=1)
+        hours = grace // timedelta(hours=1)
         logger.warning(
             "tenants whose period ended more than %d h ago without news: %d (%s)", hours, number, ", ".join(stale)
         )

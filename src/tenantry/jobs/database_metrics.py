@@ -69,9 +69,14 @@ async def _billing(connection: Connection) -> list[DatabaseMetric]:
     stale = (await reconcile_store.read_findings(connection)).get(STALE_TENANTS, 0)
     return [
         _gauge("tenantry_billing_events_parked", "Events that wait for their tenant or customer.", parked),
-        _gauge("tenantry_silent_tenants", "Tenants whose period ended without news, at the hourly check.", stale),
+        _gauge(
+            "tenantry_stale_tenants", "Tenants whose period ended without an event since, at the hourly check.", stale
+        ),
         _gauge("tenantry_tenants_drifted", "Tenants that had drifted from the provider, in the last 24 h.", drifted),
-        _gauge("tenantry_ties_undecided", "Events in an ambiguous order, in the last 24 h.", ambiguous),
+        _gauge("tenantry_ambiguous_events", "Events in an ambiguous order, in the last 24 h.", ambiguous),
+        # deprecated names, for one release
+        _gauge("tenantry_silent_tenants", "Deprecated: tenantry_stale_tenants.", stale),
+        _gauge("tenantry_ties_undecided", "Deprecated: tenantry_ambiguous_events.", ambiguous),
     ]
 
 

@@ -57,7 +57,7 @@ class Metrics:
         self.anomalies = counter("tenantry_webhook_anomalies", "Unexpected contents of events.", ["kind"])
         self.shed = counter("tenantry_requests_shed", "Requests rejected because of overload.")
         self.closed_by_limit = counter(
-            "tenantry_clients_cut_short", "Requests and connections closed by a limit.", ["limit"]
+            "tenantry_client_limits_exceeded", "Requests and connections closed by a limit.", ["limit"]
         )
         self.rate_limited = counter("tenantry_rate_limited", "Requests over a rate limit.", ["policy"])
         self.refused = counter("tenantry_credentials_refused", "Rejected credentials.", ["kind", "reason"])
@@ -105,7 +105,11 @@ class Metrics:
         self._timeouts.labels(pool).inc(stats.get("requests_errors", 0))
 
     def render(self) -> bytes:
-        return generate_latest(self._registry)
+        text = generate_latest(self._registry)
+        # a deprecated name, for one release
+        present, former = b"tenantry_client_limits_exceeded", b"tenantry_clients_cut_short"
+        lines = [line for line in text.splitlines(keepends=True) if present in line]
+        return text + b"".join(lines).replace(present, former)
 
 
 def render_known(known: Sequence[DatabaseMetric] | None) -> bytes:

@@ -328,12 +328,12 @@ async def _check_ambiguities(inspection: Inspection) -> list[Finding]:
 async def _check_tenants(inspection: Inspection) -> list[Finding]:
     """Report tenants without billing events, with unknown plans, and not compared with the provider."""
     connection, settings, now = inspection
-    latest = now - timedelta(hours=settings.period_news_hours)
+    latest = now - timedelta(hours=settings.stale_tenant_hours)
     stale = Names(*await reconcile.stale_tenants(connection, int(latest.timestamp()), store.MOST_LISTED))
     known = [plan.id for plan in settings.billing.catalog.plans]
     plans = await store.read_names(connection, store.UNMAPPED_PLANS, known=known)
     found = [
-        *problem_if(stale.number, "tenants.stale", hours=settings.period_news_hours, listed=stale.counted),
+        *problem_if(stale.number, "tenants.stale", hours=settings.stale_tenant_hours, listed=stale.counted),
         *problem_if(plans.number, "tenants.unmapped_plan", listed=plans.counted),
     ]
     if settings.provider_secret_key and settings.reconcile_hours:
