@@ -165,7 +165,7 @@ async def test_stopped_demo_is_reported(home: Home) -> None:
     create_demo(home, "http://127.0.0.1:1")
     done = await home.run("whoami")
     assert done.code == 6
-    assert "Start it: tenantry demo\n" in done.err
+    assert f"Start it in {home.folder}: tenantry demo\n" in done.err
 
 
 async def test_demo_folder_cannot_name_a_remote_address(home: Home) -> None:
@@ -279,5 +279,5 @@ async def test_unknown_default_profile_is_reported(home: Home) -> None:
 async def test_password_in_an_address_is_rejected_and_not_shown(home: Home, address: str) -> None:
     done = await home.run("whoami", "--base-url", address, TENANTRY_API_KEY=DEMO_KEY)
     assert done.code == 2
-    assert "no password" in done.err
+    assert "must not contain a user or password" in done.err
     assert "hunter2" not in done.err

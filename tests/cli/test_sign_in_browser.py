@@ -144,7 +144,7 @@ async def test_error_response_ends_the_sign_in(sign_in_home: SignInHome) -> None
         ("code=a&iss=https://evil.example", "not from the identity provider"),
         ("code=a", "not from the identity provider"),
         ("iss={issuer}", "has no code"),
-        ("code=made-up&iss={issuer}", "gave no token"),
+        ("code=made-up&iss={issuer}", "issued no token"),
     ):
         async with sign_in_home.start_login("--no-browser") as command, browser_client() as client:
             query = parse_qs(urlsplit(await address_in(command)).query)

@@ -239,7 +239,7 @@ async def test_commands_below_use_the_env_file_that_the_demo_runs_with(tmp_path:
         assert who["orgId"] == "demo"
         assert await command.end(signal.SIGINT) == 0
     hint = (await run("keys", "list", folder=below)).err
-    assert f"Start it: cd {tmp_path} && " in hint
+    assert f"Start it in {tmp_path}: " in hint
 
 
 def test_demo_on_an_external_database_is_not_reset(tmp_path: Path) -> None:

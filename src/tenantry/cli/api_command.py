@@ -162,7 +162,8 @@ def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
         return "Try again in a moment."
     if target.demo is None:
         return f"Is the address right? It is from {target.base_url.source}."
-    return f"The demo in {target.demo.folder} does not seem to run. Start it: {own_command()} demo"
+    folder = target.demo.folder
+    return f"The demo in {folder} is not running. Start it in {folder.parent}: {own_command()} demo"
 
 
 @dataclass

@@ -306,7 +306,7 @@ class DevicePolling:
             case error if error in _TEMPORARY or response.status in _TEMPORARY_STATUSES:
                 self.slow_down()
             case _:
-                raise CommandError(f"The identity provider gave no token: {response.reason}.", NOT_AUTHENTICATED)
+                raise CommandError(f"The identity provider issued no token: {response.reason}.", NOT_AUTHENTICATED)
 
 
 def sign_in_with_code(
