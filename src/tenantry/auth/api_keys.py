@@ -157,7 +157,7 @@ class ApiKeyService:
             rules.check_may_change(caller, key, changed)
             _check_active(key)
             if key.superseded_by is not None and rules.expires_later(key.expires_at, changed.expires_at):
-                raise errors.KeyNotActiveError("The key has been rotated: it may end earlier, not later.")
+                raise errors.KeyNotActiveError("A rotated key's expiry can only be moved to an earlier time.")
             if changed.access_level is not key.access_level:
                 await self._check_not_last_owner(connection, key, now)
             await _save(connection, author, Action.KEY_UPDATED, key, changed, now)

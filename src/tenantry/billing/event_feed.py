@@ -81,7 +81,7 @@ class EventFeed:
         of_tenant = sum(1 for watcher in self._watchers if watcher.tenant_id == tenant_id)
         is_full = len(self._watchers) >= self._most or of_tenant >= self._most_of_tenant
         if self._has_ended or is_full or of_one >= self._most_of_one:
-            raise OverloadedError("Too many pages are being kept up to date at the moment. Reload this one instead.")
+            raise OverloadedError("Too many pages are receiving live updates. Reload this page to see new events.")
 
     @contextmanager
     def watch(self, tenant_id: str, client: bytes, seen: int) -> Iterator[FeedWatcher]:

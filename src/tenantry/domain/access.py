@@ -88,15 +88,15 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
     def require_mode(self, accepted: Collection[Mode]) -> None:
         """Raise `ModeMismatchError` unless the principal acts in one of these modes."""
         if self.mode not in accepted:
-            raise ModeMismatchError(f"This does not accept a {self.mode}-mode credential.")
+            raise ModeMismatchError(f"A {self.mode}-mode credential is not accepted here.")
 
     def require_holding(self, scopes: Iterable[str], level: AccessLevel) -> None:
         """Raise `ScopeEscalationError` unless the principal has these scopes and this level."""
         if level is AccessLevel.OWNER and self.access_level is not AccessLevel.OWNER:
-            raise ScopeEscalationError("Only an OWNER may do this to an OWNER key.")
+            raise ScopeEscalationError("Only an OWNER can change, rotate or revoke an OWNER key.")
         missing = [scope for scope in scopes if not covers(self.scopes, scope)]
         if missing:
-            raise ScopeEscalationError(f"You do not hold: {', '.join(missing)}.")
+            raise ScopeEscalationError(f"The credential lacks these scopes: {', '.join(missing)}.")
 
 
 def is_scope(text: str) -> bool:

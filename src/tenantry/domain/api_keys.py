@@ -199,7 +199,7 @@ def check_may_create(
     maker.require_holding(scopes, level)
     check_mode(maker, mode)
     if maker.kind is PrincipalKind.API_KEY and expires_later(maker.expires_at, expires_at):
-        raise ScopeEscalationError("A key cannot make one that outlives it.")
+        raise ScopeEscalationError("A key cannot create a key that expires later than itself.")
 
 
 def check_may_change(maker: Principal, before: ApiKey, after: ApiKey) -> None:
@@ -219,4 +219,4 @@ def check_may_change(maker: Principal, before: ApiKey, after: ApiKey) -> None:
 def check_mode(maker: Principal, mode: Mode) -> None:
     """Raise `ModeMismatchError` when a test-mode principal requests live mode."""
     if maker.mode is Mode.TEST and mode is not Mode.TEST:
-        raise ModeMismatchError("A test-mode key sees and makes test-mode objects only.")
+        raise ModeMismatchError("A test-mode key has access to test-mode objects only.")

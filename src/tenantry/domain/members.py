@@ -148,7 +148,7 @@ def check_may_give(giver: Principal, role: Role) -> None:
     scopes, _ = role_grants(role, ())
     giver.require_holding(scopes, AccessLevel.SCOPED)
     if giver.kind is PrincipalKind.API_KEY and giver.expires_at is not None:
-        raise ScopeEscalationError("A key that has an end cannot give access that has none.")
+        raise ScopeEscalationError("A key with an expiry cannot grant access without one.")
 
 
 def check_may_change(changer: Principal, before: Role, after: Role) -> None:
@@ -164,9 +164,9 @@ def check_may_change(changer: Principal, before: Role, after: Role) -> None:
 def check_may_manage(manager: Principal, role: Role) -> None:
     """Raise `ScopeEscalationError` or `ModeMismatchError` unless ``manager`` may change members with this role."""
     if manager.mode is Mode.TEST:
-        raise ModeMismatchError("Members have no test mode: a test-mode key manages none.")
+        raise ModeMismatchError("A test-mode key cannot manage members.")
     if role is Role.OWNER and manager.access_level is not AccessLevel.OWNER:
-        raise ScopeEscalationError("Only an OWNER makes, changes and removes owners.")
+        raise ScopeEscalationError("Only an OWNER can add, change or remove owners.")
 
 
 def check_not_last_owner(member: Member, *, owner_id: str, other_owners: int) -> None:

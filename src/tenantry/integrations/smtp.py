@@ -157,7 +157,7 @@ class Mailer:
         except (aiosmtplib.SMTPRecipientsRefused, aiosmtplib.SMTPResponseException) as error:
             raise _rejected(error) from None
         except aiosmtplib.SMTPNotSupported:
-            raise PermanentMailError("the mail server does not take addresses that are not ASCII") from None
+            raise PermanentMailError("the mail server does not support non-ASCII addresses") from None
         except TimeoutError:
             raise TemporaryMailError("the mail server did not answer in time") from None
         except aiosmtplib.SMTPServerDisconnected:

@@ -157,7 +157,7 @@ async def test_rotated_key_may_expire_earlier_but_not_later(dashboard: Dashboard
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
     later = await olivia.send(page, expiry="30")
     assert later.status == 409
-    assert "it may end earlier, not later" in later.text
+    assert "expiry can only be moved to an earlier time" in later.text
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)
     assert (await olivia.send(page, expiry="date", until=tomorrow.isoformat())).status == 200
 
@@ -397,7 +397,7 @@ async def test_admin_can_read_but_not_change_an_owner_key(dashboard: Dashboard) 
         answers.append(await adam.force(path, **fields))
     assert {answer.status for answer in answers} == {403}
     for answer in answers:
-        assert "Only an OWNER may do this to an OWNER key." in answer.text
+        assert "Only an OWNER can change, rotate or revoke an OWNER key." in answer.text
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
 
 

@@ -170,7 +170,7 @@ class SignIn:
     def redemption(self) -> Iterator[None]:
         """Reserve one of `MOST_REDEMPTIONS` for `finish`. Raises `TooManySignInsError`."""
         if self._redemptions >= MOST_REDEMPTIONS:
-            raise TooManySignInsError("Too many people are signing in at this moment. Reload this page in a second.")
+            raise TooManySignInsError("Too many users are signing in. Reload this page in a moment.")
         self._redemptions += 1
         try:
             yield
