@@ -207,7 +207,7 @@ async def test_a_page_where_there_is_nothing_yet(owners: BrowserContext, source:
     await judge_address(owners, source, AT_BETA + path)
 
 
-@pytest.mark.parametrize(("path", "status"), [(f"{PROJECTS}/prj_none", 404), (f"{AUDIT}?since=yesterday", 422)])
+@pytest.mark.parametrize(("path", "status"), [(f"{PROJECTS}/prj_none", 404), (f"{AUDIT}?actorId={'a' * 300}", 422)])
 async def test_a_page_about_what_went_wrong(owners: BrowserContext, source: str, path: str, status: int) -> None:
     await judge_address(owners, source, path, status)
 
