@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 
 import msgspec
@@ -26,35 +27,34 @@ from tenantry.domain.plans import Catalog
 from tenantry.integrations.oidc.tokens import Claims
 
 
+@dataclass(frozen=True)
 class MemberService:
     """The members of a principal's tenant: users of one identity provider, ``issuer``.
 
     Users of a former identity provider are not members, because they cannot sign in. Without an identity provider no
     user can be added, and the members of all are listed. Every change locks the tenant's row, so that two changes at
-    once cannot leave a tenant without an owner.
+    once cannot leave a tenant without an owner. ``email_subjects`` allows e-mail addresses as user ids, where the
+    identity provider has such ids.
     """
 
-    def __init__(
-        self, database: Database, issuer: str | None, catalog: Catalog, clock: Clock, *, email_subjects: bool = False
-    ) -> None:
-        """``email_subjects`` allows e-mail addresses as user ids, where the identity provider has such ids."""
-        self._database = database
-        self._issuer = issuer
-        self._catalog = catalog
-        self._clock = clock
-        self._email_subjects = email_subjects
+    database: Database
+    issuer: str | None
+    catalog: Catalog
+    clock: Clock
+    _: KW_ONLY
+    email_subjects: bool = False
 
     async def list_page(
         self, principal: Principal, wanted: MemberFilter, limit: int, cursor: str | None, *, bounded: bool = False
     ) -> SearchPage[Member]:
         """Read a page of members, newest first; with ``bounded`` of a bounded search. Raises `InvalidCursorError`."""
         org_id, window = principal.org_id, window_after(limit, cursor)
-        async with self._database.transaction(of_tenant(org_id)) as connection:
-            return await members.read_page(connection, org_id, self._issuer, wanted, window, bounded=bounded)
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            return await members.read_page(connection, org_id, self.issuer, wanted, window, bounded=bounded)
 
     async def get(self, principal: Principal, member_id: str) -> Member:
         """Read a member, removed ones included. Raises `NotFoundError`."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._find(connection, principal, member_id)
 
     async def add(
@@ -65,15 +65,15 @@ class MemberService:
         Raises `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`,
         `MemberExistsError`, `PlanLimitReachedError`, `ValidationError` and the errors of idempotency.
         """
-        issuer = require_issuer(self._issuer)
-        if not self._email_subjects:
+        issuer = require_issuer(self.issuer)
+        if not self.email_subjects:
             rules.check_user_id(user_id, "userId")
         status = rules.status_of_new(author, user_id)
         action = Action.MEMBER_INVITED if status is MemberStatus.INVITED else Action.MEMBER_ADDED
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def add() -> Member:
-                tenant, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+                tenant, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
                 rules.check_may_give(caller, role)
                 rules.check_initial_role(user_id, role, owner_id=tenant.record.owner_id)
                 before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
@@ -90,7 +90,7 @@ class MemberService:
                 after = msgspec.structs.replace(before, role=role, status=status, removed_at=None)
                 return await _save(connection, author, written, action, before, after, now)
 
-            return (await once(connection, claim, Member, self._clock(), add))[0]
+            return (await once(connection, claim, Member, self.clock(), add))[0]
 
     async def change_role(
         self, principal: Principal, author: Author, member_id: str, role: Role, *, binds: bool = True
@@ -99,8 +99,8 @@ class MemberService:
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`, `LastOwnerError`.
         """
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
             before = await self._find(connection, caller, member_id)
             rules.check_may_change(caller, before.role, role)
             if before.status is MemberStatus.REMOVED:
@@ -108,7 +108,7 @@ class MemberService:
                     "The membership has ended: invite the user with POST /api/v1/members."
                 )
             if lower_role(before.role, role) is not before.role:
-                await _check_not_last_owner(connection, tenant, self._issuer, before)
+                await _check_not_last_owner(connection, tenant, self.issuer, before)
             written = rules.writer(author, caller.access_level, binds=binds)
             return await _set_role(connection, author, written, before, role, now)
 
@@ -120,79 +120,79 @@ class MemberService:
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
         """
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
             before = await self._find(connection, caller, member_id)
             rules.check_may_manage(caller, before.role)
             written = rules.writer(author, caller.access_level, binds=binds)
             if before.status is not MemberStatus.REMOVED:
-                await _check_not_last_owner(connection, tenant, self._issuer, before)
+                await _check_not_last_owner(connection, tenant, self.issuer, before)
             after = before if before.status is MemberStatus.REMOVED else rules.removed(before, now)
             await _save(connection, author, written, Action.MEMBER_REMOVED, before, after, now)
 
     async def _find(self, connection: Connection, principal: Principal, member_id: str) -> Member:
-        member = await members.find(connection, principal.org_id, self._issuer, member_id)
+        member = await members.find(connection, principal.org_id, self.issuer, member_id)
         if member is None:
             raise errors.NotFoundError("member")
         return member
 
     def accepts_user_id(self, user_id: str) -> bool:
         """Whether this may be a user's id; an e-mail address only where the identity provider has such ids."""
-        return self._email_subjects or not rules.is_email(user_id)
+        return self.email_subjects or not rules.is_email(user_id)
 
     async def _check_member_limit(self, connection: Connection, tenant: TenantRow, issuer: str) -> None:
         plan = tenant.record.plan
-        most = self._catalog.limits(plan).members
+        most = self.catalog.limits(plan).members
         if most is not None and await members.count_current(connection, tenant.record.id, issuer, most) >= most:
             raise errors.PlanLimitReachedError(
-                f"The plan {self._catalog.name(plan)} allows {most} members; invitations count as members."
+                f"The plan {self.catalog.name(plan)} allows {most} members; invitations count as members."
             )
 
 
+@dataclass(frozen=True)
 class MembershipService:
     """A user's own memberships in any tenants. Changes need no role, and lock the tenant's row."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+    database: Database
+    clock: Clock
 
     async def list_page(
         self, user: User, status: MemberStatus | None, limit: int, cursor: str | None
     ) -> Page[Membership]:
         """Read a page of a user's memberships and invitations, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
-        async with self._database.transaction(OF_PEOPLE) as connection:
+        async with self.database.transaction(OF_PEOPLE) as connection:
             return await members.read_own_page(connection, user, status, window)
 
     async def get(self, user: User, membership_id: str) -> Membership:
         """Read a membership of the user, removed ones included. Raises `NotFoundError`."""
         async with (
-            self._database.transaction(OF_PEOPLE) as connection,
+            self.database.transaction(OF_PEOPLE) as connection,
             self._locked(connection, user, membership_id) as (tenant, member),
         ):
             return _shown(tenant, member)
 
     async def accept(self, user: User, author: Author, membership_id: str, claim: Claim | None) -> Membership:
         """Accept an invitation. Raises `NotFoundError`, `MemberNotActiveError` and the errors of idempotency."""
-        async with self._database.transaction(OF_PEOPLE) as connection:
+        async with self.database.transaction(OF_PEOPLE) as connection:
 
             async def accept() -> Membership:
                 async with self._locked(connection, user, membership_id) as (tenant, member):
-                    return _shown(tenant, await _accept(connection, author, member, self._clock()))
+                    return _shown(tenant, await _accept(connection, author, member, self.clock()))
 
-            return (await once(connection, claim, Membership, self._clock(), accept))[0]
+            return (await once(connection, claim, Membership, self.clock(), accept))[0]
 
     async def accept_named(self, claims: Claims, org_id: str, address: str | None) -> None:
         """Accept the invitation to a tenant that a user's request names.
 
         Raises `NotFoundError`, `MemberNotActiveError` and `DatabaseUnavailableError`.
         """
-        async with self._database.transaction(of_tenant(org_id)) as connection:
+        async with self.database.transaction(of_tenant(org_id)) as connection:
             await get_tenant(connection, org_id, lock=True)
             member = await members.find_user(connection, org_id, claims.user)
             if member is None:
                 raise errors.NotFoundError("membership")
-            await _accept(connection, Author(ActorKind.USER, claims.subject, address), member, self._clock())
+            await _accept(connection, Author(ActorKind.USER, claims.subject, address), member, self.clock())
 
     async def end(self, user: User, author: Author, membership_id: str, *, leaves: bool = False) -> None:
         """Decline an invitation, or leave. Raises `NotFoundError` and `LastOwnerError`.
@@ -200,7 +200,7 @@ class MembershipService:
         ``leaves``: an invited user, whose token claims the tenant, leaves rather than declines.
         """
         async with (
-            self._database.transaction(OF_PEOPLE) as connection,
+            self.database.transaction(OF_PEOPLE) as connection,
             self._locked(connection, user, membership_id) as (tenant, member),
         ):
             if member.status is MemberStatus.REMOVED:
@@ -208,7 +208,7 @@ class MembershipService:
             await _check_not_last_owner(connection, tenant, user.issuer, member)
             declines = member.status is MemberStatus.INVITED and not leaves
             action, written = (Action.MEMBER_DECLINED, BY_USER) if declines else (Action.MEMBER_LEFT, BY_LEAVER)
-            now = self._clock()
+            now = self.clock()
             await _save(connection, author, written, action, member, rules.removed(member, now), now)
 
     @asynccontextmanager

@@ -103,23 +103,19 @@ async def binds_owner(connection: Connection, org_id: str, member_id: str) -> bo
 
 async def count_current(connection: Connection, org_id: str, issuer: str, most: int) -> int:
     """Count a tenant's members and invitations, up to ``most``."""
-    return int(
-        await connection.fetch_value(
-            "SELECT count(*) FROM (SELECT FROM memberships WHERE tenant_id = %s AND issuer = %s "
-            "AND removed_at IS NULL LIMIT %s) counted",
-            (org_id, issuer, most),
-        )
+    return await connection.fetch_count(
+        "SELECT count(*) FROM (SELECT FROM memberships WHERE tenant_id = %s AND issuer = %s "
+        "AND removed_at IS NULL LIMIT %s) counted",
+        (org_id, issuer, most),
     )
 
 
 async def count_owners(connection: Connection, org_id: str, issuer: str | None, *, except_id: str) -> int:
     """Count a tenant's active members who are owners, except the one with this id."""
-    return int(
-        await connection.fetch_value(
-            "SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND (%(issuer)s::text IS NULL OR issuer = "
-            "%(issuer)s) AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s",
-            {"org": org_id, "issuer": issuer, "except": except_id},
-        )
+    return await connection.fetch_count(
+        "SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND (%(issuer)s::text IS NULL OR issuer = "
+        "%(issuer)s) AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s",
+        {"org": org_id, "issuer": issuer, "except": except_id},
     )
 
 

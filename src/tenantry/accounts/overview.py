@@ -1,5 +1,6 @@
 """Tenant overview: record, use of the plan, unpaid invoice, keys and billing events."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -65,25 +66,24 @@ class Overview(msgspec.Struct, frozen=True):
     events: list[BillingEventView]
 
 
+@dataclass(frozen=True)
 class OverviewService:
-    """Reads the overview of the principal's tenant."""
+    """Reads the overview of the principal's tenant. ``issuer`` is the identity provider whose users are members."""
 
-    def __init__(self, database: Database, issuer: str | None, catalog: Catalog, clock: Clock) -> None:
-        """``issuer`` is the identity provider whose users are members."""
-        self._database = database
-        self._issuer = issuer
-        self._catalog = catalog
-        self._clock = clock
+    database: Database
+    issuer: str | None
+    catalog: Catalog
+    clock: Clock
 
     async def of_billing(self, principal: Principal) -> BillingOverview:
         """Read the tenant's plan and its use. Raises `NotFoundError`."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._billing(connection, principal)
 
     async def read(self, principal: Principal) -> Overview:
         """Read the content of the tenant's first page. Raises `NotFoundError`."""
-        now, org_id = self._clock(), principal.org_id
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        now, org_id = self.clock(), principal.org_id
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             found = await self._billing(connection, principal)
             keys: list[ApiKey] = []
             leaked: list[ApiKey] = []
@@ -98,15 +98,15 @@ class OverviewService:
         return Overview(found, keys, expiring, leaked, [view(row) for row in rows[:_MOST_EVENTS]])
 
     async def _billing(self, connection: Connection, principal: Principal) -> BillingOverview:
-        now, org_id = self._clock(), principal.org_id
+        now, org_id = self.clock(), principal.org_id
         found = await get_tenant(connection, org_id, even_ended=True)
         requests = None
-        if self._catalog.limits(found.record.plan).requests_per_minute is not None:
+        if self.catalog.limits(found.record.plan).requests_per_minute is not None:
             since = int(now.timestamp()) - SLOTS
             requests = await count_requests(connection, subject_of_tenant(org_id), since)
         members_used = 0
-        if self._issuer is not None:
-            members_used = await members.count_current(connection, org_id, self._issuer, MOST_COUNTED + 1)
+        if self.issuer is not None:
+            members_used = await members.count_current(connection, org_id, self.issuer, MOST_COUNTED + 1)
         use = PlanUse(
             await count_for_page(connection, principal),
             count_up_to(members_used, MOST_COUNTED),

@@ -1,6 +1,7 @@
 """Projects of a tenant."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -31,42 +32,42 @@ MOST_COUNTED: Final = 10_000
 """Pages count at most this many projects, because counting reads them."""
 
 
+@dataclass(frozen=True)
 class ProjectService:
     """The projects of a principal's tenant; test-mode principals see test-mode projects only.
 
     Changes are recorded in the audit trail.
     """
 
-    def __init__(self, database: Database, catalog: Catalog, clock: Clock) -> None:
-        self._database = database
-        self._catalog = catalog
-        self._clock = clock
+    database: Database
+    catalog: Catalog
+    clock: Clock
 
     async def list_page(self, principal: Principal, limit: int, cursor: str | None) -> Page[Project]:
         """Read a page of the principal's projects, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await projects.read_page(connection, principal.org_id, principal.mode, window)
 
     async def count(self, principal: Principal) -> PlanLimit:
         """Return the use of the plan's limit of projects."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             used = await count_for_page(connection, principal)
-        return PlanLimit(used, self._catalog.limits(principal.plan).projects)
+        return PlanLimit(used, self.catalog.limits(principal.plan).projects)
 
     async def create(
         self, principal: Principal, author: Author, name: str, description: str | None, claim: Claim | None
     ) -> Project:
         """Create a project. Raises `ValidationError`, and `PlanLimitReachedError` at the plan's limit in this mode."""
         check_name(name)
-        now, org_id = self._clock(), principal.org_id
-        async with self._database.transaction(of_tenant(org_id)) as connection:
+        now, org_id = self.clock(), principal.org_id
+        async with self.database.transaction(of_tenant(org_id)) as connection:
 
             async def create() -> Project:
                 await get_tenant(connection, org_id, lock=True)
-                most = self._catalog.limits(principal.plan).projects
+                most = self.catalog.limits(principal.plan).projects
                 if most is not None and await projects.count(connection, org_id, principal.mode, most) >= most:
-                    plan = self._catalog.name(principal.plan)
+                    plan = self.catalog.name(principal.plan)
                     raise PlanLimitReachedError(f"The plan {plan} allows {most} projects.")
                 project = Project(new_id("proj"), org_id, name, description, principal.mode, now, now)
                 await projects.insert(connection, project)
@@ -77,7 +78,7 @@ class ProjectService:
 
     async def get(self, principal: Principal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return _require(await projects.find(connection, principal.org_id, principal.mode, project_id))
 
     async def update(
@@ -89,8 +90,8 @@ class ProjectService:
         description: str | UnsetType | None = UNSET,
     ) -> Project:
         """Change the given fields. Raises `NotFoundError` and `ValidationError`."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            now = self._clock()
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            now = self.clock()
             project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
             if name is not UNSET:
                 check_name(name, project.name)
@@ -106,10 +107,10 @@ class ProjectService:
 
     async def delete(self, principal: Principal, author: Author, project_id: str) -> None:
         """Delete a project permanently. Raises `NotFoundError`."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
             await projects.delete(connection, principal.org_id, principal.mode, project_id)
-            await _record(connection, author, Action.PROJECT_DELETED, project, None, self._clock())
+            await _record(connection, author, Action.PROJECT_DELETED, project, None, self.clock())
 
 
 async def _record(

@@ -23,12 +23,10 @@ async def read_page(connection: Connection, org_id: str, mode: Mode, window: Win
 async def count(connection: Connection, org_id: str, mode: Mode, most: int) -> int:
     """Count a tenant's projects in one mode, up to ``most``."""
     # the order is that of an index, so that nothing else is read
-    return int(
-        await connection.fetch_value(
-            "SELECT count(*) FROM (SELECT FROM projects WHERE org_id = %s AND mode = %s "
-            "ORDER BY created_at DESC, id DESC LIMIT %s) AS counted",
-            (org_id, mode, most),
-        )
+    return await connection.fetch_count(
+        "SELECT count(*) FROM (SELECT FROM projects WHERE org_id = %s AND mode = %s "
+        "ORDER BY created_at DESC, id DESC LIMIT %s) AS counted",
+        (org_id, mode, most),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -55,17 +56,15 @@ class LostChange(NamedTuple):
     why: str = ""
 
 
+@dataclass(frozen=True)
 class Restore:
     """The steps between a restore and the start of the service. Each can be repeated."""
 
-    def __init__(
-        self, database: Database, keys: ApiKeyService, members: MemberService, tenants: TenantService, clock: Clock
-    ) -> None:
-        self._database = database
-        self._keys = keys
-        self._members = members
-        self._tenants = tenants
-        self._clock = clock
+    database: Database
+    keys: ApiKeyService
+    members: MemberService
+    tenants: TenantService
+    clock: Clock
 
     async def reapply_revocations(self, trail: Iterable[AuditEvent], *, dry_run: bool) -> list[LostChange]:
         """Redo those changes of an exported trail that the database lacks, oldest first.
@@ -82,7 +81,7 @@ class Restore:
         known: set[str] = set()
         newest: dict[tuple[str, str], dict[Action, datetime]] = {}
         for org_id, own in by_org.items():
-            async with self._database.transaction(of_tenant(org_id)) as connection:
+            async with self.database.transaction(of_tenant(org_id)) as connection:
                 known |= await audit.existing_ids(connection, org_id, [entry.id for entry in own])
                 changes = await audit.newest_by_target(connection, org_id, {entry.target_id for entry in own})
             newest |= {(org_id, target): ways for target, ways in changes.items()}
@@ -110,17 +109,17 @@ class Restore:
 
     async def end_sessions(self) -> int:
         """End all dashboard sessions, because ended ones exist again; return how many."""
-        async with self._database.transaction(OF_PEOPLE) as connection:
+        async with self.database.transaction(OF_PEOPLE) as connection:
             return await sessions.delete_all(connection)
 
     async def hold_mail(self) -> int:
         """Drop the queued mails, most of which were sent after the backup; return how many."""
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
             return await mails.give_up(connection, HELD_BACK)
 
     async def _redo(self, entry: AuditEvent, *, is_last_suspension: bool, dry_run: bool) -> Verdict:
         """Redo a change if it must be. Raises `NotFoundError` if its target was created after the backup."""
-        async with self._database.transaction(of_tenant(entry.org_id)) as connection:
+        async with self.database.transaction(of_tenant(entry.org_id)) as connection:
             tenant = await get_tenant(connection, entry.org_id, even_ended=True)
         kind = entry.action.partition(".")[0]
         if entry.before is None and kind != "billing":
@@ -139,7 +138,7 @@ class Restore:
 
     async def _examine_project(self, entry: AuditEvent) -> Verdict:
         """Report a project's change or deletion, which is never redone."""
-        async with self._database.transaction(of_tenant(entry.org_id)) as connection:
+        async with self.database.transaction(of_tenant(entry.org_id)) as connection:
             found = [await projects.find(connection, entry.org_id, mode, entry.target_id) for mode in Mode]
         if any(found):
             return RestoreOutcome.MANUAL, "the project is as it was at the backup"
@@ -149,18 +148,18 @@ class Restore:
 
     async def _redo_key(self, entry: AuditEvent, *, dry_run: bool) -> Verdict:
         operator, after, key_id = operator_principal(entry.org_id), entry.after or {}, entry.target_id
-        if (await self._keys.get(operator, key_id)).revoked_at is not None:
+        if (await self.keys.get(operator, key_id)).revoked_at is not None:
             return RestoreOutcome.ALREADY_DONE, ""
         end = after.get("expiresAt")
         ends_at = None if end is None else datetime.fromisoformat(end).astimezone(UTC)
-        has_ended = ends_at is not None and ends_at <= self._clock()
+        has_ended = ends_at is not None and ends_at <= self.clock()
         if dry_run:
             pass
         elif entry.action in (Action.KEY_REVOKED, Action.KEY_LEAKED) or "revokedAt" in after or has_ended:
-            await self._keys.revoke(operator, BY_OPERATOR, key_id, force=True)
+            await self.keys.revoke(operator, BY_OPERATOR, key_id, force=True)
         else:
             scopes = (OWNER_ALIAS,) if after.get("accessLevel") == AccessLevel.OWNER else after.get("scopes")
-            await self._keys.update(
+            await self.keys.update(
                 operator,
                 BY_OPERATOR,
                 key_id,
@@ -174,7 +173,7 @@ class Restore:
         operator, after, action = operator_principal(entry.org_id), entry.after or {}, entry.action
         # the change made the membership binding for a user whose token claims the role owner
         binds = bool(after.get("bindsOwner"))
-        member = await self._members.get(operator, entry.target_id)
+        member = await self.members.get(operator, entry.target_id)
         is_removed, is_removal = member.status is MemberStatus.REMOVED, action in _REMOVALS
         if action in _ADDITIONS or action is Action.MEMBER_ACCEPTED:
             is_pending = action is Action.MEMBER_ACCEPTED and member.status is MemberStatus.INVITED
@@ -189,9 +188,9 @@ class Restore:
         if not is_removal and role is not member.role and lower_role(role, member.role) is member.role:
             return RestoreOutcome.MANUAL, f"the member has the former role {member.role} instead of {role}"
         if is_removal and not dry_run:
-            await self._members.remove(operator, BY_OPERATOR, entry.target_id, binds=binds)
+            await self.members.remove(operator, BY_OPERATOR, entry.target_id, binds=binds)
         elif not dry_run:
-            await self._members.change_role(operator, BY_OPERATOR, entry.target_id, role, binds=binds)
+            await self.members.change_role(operator, BY_OPERATOR, entry.target_id, role, binds=binds)
         return RestoreOutcome.REDONE, ""
 
     async def _redo_tenant(
@@ -201,7 +200,7 @@ class Restore:
             return RestoreOutcome.MANUAL, "the tenant has its former owner"
         if entry.action is Action.TENANT_ENDED:
             if not dry_run:
-                await self._tenants.delete(BY_OPERATOR, entry.org_id)
+                await self.tenants.delete(BY_OPERATOR, entry.org_id)
             return RestoreOutcome.REDONE, ""
         changed = dict(entry.after or {})
         if not is_last_suspension or changed["suspended"] == tenant.suspended:
@@ -210,7 +209,7 @@ class Restore:
             name, address = tenant.record.name, tenant.owner_address
             wanted = TenantInput(name, address.email, suspended=True, email_verified=address.is_verified)
             if not dry_run:
-                await self._tenants.put(BY_OPERATOR, entry.org_id, wanted)
+                await self.tenants.put(BY_OPERATOR, entry.org_id, wanted)
             return RestoreOutcome.REDONE, "only the suspension"
         if changed:
             return RestoreOutcome.MANUAL, f"it has its former {', '.join(changed)}"

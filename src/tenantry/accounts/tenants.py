@@ -1,6 +1,7 @@
 """Create, read, change, end and export tenants."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Protocol
 
@@ -86,34 +87,24 @@ class TenantOutbox(MailOutbox, ingest.Outbox, Protocol):
     """The jobs that follow a change of a tenant."""
 
 
+@dataclass(frozen=True)
 class TenantService:
-    """Tenants, for their users and for the operator."""
+    """Tenants, for their users and for the operator.
 
-    def __init__(
-        self,
-        database: Database,
-        policy: BillingPolicy,
-        outbox: TenantOutbox,
-        clock: Clock,
-        issuer: str | None = None,
-        keys_revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
-        *,
-        tenants_per_user: int = 0,
-        email_subjects: bool = False,
-    ) -> None:
-        """``issuer`` is the identity provider's, whose users the operator names as owners; ``email_subjects`` allows
-        e-mail addresses as user ids. A user may create ``tenants_per_user`` tenants.
+    ``issuer`` is the identity provider's, whose users the operator names as owners; ``email_subjects`` allows e-mail
+    addresses as user ids. A user may create ``tenants_per_user`` tenants. ``keys_revoked`` receives the reason and
+    number of keys that were revoked with their tenant.
+    """
 
-        ``keys_revoked`` receives the reason and number of keys that were revoked with their tenant.
-        """
-        self._keys_revoked = keys_revoked
-        self._tenants_per_user = tenants_per_user
-        self._email_subjects = email_subjects
-        self._database = database
-        self._issuer = issuer
-        self._policy = policy
-        self._outbox = outbox
-        self._clock = clock
+    database: Database
+    policy: BillingPolicy
+    outbox: TenantOutbox
+    clock: Clock
+    issuer: str | None = None
+    keys_revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
+    _: KW_ONLY
+    tenants_per_user: int = 0
+    email_subjects: bool = False
 
     async def list_page(
         self, principal: Principal, claims: Claims | None, limit: int, cursor: str | None
@@ -121,15 +112,15 @@ class TenantService:
         """Read a page of the caller's tenants, newest first: the key's own, or all of the user's."""
         window = window_after(limit, cursor)
         if claims is None:
-            async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+            async with self.database.transaction(of_tenant(principal.org_id)) as connection:
                 found = await get_tenant(connection, principal.org_id, even_ended=True)
             return Page([found.record] if cursor is None else [], None)
-        async with self._database.transaction(OF_PEOPLE) as connection:
+        async with self.database.transaction(OF_PEOPLE) as connection:
             return await tenants.read_of_user(connection, claims.user, principal.org_id, window)
 
     async def get(self, principal: Principal, tenant_id: str) -> Tenant:
         """Read the caller's tenant. Raises `NotFoundError` for any other."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return (await get_tenant(connection, _own(principal, tenant_id), even_ended=True)).record
 
     async def create(
@@ -153,9 +144,9 @@ class TenantService:
         if email is None:
             raise errors.ValidationError(("ownerEmail", "is needed: the identity provider gives no verified address"))
         is_verified = verified is not None and same_address(email, verified)
-        now = self._clock()
+        now = self.clock()
         tenant_id = claims.org_id or new_id("org")
-        async with self._database.transaction(OF_PEOPLE) as connection:  # the claim is the user's, not a tenant's
+        async with self.database.transaction(OF_PEOPLE) as connection:  # the claim is the user's, not a tenant's
 
             async def create() -> Tenant:
                 user = claims.user
@@ -167,7 +158,7 @@ class TenantService:
                     if owner_email is None:
                         await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
                     created = await get_tenant(connection, tenant_id)
-                    await announce(connection, self._outbox, tenant_id, None, created.owner_address, now)
+                    await announce(connection, self.outbox, tenant_id, None, created.owner_address, now)
                     return created.record
 
             return (await once(connection, claim, Tenant, now, create))[0]
@@ -187,8 +178,8 @@ class TenantService:
         ``email_verified``: the identity provider verified the address as the caller's. Setting the same unverified
         address again requests another confirmation mail.
         """
-        async with self._database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
-            found, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+        async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
+            found, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
             caller.require("tenants:write")
             check_name(name, found.record.name)
             was = found.owner_address
@@ -197,7 +188,7 @@ class TenantService:
             await tenants.update(connection, found, address, now, name=name, owner_email_follows=follows)
             record = await record_update(connection, author, found, now)
             if owner_email is not None:
-                await announce(connection, self._outbox, tenant_id, was, address, now)
+                await announce(connection, self.outbox, tenant_id, was, address, now)
             return record
 
     async def transfer(
@@ -211,12 +202,12 @@ class TenantService:
         Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`,
         `ValidationError` and the errors of idempotency.
         """
-        issuer = require_issuer(self._issuer)
+        issuer = require_issuer(self.issuer)
         self._check_user_id(user_id, "userId")
-        async with self._database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
+        async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
 
             async def transfer() -> Tenant:
-                found, caller, now = await lock_and_reauthorize(connection, principal, issuer, self._clock)
+                found, caller, now = await lock_and_reauthorize(connection, principal, issuer, self.clock)
                 previous, successor = User(issuer, found.record.owner_id), User(issuer, user_id)
                 await hand_over(connection, author, caller, previous, successor, now)
                 was, record = found.owner_address, found.record
@@ -224,10 +215,10 @@ class TenantService:
                 if previous != successor or address != was or found.owner_email_follows:
                     await tenants.update(connection, found, address, now, owner_id=user_id)
                     record = await record_update(connection, author, found, now, Action.TENANT_TRANSFERRED)
-                await announce(connection, self._outbox, tenant_id, was, address, now)
+                await announce(connection, self.outbox, tenant_id, was, address, now)
                 return record
 
-            return (await once(connection, claim, Tenant, self._clock(), transfer))[0]
+            return (await once(connection, claim, Tenant, self.clock(), transfer))[0]
 
     async def put(
         self, author: Author, tenant_id: str, wanted: TenantInput, *, only_new: bool = False
@@ -238,28 +229,28 @@ class TenantService:
         """
         if wanted.owner_id is not None:
             self._check_user_id(wanted.owner_id, "ownerId")
-        now = self._clock()
-        async with self._database.transaction(of_tenant(tenant_id)) as connection:
+        now = self.clock()
+        async with self.database.transaction(of_tenant(tenant_id)) as connection:
             if not is_printable_name(wanted.name):  # an older tenant may keep such a name
                 present = await find_tenant(connection, tenant_id)
                 check_name(wanted.name, present.record.name if present else None)
             before = await self._set(connection, author, tenant_id, wanted, now, only_new=only_new)
             if before is not None and wanted.email_verified:
                 address = before.owner_address.changed(wanted.owner_email, verified=True)
-                await announce(connection, self._outbox, tenant_id, before.owner_address, address, now)
-            if self._issuer is not None and wanted.owner_id is not None:
-                await add_owner(connection, author, User(self._issuer, wanted.owner_id), tenant_id, now)
+                await announce(connection, self.outbox, tenant_id, before.owner_address, address, now)
+            if self.issuer is not None and wanted.owner_id is not None:
+                await add_owner(connection, author, User(self.issuer, wanted.owner_id), tenant_id, now)
             return (await get_tenant(connection, tenant_id)).record, before is None
 
     async def show(self, tenant_id: str) -> Tenant:
         """Read a tenant that has not ended, for the operator. Raises `NotFoundError`."""
-        async with self._database.transaction(of_tenant(tenant_id)) as connection:
+        async with self.database.transaction(of_tenant(tenant_id)) as connection:
             return (await get_tenant(connection, tenant_id)).record
 
     async def delete(self, author: Author, tenant_id: str) -> None:
         """End a tenant: revoke its keys at once, keep its data for 30 days. Raises `NotFoundError`."""
-        now = self._clock()
-        async with self._database.transaction(of_tenant(tenant_id)) as connection:
+        now = self.clock()
+        async with self.database.transaction(of_tenant(tenant_id)) as connection:
             found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)
             if found.deleted:
                 return
@@ -268,12 +259,12 @@ class TenantService:
             target = (tenant_id, tenant_id)
             await audit.record(connection, author, Action.TENANT_ENDED, target, now, before=audited(found))
         if revoked:
-            self._keys_revoked(RevocationReason.TENANT_ENDED, revoked)
+            self.keys_revoked(RevocationReason.TENANT_ENDED, revoked)
 
     async def export(self, tenant_id: str) -> TenantExport:
         """Export a tenant, also one that ended less than 30 days ago. Raises `NotFoundError`."""
-        now = self._clock()
-        async with self._database.transaction(of_tenant(tenant_id)) as connection:
+        now = self.clock()
+        async with self.database.transaction(of_tenant(tenant_id)) as connection:
             found = await get_tenant(connection, tenant_id, even_ended=True)
             return TenantExport(
                 tenant=found.record,
@@ -289,15 +280,15 @@ class TenantService:
             )
 
     def _check_user_id(self, user_id: str, location: str) -> None:
-        if not self._email_subjects:
+        if not self.email_subjects:
             check_user_id(user_id, location)
 
     async def _check_tenant_limit(self, connection: Connection, user: User) -> None:
         """Check the user's number of tenants, one creation after another in all processes until the commit."""
         await members.lock_creations(connection, user)
-        if await members.has_created(connection, user, self._tenants_per_user):
+        if await members.has_created(connection, user, self.tenants_per_user):
             raise errors.TenantLimitReachedError(
-                f"A user may create {self._tenants_per_user} organizations. Use one of yours, or ask the operator of "
+                f"A user may create {self.tenants_per_user} organizations. Use one of yours, or ask the operator of "
                 "this service to end one or to allow more."
             )
 
@@ -337,7 +328,7 @@ class TenantService:
             await record_update(connection, author, found, now)
         if created or customer:
             async with connection.within(ACROSS_TENANTS):
-                await ingest.apply_parked(connection, tenant_id, self._policy, self._outbox, now)
+                await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
         return None if created else found
 
 
@@ -353,13 +344,9 @@ async def record_update(
 
 def audited(row: TenantRow) -> AuditedTenant:
     """Return the fields that callers change. The ledger records the billing state."""
+    is_verified, record = row.owner_address.is_verified, row.record
     return AuditedTenant(
-        name=row.record.name,
-        owner_id=row.record.owner_id,
-        owner_email=row.owner_email,
-        owner_email_verified=row.owner_address.is_verified,
-        stripe_customer_id=row.record.stripe_customer_id,
-        suspended=row.suspended,
+        record.name, record.owner_id, row.owner_email, is_verified, record.stripe_customer_id, row.suspended
     )
 
 

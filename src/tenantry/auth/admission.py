@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import httpx2
@@ -48,36 +49,32 @@ class Admitted(msgspec.Struct, frozen=True):
     projects: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
 class Admission:
     """Authenticates a request, then counts it. Sends rejections of credentials at a bounded rate.
 
     A client that sends the next bad credential upon each rejection could otherwise keep the process busy. The delay
     needs no client addresses, of which an attacker may have many. Accepted requests are never delayed.
+
+    ``deadline`` is how many seconds after its arrival a request must be counted, on the ``monotonic`` clock.
+    ``refused`` receives the kind of each rejected credential and the error code.
     """
 
-    def __init__(
-        self,
-        authenticator: Authenticator,
-        limiter: RateLimiter,
-        *,
-        deadline: float = DEFAULT_TIMEOUTS.request,
-        monotonic: Callable[[], float] = time.monotonic,
-        refused: Callable[[str, str], None] = lambda _kind, _code: None,
-    ) -> None:
-        """``deadline`` is how many seconds after its arrival a request must be counted, on the ``monotonic`` clock.
-        ``refused`` receives the kind of each rejected credential and the error code.
-        """
-        self._authenticator = authenticator
-        self._limiter = limiter
-        self._deadline = deadline
-        self._monotonic = monotonic
-        self._refused = refused
-        self._throttle = Throttle(REJECTIONS_PER_SECOND, burst=_REJECTIONS_AT_ONCE, longest=_LONGEST_DELAY)
+    authenticator: Authenticator
+    limiter: RateLimiter
+    _: KW_ONLY
+    deadline: float = DEFAULT_TIMEOUTS.request
+    monotonic: Callable[[], float] = time.monotonic
+    refused: Callable[[str, str], None] = lambda _kind, _code: None
+    throttle: Throttle = field(
+        default_factory=lambda: Throttle(REJECTIONS_PER_SECOND, burst=_REJECTIONS_AT_ONCE, longest=_LONGEST_DELAY),
+        init=False,
+    )
 
     @property
     def delayed(self) -> int:
         """The number of rejections that are being delayed."""
-        return self._throttle.waiting
+        return self.throttle.waiting
 
     async def admit(
         self,
@@ -93,17 +90,17 @@ class Admission:
         is counted. Raises the errors of authentication (CONTRACT 5), `RateLimitedError`, and `AuthUnavailableError`
         when the request cannot be authenticated or counted.
         """
-        began = self._monotonic()
+        began = self.monotonic()
         try:
-            principal, projects = await self._authenticator.authenticate(authorization, organization, address, window)
+            principal, projects = await self.authenticator.authenticate(authorization, organization, address, window)
         except errors.DomainError as error:
             await self._delay(error, credential_kind(authorization))
             raise
         known(principal)
-        status = self._limiter.count_locally(principal)
+        status = self.limiter.count_locally(principal)
         if status is None:
-            remaining = self._deadline - (self._monotonic() - began)
-            status = await _within(remaining, self._limiter.count(principal))
+            remaining = self.deadline - (self.monotonic() - began)
+            status = await _within(remaining, self.limiter.count(principal))
         return Admitted(principal, status, projects)
 
     async def authenticate_again(
@@ -114,7 +111,7 @@ class Admission:
         Raises the errors of authentication (CONTRACT 5).
         """
         async with self.delaying(credential_kind(authorization)):
-            return (await self._authenticator.authenticate(authorization, organization, address))[0]
+            return (await self.authenticator.authenticate(authorization, organization, address))[0]
 
     async def count_user(self, claims: Claims, what: str, limit: int) -> RateLimitStatus:
         """Count a user's request outside any tenant, such as creating one: ``limit`` of ``what`` a minute.
@@ -122,7 +119,7 @@ class Admission:
         Raises `RateLimitedError` and `AuthUnavailableError`.
         """
         subject = f"{what} {claims.issuer} {claims.subject}"
-        return await _within(self._deadline, self._limiter.count_user(subject, limit))
+        return await _within(self.deadline, self.limiter.count_user(subject, limit))
 
     @asynccontextmanager
     async def delaying(self, kind: str) -> AsyncIterator[None]:
@@ -134,9 +131,9 @@ class Admission:
             raise
 
     async def _delay(self, error: errors.DomainError, kind: str) -> None:
-        self._refused(kind, error.code)
+        self.refused(kind, error.code)
         if isinstance(error, _DELAYED):
-            await self._throttle.wait()
+            await self.throttle.wait()
 
 
 async def _within(seconds: float, counting: Awaitable[RateLimitStatus]) -> RateLimitStatus:

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, Literal
 
@@ -43,28 +44,20 @@ class NewKey(msgspec.Struct, frozen=True):
     secret: str
 
 
+@dataclass(frozen=True)
 class ApiKeyService:
     """The keys of a principal's tenant; test-mode principals see test-mode keys only.
 
-    Changes to the keys of one tenant run one after another, and are recorded in the audit trail.
+    Changes to the keys of one tenant run one after another, and are recorded in the audit trail. ``issuer`` is the
+    identity provider's; ``revoked`` receives the reason and number of revoked keys.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        catalog: Catalog,
-        pepper: Pepper,
-        clock: Clock,
-        issuer: str | None = None,
-        revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
-    ) -> None:
-        """``issuer`` is the identity provider's; ``revoked`` receives the reason and number of revoked keys."""
-        self._revoked = revoked
-        self._database = database
-        self._issuer = issuer
-        self._catalog = catalog
-        self._pepper = pepper
-        self._clock = clock
+    database: Database
+    catalog: Catalog
+    pepper: Pepper
+    clock: Clock
+    issuer: str | None = None
+    revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
 
     async def create(
         self,
@@ -91,7 +84,7 @@ class ApiKeyService:
         mode = mode or principal.mode
 
         async def create(connection: Connection) -> NewKey:
-            _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+            _, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
             end = _to_end(expires_at, now)
             rules.check_may_create(caller, scopes, level, mode, end)
             await self._check_limit(connection, caller, now)
@@ -110,22 +103,22 @@ class ApiKeyService:
         self, principal: Principal, wanted: KeyFilter, limit: int, cursor: str | None, *, bounded: bool = False
     ) -> SearchPage[ApiKey]:
         """Read a page of keys, newest first; with ``bounded`` of a bounded search. Raises `InvalidCursorError`."""
-        window, now = window_after(limit, cursor), self._clock()
+        window, now = window_after(limit, cursor), self.clock()
         if principal.mode is Mode.TEST:
             wanted = msgspec.structs.replace(wanted, mode=Mode.TEST)
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await api_keys.read_page(connection, principal.org_id, now, wanted, window, bounded=bounded)
 
     async def count(self, principal: Principal) -> tuple[PlanLimit, int]:
         """Return the use of the plan's limit of active keys, and the number of replaced keys."""
-        org_id, now, most = principal.org_id, self._clock(), self._catalog.limits(principal.plan).api_keys
-        async with self._database.transaction(of_tenant(org_id)) as connection:
+        org_id, now, most = principal.org_id, self.clock(), self.catalog.limits(principal.plan).api_keys
+        async with self.database.transaction(of_tenant(org_id)) as connection:
             active = await api_keys.count(connection, org_id, now, KeyState.ACTIVE)
             return PlanLimit(Count(active), most), await api_keys.count(connection, org_id, now, KeyState.REPLACED)
 
     async def get(self, principal: Principal, key_id: str) -> ApiKey:
         """Read a key. Raises `NotFoundError`."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._find(connection, principal, key_id)
 
     async def update(
@@ -142,8 +135,8 @@ class ApiKeyService:
 
         Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`, `ValidationError`.
         """
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            _, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
             changed = key = await self._find(connection, caller, key_id, lock=True)
             if name is not UNSET:
                 check_name(name, key.name)
@@ -175,7 +168,7 @@ class ApiKeyService:
         """
 
         async def create(connection: Connection) -> NewKey:
-            _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+            _, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
             old = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), old.access_level)
             _check_active(old)
@@ -189,7 +182,7 @@ class ApiKeyService:
 
         made = await self._create_once(principal, claim, create)
         if not overlap:
-            self._revoked(RevocationReason.ROTATED, 1)
+            self.revoked(RevocationReason.ROTATED, 1)
         return made
 
     async def revoke(self, principal: Principal, author: Author, key_id: str, *, force: bool = False) -> None:
@@ -197,8 +190,8 @@ class ApiKeyService:
 
         Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
         """
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            _, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            _, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
             key = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), key.access_level)
             if key.revoked_at is not None:
@@ -206,11 +199,11 @@ class ApiKeyService:
             if not force:
                 await self._check_not_last_owner(connection, key, now)
             await _save(connection, author, Action.KEY_REVOKED, key, rules.revoked(key, now), now)
-        self._revoked(RevocationReason.REVOKED, 1)
+        self.revoked(RevocationReason.REVOKED, 1)
 
     async def _find(self, connection: Connection, principal: Principal, key_id: str, *, lock: bool = False) -> ApiKey:
         test_only = principal.mode is Mode.TEST
-        now = self._clock()
+        now = self.clock()
         key = await api_keys.find(connection, principal.org_id, key_id, now, test_only=test_only, lock=lock)
         if key is None:
             raise errors.NotFoundError("API key")
@@ -220,13 +213,13 @@ class ApiKeyService:
         self, principal: Principal, claim: Claim | None, create: Callable[[Connection], Awaitable[NewKey]]
     ) -> NewKey:
         made: list[NewKey] = []
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def keep() -> ApiKey:
                 made.append(await create(connection))
                 return made[0].record
 
-            record, _ = await once(connection, claim, ApiKey, self._clock(), keep)
+            record, _ = await once(connection, claim, ApiKey, self.clock(), keep)
         if not made:
             raise errors.IdempotencyReplayError(record.id)
         return made[0]
@@ -241,7 +234,7 @@ class ApiKeyService:
             record = msgspec.structs.replace(
                 record, rotated_from=replaced.id, rotated_from_last_used_at=replaced.last_used_at
             )
-        await api_keys.insert(connection, record, self._pepper.digest(key.secret.encode()), self._pepper.id)
+        await api_keys.insert(connection, record, self.pepper.digest(key.secret.encode()), self.pepper.id)
         await audit.record(connection, author, Action.KEY_CREATED, (record.org_id, record.id), now, after=record)
         if replaced is not None:
             ending = rules.superseded(replaced, record.id, overlap, now)
@@ -251,14 +244,14 @@ class ApiKeyService:
     async def _check_limit(
         self, connection: Connection, principal: Principal, now: datetime, state: KeyState = KeyState.ACTIVE
     ) -> None:
-        most = self._catalog.limits(principal.plan).api_keys
+        most = self.catalog.limits(principal.plan).api_keys
         if most is not None and await api_keys.count(connection, principal.org_id, now, state) >= most:
             what = "rotated API keys that still work" if state is KeyState.REPLACED else "active API keys"
-            raise errors.KeyLimitReachedError(f"The plan {self._catalog.name(principal.plan)} allows {most} {what}.")
+            raise errors.KeyLimitReachedError(f"The plan {self.catalog.name(principal.plan)} allows {most} {what}.")
 
     async def _check_not_last_owner(self, connection: Connection, key: ApiKey, now: datetime) -> None:
         """Raise `LastOwnerError` if this key is the only way to create another OWNER key."""
-        if rules.is_live_owner(key) and not await api_keys.has_other_owner(connection, key, self._issuer, now):
+        if rules.is_live_owner(key) and not await api_keys.has_other_owner(connection, key, self.issuer, now):
             raise errors.LastOwnerError(
                 "This is the last OWNER key of a tenant without an owner: make or rotate to another first, "
                 "or repeat with force=true."
@@ -273,24 +266,19 @@ class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
     revoked_at: Annotated[datetime, doc("When it was revoked.", "2026-11-05T16:20:00Z")]
 
 
+@dataclass(frozen=True)
 class LeakReportService:
-    """Accepts reports of leaked keys without a credential: a client with the secret could do worse."""
+    """Accepts reports of leaked keys without a credential: a client with the secret could do worse.
 
-    def __init__(
-        self,
-        database: Database,
-        peppers: Sequence[Pepper],
-        outbox: MailOutbox,
-        clock: Clock,
-        revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None,
-    ) -> None:
-        """``revoked`` receives the reason and number of revoked keys."""
-        self._revoked = revoked
-        self._database = database
-        self._peppers = tuple(peppers)
-        self._outbox = outbox
-        self._clock = clock
-        self._turn = asyncio.Semaphore(_REPORTS_AT_ONCE)
+    ``revoked`` receives the reason and number of revoked keys.
+    """
+
+    database: Database
+    peppers: Sequence[Pepper]
+    outbox: MailOutbox
+    clock: Clock
+    revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_REPORTS_AT_ONCE), init=False)
 
     async def report(self, author: Author, secret: str) -> EndedKey:
         """Revoke the key with this secret, and mail its tenant's owner if the key was active.
@@ -303,9 +291,9 @@ class LeakReportService:
             raise errors.ValidationError(
                 ("secret", "is not an API key: it has not the form of one, or its checksum is wrong")
             )
-        async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
-            now = self._clock()
-            digests = [pepper.digest(presented) for pepper in self._peppers]
+        async with self.turn, self.database.transaction(ACROSS_TENANTS) as connection:
+            now = self.clock()
+            digests = [pepper.digest(presented) for pepper in self.peppers]
             [row] = await find_keys(connection, [KeyQuery(digests)], now)
             if row and row.revoked_at is not None:  # without the lock, which a stream of reports would hold
                 return EndedKey(row.id, "revoked", row.revoked_at)
@@ -321,8 +309,8 @@ class LeakReportService:
                 await _save(connection, author, Action.KEY_LEAKED, key, rules.revoked(key, now), now)
             if key.status is KeyStatus.ACTIVE:
                 notice = KeyLeakedData(key.id, key.name, key.start, key.last4, now, author.address)
-                await notify(connection, self._outbox, key.org_id, tenant.owner_address, notice, now)
-        self._revoked(RevocationReason.LEAKED, 1)
+                await notify(connection, self.outbox, key.org_id, tenant.owner_address, notice, now)
+        self.revoked(RevocationReason.LEAKED, 1)
         return EndedKey(key.id, "revoked", now)
 
 
@@ -336,15 +324,7 @@ async def _save(
 def operator_principal(org_id: str, plan: str = FREE) -> Principal:
     """Return a principal with all permissions, for operator commands."""
     return Principal(
-        kind=PrincipalKind.USER,
-        id=OPERATOR,
-        org_id=org_id,
-        mode=Mode.LIVE,
-        scopes=(ANYTHING,),
-        access_level=AccessLevel.OWNER,
-        plan=plan,
-        subscription_status="none",
-        expires_at=None,
+        PrincipalKind.USER, OPERATOR, org_id, Mode.LIVE, (ANYTHING,), AccessLevel.OWNER, plan, "none", expires_at=None
     )
 
 

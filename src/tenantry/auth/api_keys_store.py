@@ -134,11 +134,9 @@ async def leaked_since(connection: Connection, org_id: str, now: datetime, since
 
 async def count(connection: Connection, org_id: str, now: datetime, state: KeyState) -> int:
     """Count a tenant's keys in a state, in both modes."""
-    return int(
-        await connection.fetch_value(
-            f"SELECT count(*) FROM api_keys k WHERE org_id = %(org)s AND {_STATE[state]}",  # noqa: S608  # our own
-            {"org": org_id, "now": now, "soon": now + SOON},
-        )
+    return await connection.fetch_count(
+        f"SELECT count(*) FROM api_keys k WHERE org_id = %(org)s AND {_STATE[state]}",  # noqa: S608  # our own
+        {"org": org_id, "now": now, "soon": now + SOON},
     )
 
 

@@ -1,6 +1,7 @@
 """Authenticate a request by its API key or bearer token; authorize a change again under the tenant's lock."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -40,39 +41,31 @@ Authenticated = tuple[Principal, Sequence[str]]
 """The sender of a request, and the requested projects as JSON: one more than the limit if there are more."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Authenticator:
     """Authenticates by API key or bearer token.
 
     Requests that wait while a lookup runs share the next one. A lookup includes only requests that arrived before it
     was sent, so every process sees each revocation that was committed before the request arrived. Nothing about keys,
     tenants and members is cached.
+
+    ``key_used`` receives the use of an accepted key: at least once a minute, and when the client's address or the
+    pepper differs from the stored one. ``owner_seen`` receives the tenant's id and the claims of an owner whose
+    verified address differs from the stored one. ``accept`` is called for an invitation to the tenant that a request's
+    ``X-Organization-Id`` names; without it the request is accepted and nothing is written.
     """
 
-    def __init__(
-        self,
-        *,
-        keys: Lane,
-        users: Lane,
-        peppers: Sequence[Pepper],
-        tokens: TokenVerifier | None,
-        clock: Clock,
-        key_used: Callable[[str, KeyUse], None] = lambda _key_id, _use: None,
-        owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
-        accept: AcceptInvitation | None = None,
-    ) -> None:
-        """``key_used`` receives the use of an accepted key: at least once a minute, and when the client's address or
-        the pepper differs from the stored one. ``owner_seen`` receives the tenant's id and the claims of an owner whose
-        verified address differs from the stored one. ``accept`` is called for an invitation to the tenant that a
-        request's ``X-Organization-Id`` names; without it the request is accepted and nothing is written.
-        """
-        self._key_lane = keys
-        self._user_lane = users
-        self._peppers = tuple(peppers)
-        self._tokens = tokens
-        self._clock = clock
-        self._key_used = key_used
-        self._owner_seen = owner_seen
-        self._accept = accept
+    keys: Lane
+    users: Lane
+    peppers: Sequence[Pepper]
+    tokens: TokenVerifier | None
+    clock: Clock
+    key_used: Callable[[str, KeyUse], None] = lambda _key_id, _use: None
+    owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None
+    accept: AcceptInvitation | None = None
+
+    def __post_init__(self) -> None:
+        keys, users = self.keys, self.users
         self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(
             self._find_keys, start_timeout=keys.timeouts.batch_start, deadline=keys.timeouts.batch, metrics=keys.metrics
         )
@@ -123,9 +116,9 @@ class Authenticator:
         """Return the claims of a bearer token, whatever its tenant."""
         if credential.count(b".") != _JWT_PARTS - 1:
             raise errors.InvalidCredentialError("The credential is neither an API key nor a token.")
-        if self._tokens is None:
+        if self.tokens is None:
             raise errors.InvalidCredentialError("Bearer tokens are not accepted here: no identity provider is set up.")
-        return await self._tokens.verify(credential.decode("ascii"))
+        return await self.tokens.verify(credential.decode("ascii"))
 
     async def close(self) -> None:
         """Wait for the lookups under way."""
@@ -135,14 +128,14 @@ class Authenticator:
     async def _by_key(self, secret: bytes, address: str | None, window: Window | None) -> Authenticated:
         if not api_keys.is_well_formed(secret):
             raise errors.InvalidCredentialError("The API key is not valid.")
-        digests = [pepper.digest(secret) for pepper in self._peppers]
+        digests = [pepper.digest(secret) for pepper in self.peppers]
         key = await self._keys.submit(KeyQuery(digests, window))
         if key is None:
             raise errors.InvalidCredentialError("The API key is not valid.")
-        now = self._clock()
+        now = self.clock()
         principal = _principal_of_key(key, now)
         if key.recent_address != (address or "") or key.digest != digests[0]:
-            self._key_used(key.id, KeyUse(key.id, now, address, digests[0], self._peppers[0].id))
+            self.key_used(key.id, KeyUse(key.id, now, address, digests[0], self.peppers[0].id))
         return principal, key.projects
 
     async def _by_claims(
@@ -159,22 +152,22 @@ class Authenticator:
 
     def _check_owner_email(self, row: UserAccessRow, claims: Claims, org_id: str) -> None:
         if row.owner_email is not None and claims.email not in (None, row.owner_email):
-            self._owner_seen(org_id, claims)
+            self.owner_seen(org_id, claims)
 
     async def _accept_invitation(self, claims: Claims, org_id: str, address: str | None) -> None:
-        if self._accept is None:
+        if self.accept is None:
             return
         try:
-            await self._accept(claims, org_id, address)
+            await self.accept(claims, org_id, address)
         except (errors.MemberNotActiveError, errors.NotFoundError) as error:
             raise errors.NoOrganizationError("The user does not belong to this organization any more.") from error
 
     async def _find_keys(self, queries: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
-        async with self._key_lane.use(autocommit=True) as connection:
-            return list(await find_keys(connection, queries, self._clock()))
+        async with self.keys.use(autocommit=True) as connection:
+            return list(await find_keys(connection, queries, self.clock()))
 
     async def _find_user_access(self, queries: Sequence[UserQuery]) -> list[list[UserAccessRow] | Exception]:
-        async with self._user_lane.use(autocommit=True) as connection:
+        async with self.users.use(autocommit=True) as connection:
             return list(await find_user_access(connection, queries))
 
 

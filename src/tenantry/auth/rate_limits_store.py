@@ -101,4 +101,4 @@ async def take(connection: Connection, requests: Sequence[ShareRequest], now: in
 
 async def count_requests(connection: Connection, subject: str, since: int) -> int:
     """Count the requests of a subject after a second."""
-    return int(await connection.fetch_value(_COUNT, (subject, since)))
+    return await connection.fetch_count(_COUNT, (subject, since))

@@ -188,11 +188,9 @@ def _identity(claims: Claims) -> dict[str, object]:
 
 async def count_invitations(connection: Connection, user: User) -> int:
     """Count a user's open invitations, up to a hundred."""
-    return int(
-        await connection.fetch_value(
-            "SELECT count(*) FROM (SELECT FROM memberships m JOIN tenants t ON t.id = m.tenant_id "
-            "WHERE m.issuer = %s AND m.subject = %s AND m.invited AND m.removed_at IS NULL AND t.deleted_at IS NULL "
-            "LIMIT %s) counted",
-            (*user, _MAX_INVITATIONS),
-        )
+    return await connection.fetch_count(
+        "SELECT count(*) FROM (SELECT FROM memberships m JOIN tenants t ON t.id = m.tenant_id "
+        "WHERE m.issuer = %s AND m.subject = %s AND m.invited AND m.removed_at IS NULL AND t.deleted_at IS NULL "
+        "LIMIT %s) counted",
+        (*user, _MAX_INVITATIONS),
     )

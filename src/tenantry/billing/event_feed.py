@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import psycopg
@@ -54,19 +55,20 @@ class FeedWatcher:
         self._changed.set()
 
 
+@dataclass(eq=False)
 class EventFeed:
     """The watchers of this process. `run` polls the database for all of them together.
 
     A process has at most ``most`` watchers, ``most_of_tenant`` of one tenant, and ``most_of_one`` of one client.
     """
 
-    def __init__(
-        self, database: Database, *, most: int = 200, most_of_tenant: int = 50, most_of_one: int = MOST_OF_ONE
-    ) -> None:
-        self._database = database
-        self._most = most
-        self._most_of_tenant = most_of_tenant
-        self._most_of_one = most_of_one
+    database: Database
+    _: KW_ONLY
+    most: int = 200
+    most_of_tenant: int = 50
+    most_of_one: int = MOST_OF_ONE
+
+    def __post_init__(self) -> None:
         self._watchers: dict[FeedWatcher, bytes] = {}
         self._is_watched = asyncio.Event()
         self._is_unavailable = False
@@ -79,8 +81,8 @@ class EventFeed:
         """Raise `OverloadedError` if this client or tenant cannot have another watcher."""
         of_one = sum(1 for other in self._watchers.values() if other == client)
         of_tenant = sum(1 for watcher in self._watchers if watcher.tenant_id == tenant_id)
-        is_full = len(self._watchers) >= self._most or of_tenant >= self._most_of_tenant
-        if self._has_ended or is_full or of_one >= self._most_of_one:
+        is_full = len(self._watchers) >= self.most or of_tenant >= self.most_of_tenant
+        if self._has_ended or is_full or of_one >= self.most_of_one:
             raise OverloadedError("Too many pages are receiving live updates. Reload this page to see new events.")
 
     @contextmanager
@@ -117,7 +119,7 @@ class EventFeed:
         for watcher in self._watchers:
             watched[watcher.tenant_id] = min(watcher.seen, watched.get(watcher.tenant_id, watcher.seen))
         try:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
                 found = await store.arrivals_after(connection, watched)
         except (DatabaseUnavailableError, psycopg.Error) as error:
             if not self._is_unavailable:

@@ -1,6 +1,7 @@
 """Reading the billing ledger: a tenant's events for its principals, raw bodies and explanations for the operator."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Annotated
@@ -67,9 +68,9 @@ class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
     ]
 
 
+@dataclass(frozen=True)
 class LedgerQueries:
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    database: Database
 
     async def list_events(self, principal: Principal, limit: int, cursor: str | None) -> Page[BillingEventView]:
         """Return a page of the ledger, the newest event first. Raises `InvalidCursorError`."""
@@ -81,7 +82,7 @@ class LedgerQueries:
     ) -> SearchPage[BillingEventView]:
         """Return a page of the events of one type and outcome, where given. Raises `InvalidCursorError`."""
         after = _parse_cursor(cursor)
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             rows, end = await store.seek_entries(
                 connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
             )
@@ -91,17 +92,17 @@ class LedgerQueries:
 
     async def newest_arrival(self, principal: Principal) -> int:
         """Return the arrival number of the latest event; 0 if there is none."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await store.newest_arrival(connection, principal.org_id)
 
     async def get_body(self, principal: Principal, event_id: str) -> bytes | None:
         """Return the raw body of an event; None if the tenant has no such event or its body was removed."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await store.find_body_of_tenant(connection, principal.org_id, event_id)
 
     async def get_event(self, principal: Principal, event_id: str) -> BillingEventView:
         """Return one entry. Raises `NotFoundError`."""
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             row = await store.find_entry(connection, principal.org_id, event_id)
         if row is None:
             raise NotFoundError("billing event")

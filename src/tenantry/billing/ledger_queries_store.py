@@ -203,7 +203,7 @@ async def newest_second(connection: Connection) -> int | None:
 
 
 async def count_parked(connection: Connection) -> int:
-    return int(await connection.fetch_value("SELECT count(*) FROM billing_events WHERE outcome = 'parked'"))
+    return await connection.fetch_count("SELECT count(*) FROM billing_events WHERE outcome = 'parked'")
 
 
 async def newest_arrival(connection: Connection, tenant_id: str) -> int:
@@ -240,7 +240,7 @@ async def tenants_after(connection: Connection, after: str, limit: int) -> list[
 
 
 async def count_tenants(connection: Connection) -> int:
-    return int(await connection.fetch_value("SELECT count(*) FROM tenants"))
+    return await connection.fetch_count("SELECT count(*) FROM tenants")
 
 
 async def known_tenants(connection: Connection, tenants: Sequence[str]) -> set[str]:
@@ -266,7 +266,7 @@ def _state(text: str) -> BillingState:
 
 
 async def count_entries(connection: Connection, tenant_id: str) -> int:
-    return int(await connection.fetch_value("SELECT count(*) FROM billing_events WHERE tenant_id = %s", (tenant_id,)))
+    return await connection.fetch_count("SELECT count(*) FROM billing_events WHERE tenant_id = %s", (tenant_id,))
 
 
 async def parked_for(connection: Connection, tenants: Collection[str]) -> dict[str, int]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
@@ -71,6 +72,7 @@ class Reconciliation(msgspec.Struct, frozen=True):
     stopped: DomainError | None = None
 
 
+@dataclass(eq=False)
 class Reconciler:
     """Fetches snapshots from the provider and folds them. They enter the ledger, so that a rebuild keeps them.
 
@@ -78,26 +80,21 @@ class Reconciler:
     a partial result.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        provider: ProviderApi,
-        webhooks: WebhookService,
-        policy: BillingPolicy,
-        outbox: ingest.Outbox,
-        clock: Clock,
-    ) -> None:
-        self._database = database
-        self._provider = provider
-        self._policy = policy
-        self._outbox = outbox
-        self._clock = clock
-        self._skipped: dict[str, datetime] = {}
-        self.backfill = Backfill(database, provider, webhooks, clock, policy)
+    database: Database
+    provider: ProviderApi
+    webhooks: WebhookService
+    policy: BillingPolicy
+    outbox: ingest.Outbox
+    clock: Clock
+    skipped: dict[str, datetime] = field(default_factory=dict, init=False)
+
+    @property
+    def backfill(self) -> Backfill:
+        return Backfill(self.database, self.provider, self.webhooks, self.clock, self.policy)
 
     async def fetch_snapshot(self, tenant_id: str) -> None:
         """Fetch and fold a tenant's snapshot; do nothing for a tenant that has ended or has no customer."""
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
             tenant = await store.linked_tenant(connection, tenant_id)
         if tenant is not None:
             await self._fetch_and_fold(tenant, "snapshot")
@@ -107,7 +104,7 @@ class Reconciler:
 
         Raises `NotFoundError` for a named tenant that does not exist or has no customer.
         """
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
             if tenants is None:
                 return await store.count_linked_tenants(connection)
             possible = [tenant_id for tenant_id in set(tenants) if is_tenant_id(tenant_id)]
@@ -139,12 +136,12 @@ class Reconciler:
 
         A tenant that cannot be compared is skipped for an hour, so that it does not hold up others.
         """
-        now = self._clock()
-        self._skipped = {tenant_id: until for tenant_id, until in self._skipped.items() if until > now}
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
-            due = await store.due_tenants(connection, now - older_than, most, without=self._skipped)
+        now = self.clock()
+        self.skipped = {tenant_id: until for tenant_id, until in self.skipped.items() if until > now}
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            due = await store.due_tenants(connection, now - older_than, most, without=self.skipped)
         found = await self._compare_all(_groups(due), "repair", lambda _: None)
-        self._skipped |= {comparison.tenant_id: now + _SKIPPED_FOR for comparison in found.troubled}
+        self.skipped |= {comparison.tenant_id: now + _SKIPPED_FOR for comparison in found.troubled}
         for comparison in found.drifted:
             logger.warning(
                 "tenant %s had drifted from the provider and is repaired: %s",
@@ -160,7 +157,7 @@ class Reconciler:
     async def _linked_groups(self, only: Sequence[str] | None) -> AsyncIterator[Sequence[LinkedTenant]]:
         after = ""
         while True:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
                 page = await store.linked_tenants(connection, after, only, _PAGE)
             async for group in _groups(page):
                 yield group
@@ -172,7 +169,7 @@ class Reconciler:
         self, groups: AsyncIterator[Sequence[LinkedTenant]], purpose: _Purpose, progress: Callable[[int], None]
     ) -> Reconciliation:
         compared, drifted, troubled = 0, list[Comparison](), list[Comparison]()
-        since, stopped = int(self._clock().timestamp()), None
+        since, stopped = int(self.clock().timestamp()), None
         try:
             async for group in groups:
                 for tenant, comparison in zip(group, await self._compare(group, purpose), strict=True):
@@ -204,7 +201,7 @@ class Reconciler:
                 if isinstance(refusal, ProviderRefusedError) and refusal.of_key:
                     raise refusal  # the check below may not need the missing permission
             # a request that is not about a tenant raises the provider's error, if any
-            async with aclosing(self._provider.events_since(int(self._clock().timestamp()), HANDLED_TYPES)) as events:
+            async with aclosing(self.provider.events_since(int(self.clock().timestamp()), HANDLED_TYPES)) as events:
                 await anext(events, None)
         comparisons = []
         for tenant, result in zip(group, results, strict=True):
@@ -222,11 +219,11 @@ class Reconciler:
         """
         comparison = Comparison(tenant.id)
         for _ in range(_TRIES):
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
                 before = await ledger_store.lock_account(connection, tenant.id)
                 position = await store.read_position(connection, tenant.id)
             fetched, unknown = await self._fetch(tenant)
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
                 account = await ledger_store.lock_account(connection, tenant.id)
                 present = await store.linked_tenant(connection, tenant.id)
                 if before is None or account is None or present is None:
@@ -244,7 +241,7 @@ class Reconciler:
         """Fetch the subscriptions of a tenant's customers, and which customers the provider does not know."""
         found, unknown = list[CustomerSubscriptions](), list[str]()
         for customer_id in tenant.all_customers:
-            fetched = await self._provider.subscriptions_of(customer_id)
+            fetched = await self.provider.subscriptions_of(customer_id)
             if fetched is None:
                 unknown.append(customer_id)
             else:
@@ -269,13 +266,13 @@ class Reconciler:
         A comparison with trouble has folded nothing: the provider does not know a customer, or the subscription that
         the tenant's state is from, which has not ended.
         """
-        now, current = self._clock(), account.state.subscription_id
+        now, current = self.clock(), account.state.subscription_id
         if fetched is None or (
             unknown and current is not None and all(each.id != current for each in fetched.subscriptions)
         ):
             return Comparison(tenant.id, trouble=f"the provider does not know its customer: {', '.join(unknown)}")
         event = snapshot(
-            fetched.subscriptions, account, self._policy, event_id=new_id("snapshot"),
+            fetched.subscriptions, account, self.policy, event_id=new_id("snapshot"),
             # events that had arrived before the request happened before the snapshot, whatever the clocks say
             as_of=max(fetched.as_of, position.newest or 0), arrival=position.arrival,
             unlinked=() if tenant.unlinked is None else (tenant.unlinked,),
@@ -285,13 +282,13 @@ class Reconciler:
             return Comparison(tenant.id, trouble=trouble)
         drift: dict[str, tuple[Fact, Fact]] = {}
         if event is not None:
-            application = await ingest.apply_batch(connection, [ReceivedEvent(event, now)], self._policy, now)
+            application = await ingest.apply_batch(connection, [ReceivedEvent(event, now)], self.policy, now)
             [entry] = application.entries
             drift = differences(entry.before or account.state, entry.after or account.state)
             if drift and purpose != "snapshot":
                 anomalies = (*entry.anomalies, Anomaly.DRIFT)
                 application.entries[:] = [msgspec.structs.replace(entry, anomalies=anomalies)]
-            await ingest.write(connection, application, self._outbox, now)
+            await ingest.write(connection, application, self.outbox, now)
         if purpose == "dry run":
             await connection.rollback()
         elif purpose == "repair":
@@ -300,7 +297,7 @@ class Reconciler:
 
     def _missed_since(self, tenant: LinkedTenant) -> int:
         """Return the second since which missed events may explain a tenant's drift: that of its last comparison."""
-        since = self._clock() - EVENTS_KEPT
+        since = self.clock() - EVENTS_KEPT
         if tenant.compared_at is not None:
             since = max(since, tenant.compared_at - _SKEW)
         return int(since.timestamp())

@@ -93,7 +93,7 @@ async def linked_tenant(connection: Connection, tenant_id: str) -> LinkedTenant 
 
 
 async def count_linked_tenants(connection: Connection) -> int:
-    return int(await connection.fetch_value(COUNT_LINKED))
+    return await connection.fetch_count(COUNT_LINKED)
 
 
 async def due_tenants(

@@ -110,6 +110,10 @@ class Connection(psycopg.AsyncConnection[Any]):
         row = await self.fetch_row(query, values)
         return row[0] if row else None
 
+    async def fetch_count(self, query: LiteralString, values: Params | None = None) -> int:
+        """Execute a query that returns one number."""
+        return int(await self.fetch_value(query, values))
+
     async def enter(self, scope: TransactionScope, *before: BoundStatement) -> None:
         """Run the rest of the transaction, after ``before``, in this scope: one round trip, also to begin it."""
         enter = _ENTER(scope.tenant_id, scope.role) if self.rls_enabled else _NAME_TENANT(scope.tenant_id)

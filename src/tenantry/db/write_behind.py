@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
@@ -20,27 +21,23 @@ _MAX_ITEMS: Final = 1000  # more would exceed the time limit of a statement and 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class WriteBehind(Generic[Item]):
-    """Collects items, one for each key; `run` writes them across tenants."""
+    """Collects items, one for each key; `run` writes them across tenants.
 
-    def __init__(
-        self,
-        database: Database,
-        name: str,
-        store: Callable[[Connection, Mapping[str, Item]], Awaitable[None]],
-        replaces: Callable[[Item, Item], bool] = lambda _old, _new: True,
-    ) -> None:
-        """``name`` describes the items in the log; ``replaces`` says whether a new item replaces the old one."""
-        self._database = database
-        self._name = name
-        self._store = store
-        self._replaces = replaces
-        self._items: dict[str, Item] = {}
+    ``name`` describes the items in the log; ``replaces`` says whether a new item replaces the old one.
+    """
+
+    database: Database
+    name: str
+    store: Callable[[Connection, Mapping[str, Item]], Awaitable[None]]
+    replaces: Callable[[Item, Item], bool] = lambda _old, _new: True
+    items: dict[str, Item] = field(default_factory=dict, init=False)
 
     def record(self, key: str, item: Item) -> None:
         """Collect an item for the next write."""
-        if key not in self._items or self._replaces(self._items[key], item):
-            self._items[key] = item
+        if key not in self.items or self.replaces(self.items[key], item):
+            self.items[key] = item
 
     async def run(self) -> None:
         """Write the collected items every `INTERVAL` seconds, until canceled."""
@@ -50,15 +47,15 @@ class WriteBehind(Generic[Item]):
 
     async def write(self) -> None:
         """Write the collected items; keep them for the next time while the database does not accept them."""
-        items, self._items = self._items, {}
+        items, self.items = self.items, {}
         while items:
             batch = dict(islice(items.items(), _MAX_ITEMS))
             try:
-                async with self._database.transaction(ACROSS_TENANTS) as connection:
-                    await self._store(connection, batch)
+                async with self.database.transaction(ACROSS_TENANTS) as connection:
+                    await self.store(connection, batch)
             except (DatabaseUnavailableError, psycopg.Error) as error:
-                self._items = {**items, **self._items}
+                self.items = {**items, **self.items}
                 reason = type(error.__cause__ or error).__name__  # its text may contain personal data
-                logger.info("%d %s are written later: %s", len(items), self._name, reason)
+                logger.info("%d %s are written later: %s", len(items), self.name, reason)
                 return
             items = {key: items[key] for key in items if key not in batch}

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -182,31 +183,25 @@ def _roca_fingerprint() -> tuple[tuple[int, frozenset[int]], ...]:
     )
 
 
+@dataclass(eq=False)
 class KeySet:
     """The keys of one provider: fetched at the start, every 300 s, and when a token names an unknown one.
 
     Cached keys are used while the provider is away, until they are 24 h old. All tokens with an unknown key share one
     fetch, at most one in 30 s, so that invented key ids cannot cause traffic. After a failed fetch no request waits:
     the next ones run in the background. The next fetch drops keys that the provider has withdrawn. ``monotonic`` is a
-    monotonic clock, in seconds. The caller closes the client, after `aclose`.
+    monotonic clock, in seconds; ``timeout`` bounds each fetch. The caller closes the client, after `aclose`.
     """
 
-    def __init__(
-        self,
-        config: OidcConfig,
-        http_client: httpx2.AsyncClient,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        refresh_seconds: float = REFRESH_SECONDS,
-        timeout: float = DEFAULT_TIMEOUTS.identity_provider,
-    ) -> None:
-        """``timeout`` bounds each fetch, in seconds."""
-        self._config = config
-        self._client = http_client
-        self._monotonic = monotonic
-        self._timeout = timeout
-        self._refresh_seconds = refresh_seconds
-        self._cooldown = min(COOLDOWN_SECONDS, refresh_seconds)
+    config: OidcConfig
+    http_client: httpx2.AsyncClient
+    _: KW_ONLY
+    monotonic: Callable[[], float] = time.monotonic
+    refresh_seconds: float = REFRESH_SECONDS
+    timeout: float = DEFAULT_TIMEOUTS.identity_provider
+
+    def __post_init__(self) -> None:
+        self._cooldown = min(COOLDOWN_SECONDS, self.refresh_seconds)
         self._published: PublishedKeys | None = None
         self._fetched_at = 0.0
         self._attempted_at: float | None = None
@@ -281,18 +276,18 @@ class KeySet:
 
     def _begin(self) -> "asyncio.Task[None]":
         if self._fetching is None:
-            self._attempted_at = self._monotonic()
+            self._attempted_at = self.monotonic()
             self._fetching = asyncio.create_task(self._fetch())
         return self._fetching
 
     def _current(self) -> PublishedKeys | None:
-        if self._published is None or self._monotonic() - self._fetched_at > MAX_STALENESS_SECONDS:
+        if self._published is None or self.monotonic() - self._fetched_at > MAX_STALENESS_SECONDS:
             return None
         return self._published
 
     def _may_retry(self) -> bool:
         """Whether the last attempt, not the last success, is old enough."""
-        return self._attempted_at is None or self._monotonic() - self._attempted_at >= self._cooldown
+        return self._attempted_at is None or self.monotonic() - self._attempted_at >= self._cooldown
 
     async def _refresh_if_due(self) -> None:
         if self._fetching is not None or self._may_retry():
@@ -300,8 +295,8 @@ class KeySet:
 
     async def _fetch(self) -> None:
         try:
-            async with asyncio.timeout(self._timeout):
-                published = await fetch_published_keys(self._config, self._client)
+            async with asyncio.timeout(self.timeout):
+                published = await fetch_published_keys(self.config, self.http_client)
         except (httpx2.HTTPError, FetchError, TimeoutError, OSError, *NOT_JSON) as error:
             self.trouble = f"{type(error).__name__}: {error}"
             _log.warning("the identity provider's keys could not be fetched: %s", self.trouble)
@@ -309,12 +304,12 @@ class KeySet:
             self.trouble = type(error).__name__
             _log.exception("the identity provider's keys could not be fetched")
         else:
-            self._published, self._fetched_at, self.trouble = published, self._monotonic(), None
+            self._published, self._fetched_at, self.trouble = published, self.monotonic(), None
         finally:
             self._fetching = None
 
     async def _keep_fresh(self) -> None:
         while True:
-            await asyncio.sleep(self._refresh_seconds if self.trouble is None else self._cooldown)
+            await asyncio.sleep(self.refresh_seconds if self.trouble is None else self._cooldown)
             if self._may_retry():
                 await self.refresh()

@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import quote_plus
 
@@ -110,30 +110,22 @@ class UserInfo:
         return verified_email(response.email, response.email_verified) if response.sub == subject else None
 
 
+@dataclass(eq=False)
 class SignIn:
     """The dashboard as a client of one identity provider. ``timeout`` bounds the redemption of a code, in seconds."""
 
-    def __init__(
-        self,
-        config: OidcConfig,
-        keys: KeySet,
-        http_client: httpx2.AsyncClient,
-        *,
-        client_id: str,
-        client_secret: Secret | None,
-        redirect_uri: str,
-        clock: Clock,
-        timeout: float = DEFAULT_TIMEOUTS.token_endpoint,
-    ) -> None:
-        self._config = config
-        self._keys = keys
-        self._client = http_client
-        self._client_id = client_id
-        self._client_secret = client_secret
-        self._redirect_uri = redirect_uri
-        self._clock = clock
-        self._timeout = timeout
-        self._access_tokens = TokenVerifier(config, keys, clock=clock)
+    config: OidcConfig
+    keys: KeySet
+    http_client: httpx2.AsyncClient
+    _: KW_ONLY
+    client_id: str
+    client_secret: Secret | None
+    redirect_uri: str
+    clock: Clock
+    timeout: float = DEFAULT_TIMEOUTS.token_endpoint
+
+    def __post_init__(self) -> None:
+        self._access_tokens = TokenVerifier(self.config, self.keys, clock=self.clock)
         self._redemptions = 0
 
     async def begin(self, *, silent: bool = False, login_hint: str | None = None) -> tuple[str, PendingSignIn]:
@@ -148,23 +140,23 @@ class SignIn:
             options["login_hint"] = login_hint
         url: str = prepare_grant_uri(
             metadata.authorization_endpoint or "",  # checked by `_metadata`
-            client_id=self._client_id,
+            client_id=self.client_id,
             response_type="code",
-            redirect_uri=self._redirect_uri,
+            redirect_uri=self.redirect_uri,
             scope=SCOPE,
             state=pending.state,
             nonce=pending.nonce,
             code_challenge=create_s256_code_challenge(pending.verifier),  # type: ignore[no-untyped-call]
             code_challenge_method="S256",
-            audience=self._config.audience,  # some providers' name for RFC 8707's resource
-            resource=self._config.audience,
+            audience=self.config.audience,  # some providers' name for RFC 8707's resource
+            resource=self.config.audience,
             **options,
         )
         return url, pending
 
     def is_away(self) -> bool:
         """Whether the last fetch of the provider's keys failed."""
-        return self._keys.trouble is not None
+        return self.keys.trouble is not None
 
     @contextmanager
     def redemption(self) -> Iterator[None]:
@@ -187,36 +179,36 @@ class SignIn:
 
     def end_session_url(self, back: str) -> str | None:
         """Return where a user signs out of the provider (RP-Initiated Logout 1.0), if it supports that."""
-        endpoint = self._keys.metadata.end_session_endpoint if self._keys.metadata else None
-        if endpoint is None or not is_secure(endpoint, allow_http=self._config.allow_http):
+        endpoint = self.keys.metadata.end_session_endpoint if self.keys.metadata else None
+        if endpoint is None or not is_secure(endpoint, allow_http=self.config.allow_http):
             return None
         url = httpx2.URL(endpoint)
-        return str(url.copy_merge_params({"client_id": self._client_id, "post_logout_redirect_uri": back}))
+        return str(url.copy_merge_params({"client_id": self.client_id, "post_logout_redirect_uri": back}))
 
     async def _metadata(self) -> IssuerMetadata:
-        await self._keys.ensure_fetched()
-        metadata = self._keys.metadata
+        await self.keys.ensure_fetched()
+        metadata = self.keys.metadata
         if metadata is None or self.is_away():
             raise AuthUnavailableError("The identity provider cannot be reached.")
         for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint):
-            if endpoint is None or not is_secure(endpoint, allow_http=self._config.allow_http):
+            if endpoint is None or not is_secure(endpoint, allow_http=self.config.allow_http):
                 raise AuthUnavailableError("The identity provider has no secure endpoint for signing in.")
         return metadata
 
     async def _redeem(self, metadata: IssuerMetadata, code: str, pending: PendingSignIn) -> _TokenResponse:
         form: str = prepare_token_request(
             "authorization_code",
-            redirect_uri=self._redirect_uri,
+            redirect_uri=self.redirect_uri,
             code=code,
             code_verifier=pending.verifier,
-            resource=self._config.audience,
+            resource=self.config.audience,
         )
         auth = self._client_auth(metadata)
         url, headers, form = auth.prepare("POST", metadata.token_endpoint, {}, form)  # type: ignore[no-untyped-call]
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.timeout):
                 status, body = await request(
-                    self._client, "POST", url, {**_FORM, **headers}, form, allow_http=self._config.allow_http
+                    self.http_client, "POST", url, {**_FORM, **headers}, form, allow_http=self.config.allow_http
                 )
             if status != httpx2.codes.OK:
                 _raise_redemption_error(status, body)
@@ -228,22 +220,22 @@ class SignIn:
 
     def _client_auth(self, metadata: IssuerMetadata) -> ClientAuth:
         """Authenticate this client (RFC 6749 section 2.3.1)."""
-        if self._client_secret is None:
-            return ClientAuth(self._client_id, None, "none")
-        secret = self._client_secret.reveal()
+        if self.client_secret is None:
+            return ClientAuth(self.client_id, None, "none")
+        secret = self.client_secret.reveal()
         if "client_secret_post" in metadata.token_endpoint_auth_methods_supported:
-            return ClientAuth(self._client_id, secret, "client_secret_post")
+            return ClientAuth(self.client_id, secret, "client_secret_post")
         # The header requires form encoding, which authlib leaves to its caller.
-        return ClientAuth(quote_plus(self._client_id), quote_plus(secret), "client_secret_basic")
+        return ClientAuth(quote_plus(self.client_id), quote_plus(secret), "client_secret_basic")
 
     async def _verify_id_token(self, tokens: _TokenResponse, pending: PendingSignIn) -> tuple[Claims, str | None]:
         """Return the ID token's claims and the user's name (OpenID Connect Core 3.1.3.7)."""
-        config = msgspec.structs.replace(self._config, audience=self._client_id)
-        decoded = DecodedToken(tokens.id_token, config, self._keys)
-        failure = await check(decoded, self._clock, _ID_TOKEN_CHECKS)
+        config = msgspec.structs.replace(self.config, audience=self.client_id)
+        decoded = DecodedToken(tokens.id_token, config, self.keys)
+        failure = await check(decoded, self.clock, _ID_TOKEN_CHECKS)
         if failure is not None:
             raise SignInFailedError(f"The identity provider's ID token is not valid: {failure.reason}.")
-        expected = {"nonce": pending.nonce, "client_id": self._client_id, "access_token": tokens.access_token}
+        expected = {"nonce": pending.nonce, "client_id": self.client_id, "access_token": tokens.access_token}
         id_token = CodeIDToken(decoded.members, {"alg": decoded.header.alg}, params=expected)
         try:
             id_token.validate_nonce()

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -68,6 +69,7 @@ class ProviderPrice(NamedTuple):
     recurring: bool
 
 
+@dataclass(eq=False)
 class ProviderApi:
     """Calls the provider's API over connections that stay open until `aclose`, all in one event loop.
 
@@ -77,20 +79,14 @@ class ProviderApi:
     only where a response has no date.
     """
 
-    def __init__(
-        self,
-        secret_key: Secret,
-        api_base: str,
-        clock: Clock = system_clock,
-        *,
-        timeout: float = DEFAULT_TIMEOUTS.payment_provider,
-        tracing: Tracing | None = None,
-    ) -> None:
-        self._tracing = tracing
-        self._secret_key = secret_key
-        self._api_base = api_base
-        self._clock = clock
-        self._timeout = timeout
+    secret_key: Secret
+    api_base: str
+    clock: Clock = system_clock
+    _: KW_ONLY
+    timeout: float = DEFAULT_TIMEOUTS.payment_provider
+    tracing: Tracing | None = None
+
+    def __post_init__(self) -> None:
         self._connecting = asyncio.Lock()
         self._connection: tuple[StripeClient, Transport] | None = None
 
@@ -152,7 +148,7 @@ class ProviderApi:
             import stripe  # noqa: PLC0415  # slow to import
 
             try:
-                pages = [page async for page in read_pages(client, _ENDPOINTS, {}, self._clock)]
+                pages = [page async for page in read_pages(client, _ENDPOINTS, {}, self.clock)]
             except stripe.PermissionError:
                 return None
         try:
@@ -189,7 +185,7 @@ class ProviderApi:
 
             params = {"customer": customer_id, "status": "all"}
             try:
-                pages = [page async for page in read_pages(client, _SUBSCRIPTIONS, params, self._clock)]
+                pages = [page async for page in read_pages(client, _SUBSCRIPTIONS, params, self.clock)]
             except stripe.InvalidRequestError as error:
                 if _detail(error, "code") == _MISSING and _detail(error, "param") in ("customer", _NO_WORD):
                     return None
@@ -210,7 +206,7 @@ class ProviderApi:
             if not 1 <= len(types) <= MOST_EVENT_TYPES:
                 raise ValueError(f"the provider lists 1 to {MOST_EVENT_TYPES} types at once, not {len(types)}")
             params["types"] = sorted(types)
-        async with self._client() as client, aclosing(read_pages(client, _EVENTS, params, self._clock)) as pages:
+        async with self._client() as client, aclosing(read_pages(client, _EVENTS, params, self.clock)) as pages:
             async for page in pages:
                 for event in page.objects:
                     yield event
@@ -236,11 +232,11 @@ class ProviderApi:
 
         # This switch of the whole package keeps it from reporting the latency of earlier calls to the provider.
         stripe.enable_telemetry = False
-        transport = Transport(self._timeout, self._tracing)
+        transport = Transport(self.timeout, self.tracing)
         client = stripe.StripeClient(
-            self._secret_key.reveal(),
+            self.secret_key.reveal(),
             stripe_version=API_VERSION,
-            base_addresses={"api": self._api_base},
+            base_addresses={"api": self.api_base},
             max_network_retries=_RETRIES,
             http_client=transport,
         )
