@@ -25,6 +25,7 @@ from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DomainError
 from tenantry.domain.members import Member, MemberStatus, User
+from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.plans import parse_catalog
 from tenantry.jobs.queue import JobQueue
 from tests.support.principals import NOW
@@ -89,10 +90,8 @@ class World:
 
     async def add_tenant(self, org_id: str) -> None:
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            await tenants.insert(
-                connection, tenant_id=org_id, name=org_id, owner_id=OWNER, owner_email="a@b.example", plan="free",
-                now=NOW,
-            )  # fmt: skip
+            address = OwnerAddress("a@b.example", "a@b.example")
+            await tenants.insert(connection, org_id, org_id, OWNER, address, "free", NOW)
             await add_owner(connection, AUTHOR, User(ISSUER, OWNER), org_id, NOW)
 
     async def owner_of(self, org_id: str) -> str:

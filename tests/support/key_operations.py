@@ -34,6 +34,7 @@ from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, 
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, revoked, status_at
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import ApiKeyExpiredError, ApiKeyRevokedError, DomainError
+from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.plans import parse_catalog
 from tests.support import figures
 from tests.support.figures import RecordProperty
@@ -95,10 +96,8 @@ class World:
 
     async def add_tenant(self, org_id: str) -> None:
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            await tenants.insert(
-                connection, tenant_id=org_id, name=org_id, owner_id="user", owner_email="a@b.example", plan="free",
-                now=NOW,
-            )  # fmt: skip
+            address = OwnerAddress("a@b.example", "a@b.example")
+            await tenants.insert(connection, org_id, org_id, "user", address, "free", NOW)
 
     async def find(self, org_id: str, key_id: str) -> ApiKey:
         async with self.database.transaction(of_tenant(org_id)) as connection:

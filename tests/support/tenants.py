@@ -4,16 +4,10 @@ from datetime import datetime
 
 from tenantry.accounts import tenants_store as tenants
 from tenantry.db.connection import Connection
+from tenantry.domain.owner_mails import OwnerAddress
 
 
 async def add_acme(connection: Connection, now: datetime) -> None:
     """The tenant acme, as the operator would make it."""
-    await tenants.insert(
-        connection,
-        tenant_id="acme",
-        name="Acme",
-        owner_id="usr_1",
-        owner_email="owner@acme.example",
-        plan="free",
-        now=now,
-    )
+    address = OwnerAddress("owner@acme.example", "owner@acme.example")
+    await tenants.insert(connection, "acme", "Acme", "usr_1", address, "free", now)

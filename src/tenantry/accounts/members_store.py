@@ -93,12 +93,8 @@ async def find_user(connection: Connection, org_id: str, user: User) -> Member |
 
 async def binds_owner(connection: Connection, org_id: str, member_id: str) -> bool:
     """Whether a membership also restricts a claimed owner."""
-    return bool(
-        await connection.fetch_value(
-            f"SELECT {BINDS_OWNER.format(row='memberships')} FROM memberships WHERE tenant_id = %s AND id = %s",  # noqa: S608
-            (org_id, member_id),
-        )
-    )
+    query = f"SELECT {BINDS_OWNER.format(row='memberships')} FROM memberships WHERE tenant_id = %s AND id = %s"  # noqa: S608
+    return bool(await connection.fetch_value(query, (org_id, member_id)))
 
 
 async def count_current(connection: Connection, org_id: str, issuer: str, most: int) -> int:

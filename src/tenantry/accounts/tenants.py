@@ -32,7 +32,7 @@ from tenantry.domain.audit import Action, AuditEvent, Author
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name, is_printable_name
-from tenantry.domain.owner_mails import same_address
+from tenantry.domain.owner_mails import OwnerAddress, same_address
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Project, Tenant
 from tenantry.integrations.oidc.tokens import Claims
@@ -299,16 +299,9 @@ class TenantService:
         """Create a tenant, or update an existing one and return its former row."""
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant yet
             await ingest.claim(connection, tenant_id, [wanted.stripe_customer_id] if wanted.stripe_customer_id else [])
-        created = await tenants.insert(
-            connection,
-            tenant_id=tenant_id,
-            name=wanted.name,
-            owner_id=wanted.owner_id or new_id("usr"),
-            owner_email=wanted.owner_email,
-            owner_email_verified=wanted.email_verified,
-            plan=wanted.plan or FREE,
-            now=now,
-        )
+        address = OwnerAddress(wanted.owner_email, wanted.owner_email if wanted.email_verified else "")
+        owner_id, plan = wanted.owner_id or new_id("usr"), wanted.plan or FREE
+        created = await tenants.insert(connection, tenant_id, wanted.name, owner_id, address, plan, now)
         if only_new and not created:
             raise errors.TenantExistsError(f"The organization {tenant_id} exists already.")
         found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)

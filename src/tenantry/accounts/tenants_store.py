@@ -54,21 +54,13 @@ async def read_of_user(connection: Connection, user: User, claimed: str | None, 
 
 
 async def insert(
-    connection: Connection,
-    *,
-    tenant_id: str,
-    name: str,
-    owner_id: str,
-    owner_email: str,
-    plan: str,
-    now: datetime,
-    owner_email_verified: bool = True,
+    connection: Connection, tenant_id: str, name: str, owner_id: str, owner: OwnerAddress, plan: str, now: datetime
 ) -> bool:
     """Store a new tenant; return False if the id is taken."""
     cursor = await connection.execute(
         "INSERT INTO tenants (id, name, owner_id, owner_email, verified_email, base_plan, plan, created_at, "
         "updated_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO NOTHING",
-        (tenant_id, name, owner_id, owner_email, owner_email if owner_email_verified else "", plan, plan, now, now),
+        (tenant_id, name, owner_id, owner.email, owner.verified_email, plan, plan, now, now),
     )
     return cursor.rowcount == 1
 
@@ -98,10 +90,8 @@ async def update(
 
 async def let_owner_email_follow(connection: Connection, tenant_id: str, token_issued: datetime) -> None:
     """Let the owner's address follow the identity provider's from now on."""
-    await connection.execute(
-        "UPDATE tenants SET owner_email_follows = true, owner_email_token_issued = %s WHERE id = %s",
-        (token_issued, tenant_id),
-    )
+    query = "UPDATE tenants SET owner_email_follows = true, owner_email_token_issued = %s WHERE id = %s"
+    await connection.execute(query, (token_issued, tenant_id))
 
 
 async def move_owner_email(
@@ -125,9 +115,8 @@ async def link_customer(
         "ON CONFLICT (id) DO NOTHING",
         (customer_id, tenant_id, linked_by, now),
     )
-    is_linked = await connection.fetch_value(
-        "SELECT true FROM customers WHERE id = %s AND tenant_id = %s", (customer_id, tenant_id)
-    )
+    query = "SELECT true FROM customers WHERE id = %s AND tenant_id = %s"
+    is_linked = await connection.fetch_value(query, (customer_id, tenant_id))
     if is_linked:
         await connection.execute(
             "UPDATE tenants SET stripe_customer_id = %s, updated_at = %s "
@@ -139,10 +128,8 @@ async def link_customer(
 
 async def mark_deleted(connection: Connection, tenant_id: str, now: datetime) -> None:
     """End a tenant; its data stays until retention removes it."""
-    await connection.execute(
-        "UPDATE tenants SET deleted_at = %s, updated_at = %s WHERE id = %s AND deleted_at IS NULL",
-        (now, now, tenant_id),
-    )
+    query = "UPDATE tenants SET deleted_at = %s, updated_at = %s WHERE id = %s AND deleted_at IS NULL"
+    await connection.execute(query, (now, now, tenant_id))
 
 
 async def has_tenants_without_customer(connection: Connection, tenant_id: str, customer_id: str) -> bool:

@@ -175,11 +175,8 @@ class AuthenticationParts:
         exceeds; ``refused`` is as in `Admission`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
-        self.keys = (
-            KeySet(oidc, http_client, monotonic=monotonic, timeout=database.timeouts.identity_provider)
-            if oidc
-            else None
-        )
+        timeout = database.timeouts.identity_provider
+        self.keys = KeySet(oidc, http_client, monotonic=monotonic, timeout=timeout) if oidc else None
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
         self.authenticator = Authenticator(
             keys=database.lane(name="keys"),

@@ -180,12 +180,8 @@ async def revoke_all(connection: Connection, org_id: str, now: datetime) -> int:
 
 async def count_by_pepper(connection: Connection, now: datetime) -> dict[str | None, int]:
     """Count the active keys by the id of the pepper that they are hashed under; None where it is unknown."""
-    return dict(
-        await connection.fetch(
-            f"SELECT pepper_id, count(*) FROM api_keys WHERE {_STATUS[KeyStatus.ACTIVE]} GROUP BY pepper_id",  # noqa: S608
-            {"now": now},
-        )
-    )
+    query = f"SELECT pepper_id, count(*) FROM api_keys WHERE {_STATUS[KeyStatus.ACTIVE]} GROUP BY pepper_id"  # noqa: S608
+    return dict(await connection.fetch(query, {"now": now}))
 
 
 async def read_all(connection: Connection, org_id: str, now: datetime) -> list[ApiKey]:

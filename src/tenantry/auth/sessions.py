@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -34,21 +35,23 @@ class ActiveSession(msgspec.Struct, frozen=True):
     """Open invitations, counted up to a hundred."""
 
 
+@dataclass(frozen=True)
 class SessionService:
-    """The sessions of a deployment, stored in its database: an ended session is rejected by every process."""
+    """The sessions of a deployment, stored in its database: an ended session is rejected by every process.
 
-    def __init__(self, database: Database, secret: SessionSecret, issuer: str | None, clock: Clock) -> None:
-        """``issuer`` is the identity provider's; sessions of a former one are expired."""
-        self._database = database
-        self._issuer = issuer
-        self._secret = secret
-        self._clock = clock
+    ``issuer`` is the identity provider's; sessions of a former one are expired.
+    """
+
+    database: Database
+    secret: SessionSecret
+    issuer: str | None
+    clock: Clock
 
     async def use_state(self, state: str) -> bool:
         """Use a sign-in's ``state`` once; return False if any process has used it before."""
         digest = hashlib.sha256(state.encode()).hexdigest()
-        async with self._database.transaction(OF_PEOPLE) as connection:
-            return await sessions.use_state(connection, digest, self._clock())
+        async with self.database.transaction(OF_PEOPLE) as connection:
+            return await sessions.use_state(connection, digest, self.clock())
 
     async def begin(
         self, claims: Claims, name: str | None, *, address: str | None, agent: str | None, before: str | None
@@ -58,9 +61,9 @@ class SessionService:
         ``before`` is the browser's former token, which ends.
         """
         random = secrets.token_bytes(rules.RANDOM_BYTES)
-        now = self._clock()
+        now = self.clock()
         session = Session(
-            digest=self._secret.digest_of(random),
+            digest=self.secret.digest_of(random),
             issuer=claims.issuer,
             subject=claims.subject,
             claims=msgspec.json.encode(claims).decode(),
@@ -72,27 +75,27 @@ class SessionService:
             started_at=now,
             used_at=now,
         )
-        old = None if before is None else self._secret.digest(before)
-        async with self._database.transaction(OF_PEOPLE) as connection:
+        old = None if before is None else self.secret.digest(before)
+        async with self.database.transaction(OF_PEOPLE) as connection:
             if old is not None:
                 previous = await sessions.find(connection, old)
                 await sessions.delete(connection, old)
                 if previous is not None and previous.user == session.user:
                     session = msgspec.structs.replace(session, tenant_id=previous.tenant_id)
             await sessions.insert(connection, session)
-        return self._secret.token(random)
+        return self.secret.token(random)
 
     async def renew(self, token: str, claims: Claims, name: str | None) -> bool:
         """Store the provider's current claims of a session's user; return whether the session is still that user's.
 
         The token stays, because other pages of the browser may be using it.
         """
-        digest = self._secret.digest(token)
+        digest = self.secret.digest(token)
         if digest is None:
             return False
         content = msgspec.json.encode(claims).decode()
-        async with self._database.transaction(OF_PEOPLE) as connection:
-            return await sessions.renew(connection, digest, claims.user, content, name, self._clock())
+        async with self.database.transaction(OF_PEOPLE) as connection:
+            return await sessions.renew(connection, digest, claims.user, content, name, self.clock())
 
     async def look_up(self, token: str, tenant_id: str | None, *, is_use: bool = True) -> ActiveSession | None:
         """Return the user of a cookie, viewing a tenant; None for an invalid or expired session.
@@ -100,15 +103,15 @@ class SessionService:
         The listed tenants include that tenant if it is the user's, the last viewed one and the token's.
         Without ``is_use``, as for a page that updates itself, the session's idle time continues.
         """
-        digest = self._secret.digest(token)
+        digest = self.secret.digest(token)
         if digest is None:
             return None
-        now = self._clock()
-        async with self._database.transaction(OF_PEOPLE) as connection:
+        now = self.clock()
+        async with self.database.transaction(OF_PEOPLE) as connection:
             session = await sessions.find(connection, digest)
             if session is None:
                 return None
-            if session.is_expired(now) or session.issuer != self._issuer:
+            if session.is_expired(now) or session.issuer != self.issuer:
                 await sessions.delete(connection, digest)
                 return None
             claims = msgspec.json.decode(session.claims, type=Claims)
@@ -128,30 +131,30 @@ class SessionService:
 
         ``after`` is the id of the last tenant of the former page, as is ``next_cursor``.
         """
-        async with self._database.transaction(OF_PEOPLE) as connection:
+        async with self.database.transaction(OF_PEOPLE) as connection:
             rows = await sessions.search_tenants(connection, claims, text=text, after=after, limit=limit)
         return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
 
     async def end(self, token: str) -> None:
         """Sign out: reject the cookie and all its copies from now on."""
-        digest = self._secret.digest(token)
+        digest = self.secret.digest(token)
         if digest is not None:
-            async with self._database.transaction(OF_PEOPLE) as connection:
+            async with self.database.transaction(OF_PEOPLE) as connection:
                 await sessions.delete(connection, digest)
 
     async def of_user(self, session: Session) -> list[Session]:
         """Read all sessions of a session's user that have not expired, the last used first."""
-        now = self._clock()
-        async with self._database.transaction(OF_PEOPLE) as connection:
+        now = self.clock()
+        async with self.database.transaction(OF_PEOPLE) as connection:
             found = await sessions.of_user(connection, session.user, now - rules.ABSOLUTE)
         return [one for one in found if not one.is_expired(now)]
 
     async def names_of(self, session: Session, tenant_id: str, subjects: Collection[str]) -> dict[str, str]:
         """Return the names of those users who have viewed the tenant, by subject."""
-        async with self._database.transaction(of_tenant(tenant_id)) as connection:
+        async with self.database.transaction(of_tenant(tenant_id)) as connection:
             return await sessions.names(connection, tenant_id, session.issuer, subjects)
 
     async def end_others(self, session: Session) -> int:
         """End all other sessions of a session's user; return how many."""
-        async with self._database.transaction(OF_PEOPLE) as connection:
+        async with self.database.transaction(OF_PEOPLE) as connection:
             return await sessions.delete_others(connection, session)

@@ -77,12 +77,8 @@ async def store_name(connection: Connection, tenant_id: str, session: Session, n
 
 async def names(connection: Connection, tenant_id: str, issuer: str, subjects: Collection[str]) -> dict[str, str]:
     """Return the names of those users who have viewed the tenant, by subject."""
-    return dict(
-        await connection.fetch(
-            "SELECT subject, name FROM dashboard_names WHERE org_id = %s AND issuer = %s AND subject = ANY(%s)",
-            (tenant_id, issuer, list(subjects)),
-        )
-    )
+    query = "SELECT subject, name FROM dashboard_names WHERE org_id = %s AND issuer = %s AND subject = ANY(%s)"
+    return dict(await connection.fetch(query, (tenant_id, issuer, list(subjects))))
 
 
 async def renew(
@@ -113,11 +109,8 @@ async def delete(connection: Connection, digest: bytes) -> None:
 
 async def delete_others(connection: Connection, session: Session) -> int:
     """End all other sessions of a session's user; return how many."""
-    cursor = await connection.execute(
-        "DELETE FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND digest <> %s",
-        (*session.user, session.digest),
-    )
-    return cursor.rowcount
+    query = "DELETE FROM dashboard_sessions WHERE issuer = %s AND subject = %s AND digest <> %s"
+    return (await connection.execute(query, (*session.user, session.digest))).rowcount
 
 
 async def delete_all(connection: Connection) -> int:

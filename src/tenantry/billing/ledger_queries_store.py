@@ -189,10 +189,8 @@ async def find_body(connection: Connection, event_id: str) -> tuple[bool, bytes 
 
 async def find_body_of_tenant(connection: Connection, tenant_id: str, event_id: str) -> bytes | None:
     """Return the raw body of an event in a tenant's ledger, if that is still stored."""
-    row = await connection.fetch_row(
-        "SELECT tenant_event_body(e.id) FROM billing_events e WHERE e.tenant_id = %s AND e.id = %s",
-        (tenant_id, event_id),
-    )
+    query = "SELECT tenant_event_body(e.id) FROM billing_events e WHERE e.tenant_id = %s AND e.id = %s"
+    row = await connection.fetch_row(query, (tenant_id, event_id))
     return unpack(row[0]) if row and row[0] is not None else None
 
 
@@ -233,10 +231,8 @@ async def replaceable_entries(
 
 async def tenants_after(connection: Connection, after: str, limit: int) -> list[str]:
     """Return the next tenants by id, ended ones included."""
-    return [
-        row[0]
-        for row in await connection.fetch("SELECT id FROM tenants WHERE id > %s ORDER BY id LIMIT %s", (after, limit))
-    ]
+    query = "SELECT id FROM tenants WHERE id > %s ORDER BY id LIMIT %s"
+    return [row[0] for row in await connection.fetch(query, (after, limit))]
 
 
 async def count_tenants(connection: Connection) -> int:

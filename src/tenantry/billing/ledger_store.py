@@ -211,12 +211,8 @@ async def tenants_of_customers(connection: Connection, events: Iterable[BillingE
 
 
 async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
-    return [
-        row[0]
-        for row in await connection.fetch(
-            "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at, id", (tenant_id,)
-        )
-    ]
+    query = "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at, id"
+    return [row[0] for row in await connection.fetch(query, (tenant_id,))]
 
 
 _ENTRY_TYPES: Final[Mapping[str, ParameterType[Any]]] = {

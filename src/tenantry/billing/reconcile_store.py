@@ -100,9 +100,8 @@ async def due_tenants(
     connection: Connection, until: datetime, most: int, *, without: Collection[str] = ()
 ) -> list[LinkedTenant]:
     """Return living tenants with a customer that were last compared at ``until`` or before, the longest ago first."""
-    return [
-        _linked(row) for row in await connection.fetch(DUE, {"until": until, "most": most, "without": list(without)})
-    ]
+    values = {"until": until, "most": most, "without": list(without)}
+    return [_linked(row) for row in await connection.fetch(DUE, values)]
 
 
 def _linked(row: Sequence[Any]) -> LinkedTenant:

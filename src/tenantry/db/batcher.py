@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -35,6 +36,7 @@ _MAX_WAITING: Final = 4096
 _CHECKS_PER_TIMEOUT: Final = 4
 
 
+@dataclass(eq=False)
 class Batcher(Generic[Item, Answer]):
     """Calls ``run`` with batches of up to ``max_items`` items, in up to ``max_concurrent`` calls at a time.
 
@@ -44,26 +46,18 @@ class Batcher(Generic[Item, Answer]):
     answer at most ``deadline`` seconds, which also bounds a batch.
     """
 
-    def __init__(
-        self,
-        run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]],
-        *,
-        max_concurrent: int = 1,
-        max_items: int = MAX_ITEMS,
-        max_waiting: int = _MAX_WAITING,
-        start_timeout: float = DEFAULT_TIMEOUTS.batch_start,
-        deadline: float = DEFAULT_TIMEOUTS.batch,
-        metrics: BatchMetrics = NO_BATCH_METRICS,
-    ) -> None:
-        self._run = run
-        self._lane = metrics.name
-        self._observe = metrics.observe
-        self._tracing = metrics.tracing
-        self._max_concurrent = max_concurrent
-        self._max_items = max_items
-        self._max_waiting = max_waiting
-        self._start_timeout = min(start_timeout, deadline)
-        self._deadline = deadline
+    run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]]
+    _: KW_ONLY
+    max_concurrent: int = 1
+    max_items: int = MAX_ITEMS
+    max_waiting: int = _MAX_WAITING
+    start_timeout: float = DEFAULT_TIMEOUTS.batch_start
+    deadline: float = DEFAULT_TIMEOUTS.batch
+    metrics: BatchMetrics = NO_BATCH_METRICS
+
+    def __post_init__(self) -> None:
+        self._tracing = self.metrics.tracing
+        self._start_timeout = min(self.start_timeout, self.deadline)
         self._waiting: deque[_QueuedItem[Item, Answer]] = deque()
         self._runs = 0
         self._running: dict[int, list[_QueuedItem[Item, Answer]]] = {}
@@ -77,14 +71,14 @@ class Batcher(Generic[Item, Answer]):
         Raises `DatabaseUnavailableError` on a timeout (the item may still be processed) or if too many items wait.
         If the submitter is canceled before its batch starts, its item is dropped.
         """
-        if self._hanging or len(self._waiting) >= self._max_waiting:
+        if self._hanging or len(self._waiting) >= self.max_waiting:
             raise _busy()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         trace = None if self._tracing is None else self._tracing.current()
         self._waiting.append(_QueuedItem(item, future, loop.time(), trace))
         workers = len(self._workers)
-        if not workers or (workers < self._max_concurrent and len(self._waiting) >= CONCURRENT_ITEMS):
+        if not workers or (workers < self.max_concurrent and len(self._waiting) >= CONCURRENT_ITEMS):
             worker = asyncio.create_task(self._work(), context=Context())  # not in the trace of this submitter
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)  # also if it is canceled before it starts
@@ -107,7 +101,7 @@ class Batcher(Generic[Item, Answer]):
         self._workers -= {asyncio.current_task()}  # now: the next submitter must start another worker
 
     def _next_batch(self) -> list["_QueuedItem[Item, Answer]"]:
-        batch = [self._waiting.popleft() for _ in range(min(self._max_items, len(self._waiting)))]
+        batch = [self._waiting.popleft() for _ in range(min(self.max_items, len(self._waiting)))]
         return [queued for queued in batch if not queued.future.done()]
 
     async def _process(self, batch: list["_QueuedItem[Item, Answer]"]) -> None:
@@ -116,9 +110,9 @@ class Batcher(Generic[Item, Answer]):
         self._running[number] = batch
         loop = asyncio.get_running_loop()
         started = loop.time()
-        alarm = loop.call_later(self._deadline, self._refuse_all, number)
+        alarm = loop.call_later(self.deadline, self._refuse_all, number)
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(self.deadline):
                 answers = await self._answer(batch)
         except Exception as error:  # noqa: BLE001  # the submitters handle it
             for queued in batch:
@@ -130,15 +124,15 @@ class Batcher(Generic[Item, Answer]):
             alarm.cancel()
             del self._running[number]
             self._hanging.discard(number)
-            self._observe(len(batch), started - batch[0].queued_at, loop.time() - started)
+            self.metrics.observe(len(batch), started - batch[0].queued_at, loop.time() - started)
 
     async def _answer(self, batch: Sequence["_QueuedItem[Item, Answer]"]) -> Sequence[Answer | Exception]:
         items = [queued.item for queued in batch]
         if self._tracing is None:
-            answers = await self._run(items)
+            answers = await self.run(items)
         else:
-            with self._tracing.batch(self._lane, [queued.trace for queued in batch]):
-                answers = await self._run(items)
+            with self._tracing.batch(self.metrics.name, [queued.trace for queued in batch]):
+                answers = await self.run(items)
         if len(answers) != len(items):
             raise RuntimeError(f"{len(answers)} answers for {len(items)} items")
         return answers
@@ -153,7 +147,7 @@ class Batcher(Generic[Item, Answer]):
     def _refuse_overdue(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        running = [(batch, self._deadline) for batch in self._running.values()]
+        running = [(batch, self.deadline) for batch in self._running.values()]
         for batch, seconds in (*running, (self._waiting, self._start_timeout)):
             for queued in batch:
                 if queued.queued_at + seconds > now:

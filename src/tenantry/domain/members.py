@@ -8,15 +8,9 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from tenantry.common.encoding import doc
+from tenantry.domain import errors
 from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, lower_role, role_grants
 from tenantry.domain.audit import ActorKind, Author
-from tenantry.domain.errors import (
-    LastOwnerError,
-    MemberNotActiveError,
-    ModeMismatchError,
-    ScopeEscalationError,
-    ValidationError,
-)
 
 # "|" may be in an address, but separates the parts of many providers' user ids: samlp|acme|ada@acme.example.
 _EMAIL: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{}~-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
@@ -115,7 +109,7 @@ def removed(member: Member, now: datetime) -> Member:
 def accepted(member: Member) -> Member:
     """Return the active member. Raises `MemberNotActiveError` for a removed one."""
     if member.status is MemberStatus.REMOVED:
-        raise MemberNotActiveError(
+        raise errors.MemberNotActiveError(
             "This membership has ended: the invitation was withdrawn or declined, or the member was removed. "
             "Ask an owner or admin of the organization for a new invitation."
         )
@@ -136,7 +130,7 @@ def is_email(user_id: str) -> bool:
 def check_user_id(user_id: str, location: str) -> None:
     """Raise `ValidationError` for an e-mail address."""
     if is_email(user_id):
-        raise ValidationError((location, _NOT_AN_EMAIL))
+        raise errors.ValidationError((location, _NOT_AN_EMAIL))
 
 
 def check_may_give(giver: Principal, role: Role) -> None:
@@ -148,7 +142,7 @@ def check_may_give(giver: Principal, role: Role) -> None:
     scopes, _ = role_grants(role, ())
     giver.require_holding(scopes, AccessLevel.SCOPED)
     if giver.kind is PrincipalKind.API_KEY and giver.expires_at is not None:
-        raise ScopeEscalationError("A key with an expiry cannot grant access without one.")
+        raise errors.ScopeEscalationError("A key with an expiry cannot grant access without one.")
 
 
 def check_may_change(changer: Principal, before: Role, after: Role) -> None:
@@ -164,9 +158,9 @@ def check_may_change(changer: Principal, before: Role, after: Role) -> None:
 def check_may_manage(manager: Principal, role: Role) -> None:
     """Raise `ScopeEscalationError` or `ModeMismatchError` unless ``manager`` may change members with this role."""
     if manager.mode is Mode.TEST:
-        raise ModeMismatchError("A test-mode key cannot manage members.")
+        raise errors.ModeMismatchError("A test-mode key cannot manage members.")
     if role is Role.OWNER and manager.access_level is not AccessLevel.OWNER:
-        raise ScopeEscalationError("Only an OWNER can add, change or remove owners.")
+        raise errors.ScopeEscalationError("Only an OWNER can add, change or remove owners.")
 
 
 def check_not_last_owner(member: Member, *, owner_id: str, other_owners: int) -> None:
@@ -177,14 +171,16 @@ def check_not_last_owner(member: Member, *, owner_id: str, other_owners: int) ->
     if member.status is MemberStatus.REMOVED:
         return
     if member.user_id == owner_id:  # an invited one too: the user may already be an owner by the claim
-        raise LastOwnerError(
+        raise errors.LastOwnerError(
             "This member is the tenant's owner: transfer the tenant first, with POST /api/v1/tenants/{id}/transfer."
         )
     if member.status is MemberStatus.ACTIVE and member.role is Role.OWNER and not other_owners:
-        raise LastOwnerError("This is the tenant's last owner: give another member the role owner first.")
+        raise errors.LastOwnerError("This is the tenant's last owner: give another member the role owner first.")
 
 
 def check_initial_role(user_id: str, role: Role, *, owner_id: str) -> None:
     """Raise `LastOwnerError` if the tenant's owner would get a lower role."""
     if user_id == owner_id and role is not Role.OWNER:
-        raise LastOwnerError("This user is the tenant's owner: add them with the role owner, or transfer the tenant.")
+        raise errors.LastOwnerError(
+            "This user is the tenant's owner: add them with the role owner, or transfer the tenant."
+        )

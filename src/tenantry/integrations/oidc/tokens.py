@@ -12,20 +12,9 @@ from joserfc.jwk import Key
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.domain.errors import AuthUnavailableError, DomainError, InvalidCredentialError, TokenExpiredError
+from tenantry.integrations.oidc import token_checks as checks
 from tenantry.integrations.oidc.claims import Claims, OidcConfig, decode
 from tenantry.integrations.oidc.keys import KeySet
-from tenantry.integrations.oidc.token_checks import (
-    CHECKS,
-    EXPIRY,
-    KEY,
-    MAX_TOKEN_BYTES,
-    TIME_CHECKS,
-    CheckFailure,
-    DecodedToken,
-    Times,
-    check,
-    first_failure,
-)
 
 __all__ = ["Claims", "TokenVerifier"]
 
@@ -46,7 +35,7 @@ class VerifiedToken(msgspec.Struct, frozen=True):
     kid: str | None
     alg: str
     key: Key
-    times: Times
+    times: checks.Times
     claims: Claims
 
 
@@ -139,17 +128,17 @@ class TokenVerifier:
         Raises `TokenExpiredError` if only the expiry fails, `InvalidCredentialError` for any other failure, and
         `AuthUnavailableError` if the provider's keys are unavailable.
         """
-        digest = token_digest(token) if len(token) <= MAX_TOKEN_BYTES else b""
+        digest = token_digest(token) if len(token) <= checks.MAX_TOKEN_BYTES else b""
         cached = self._cache.find(digest)
         is_verified = cached is not None and cached.key in self._keys.cached(cached.kid, cached.alg)
-        decoded = DecodedToken(token, self._config, self._keys)
+        decoded = checks.DecodedToken(token, self._config, self._keys)
         if cached is not None and is_verified:
             decoded.times, decoded.now = cached.times, self._clock().timestamp()
-            failure = first_failure(TIME_CHECKS, decoded)
+            failure = checks.first_failure(checks.TIME_CHECKS, decoded)
             if failure is None:
                 return cached.claims
         else:
-            failure = await check(decoded, self._clock)
+            failure = await checks.check(decoded, self._clock)
         if failure is not None:
             self._cache.drop(digest)
             _log.debug("bearer token rejected: %s", failure.reason)
@@ -161,24 +150,28 @@ class TokenVerifier:
 
     async def explain(self, token: str) -> TokenExplanation:
         """Return the result of each check that `verify` makes, without the cache."""
-        decoded = DecodedToken(token, self._config, self._keys)
+        decoded = checks.DecodedToken(token, self._config, self._keys)
         decoded.now = self._clock().timestamp()
         try:
-            failure = await check(decoded, self._clock)
+            failure = await checks.check(decoded, self._clock)
         except AuthUnavailableError as error:
-            failure = CheckFailure(KEY, f"the provider's keys are unavailable: {self._keys.trouble or 'not known'}")
+            failure = checks.CheckFailure(
+                checks.KEY, f"the provider's keys are unavailable: {self._keys.trouble or 'not known'}"
+            )
             return _explanation(decoded, failure, error)
         return _explanation(decoded, failure, _refusal(failure) if failure else None)
 
 
-def _refusal(failure: CheckFailure) -> InvalidCredentialError | TokenExpiredError:
+def _refusal(failure: checks.CheckFailure) -> InvalidCredentialError | TokenExpiredError:
     """Make the refusal for the client, which only says whether the token has expired."""
-    if failure.check is EXPIRY:
+    if failure.check is checks.EXPIRY:
         return TokenExpiredError("The bearer token has expired.")
     return InvalidCredentialError("The bearer token is not valid.")
 
 
-def _explanation(token: DecodedToken, failure: CheckFailure | None, refusal: DomainError | None) -> TokenExplanation:
+def _explanation(
+    token: checks.DecodedToken, failure: checks.CheckFailure | None, refusal: DomainError | None
+) -> TokenExplanation:
     """Explain a token that has passed the checks up to ``failure``."""
     steps = list(_steps(token, failure))
     results = {step.name: step.result for step in steps}
@@ -192,9 +185,9 @@ def _explanation(token: DecodedToken, failure: CheckFailure | None, refusal: Dom
     )
 
 
-def _steps(token: DecodedToken, failure: CheckFailure | None) -> Iterator[CheckStep]:
+def _steps(token: checks.DecodedToken, failure: checks.CheckFailure | None) -> Iterator[CheckStep]:
     reached = True
-    for each in CHECKS:
+    for each in checks.CHECKS:
         failed = failure is not None and each is failure.check
         result = CheckResult.FAILED if failed else CheckResult.OK if reached else CheckResult.NOT_REACHED
         said = (each.said(token) or None) if reached else None
@@ -202,7 +195,7 @@ def _steps(token: DecodedToken, failure: CheckFailure | None) -> Iterator[CheckS
         reached = reached and not failed
 
 
-def _members(token: DecodedToken) -> dict[str, Any] | None:
+def _members(token: checks.DecodedToken) -> dict[str, Any] | None:
     try:
         members = decode(token.payload_segment)
     except (ValueError, RecursionError):

@@ -19,14 +19,8 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, EPOCH_MAX, Clock, system_clo
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
+from tenantry.domain import errors
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
-from tenantry.domain.errors import (
-    DomainError,
-    IdempotencyInFlightError,
-    IdempotencyMismatchError,
-    ProviderRefusedError,
-    ProviderUnavailableError,
-)
 from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
 
 if TYPE_CHECKING:
@@ -325,12 +319,12 @@ def second_sent(date: str | None, elapsed: float, sent_at: datetime) -> int:
     return second if 0 <= second <= EPOCH_MAX else int(sent_at.timestamp())
 
 
-def _malformed(why: str, request_id: str | None = None) -> ProviderUnavailableError:
+def _malformed(why: str, request_id: str | None = None) -> errors.ProviderUnavailableError:
     logger.warning("the payment provider's answer cannot be used: %s, request %s", why, _word(request_id))
-    return ProviderUnavailableError("The payment provider's answer cannot be used.")
+    return errors.ProviderUnavailableError("The payment provider's answer cannot be used.")
 
 
-def _domain_error(error: "StripeError") -> DomainError:
+def _domain_error(error: "StripeError") -> errors.DomainError:
     """Translate an error; the log has enough to find the request at the provider."""
     status = error.http_status or 0
     kind, code, request_id = _detail(error, "type"), _detail(error, "code"), _word(error.request_id)
@@ -339,12 +333,12 @@ def _domain_error(error: "StripeError") -> DomainError:
         type(error.__cause__ or error).__name__, status, kind, code, _detail(error, "param"), request_id,
     )  # fmt: skip
     if code == "idempotency_key_in_use":
-        return IdempotencyInFlightError("A request with this Idempotency-Key is still being carried out.")
+        return errors.IdempotencyInFlightError("A request with this Idempotency-Key is still being carried out.")
     if kind == "idempotency_error":
-        return IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
+        return errors.IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
     is_temporary = status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.CONFLICT) or code == "rate_limit"
     if is_temporary or not HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return ProviderUnavailableError("The payment provider is out of reach. Try again shortly.")
+        return errors.ProviderUnavailableError("The payment provider is out of reach. Try again shortly.")
     if status == HTTPStatus.UNAUTHORIZED:
         message = "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
     elif status == HTTPStatus.FORBIDDEN:
@@ -354,7 +348,7 @@ def _domain_error(error: "StripeError") -> DomainError:
         )
     else:
         message = f"The payment provider refused the request (status {status}, {code}, request {request_id})."
-    return ProviderRefusedError(message, of_key=status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN))
+    return errors.ProviderRefusedError(message, of_key=status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN))
 
 
 def _detail(error: "StripeError", name: str) -> str:
