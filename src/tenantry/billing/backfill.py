@@ -42,6 +42,9 @@ class MissedEvent(msgspec.Struct, frozen=True):
     outcome: str | None = None
 
 
+Observer = Callable[[MissedEvent], None]
+
+
 class BackfillPart(NamedTuple):
     """A finished part of the provider's list: its number of events, those missed, and its oldest event."""
 
@@ -75,12 +78,7 @@ class Backfill:
     policy: BillingPolicy
 
     async def run(
-        self,
-        since: int,
-        *,
-        until: int | None = None,
-        dry_run: bool = False,
-        observer: Callable[[MissedEvent], None] = lambda _: None,
+        self, since: int, *, until: int | None = None, dry_run: bool = False, observer: Observer = lambda _: None
     ) -> BackfillResult:
         """Ingest the missed events that were created from ``since`` to ``until`` (Unix seconds).
 

@@ -116,6 +116,7 @@ SELECT event_body(id), received_at, {", ".join(FACT_NAMES)}
  ORDER BY received_at, arrival
  LIMIT %(most)s
 """  # noqa: S608  # our own condition
+_Place = tuple[int, int] | None  # of an entry: the second of its event, and its arrival number
 _state_decoder: Final = msgspec.json.Decoder(BillingState)
 
 
@@ -141,22 +142,14 @@ def _record(row: Sequence[Any]) -> LedgerRecord:
     return LedgerRecord(*values)
 
 
-async def read_entries(
-    connection: Connection, tenant_id: str, limit: int, after: tuple[int, int] | None
-) -> list[LedgerRecord]:
+async def read_entries(connection: Connection, tenant_id: str, limit: int, after: _Place) -> list[LedgerRecord]:
     """Return a tenant's entries, newest first, after a position ``(created, arrival)``; one more than ``limit``."""
     return [_record(row) for row in await _LISTING.read(connection, _OF_TENANT, "true", _from(tenant_id, after), limit)]
 
 
 async def seek_entries(
-    connection: Connection,
-    tenant_id: str,
-    limit: int,
-    after: tuple[int, int] | None,
-    *,
-    event_type: str | None,
-    outcome: str | None,
-) -> tuple[list[LedgerRecord], tuple[int, int] | None]:
+    connection: Connection, tenant_id: str, limit: int, after: _Place, *, event_type: str | None, outcome: str | None
+) -> tuple[list[LedgerRecord], _Place]:
     """Return the entries of a type and outcome, where given, among the next `MAX_SCANNED_ROWS` of the ledger.
 
     Also returns the position of the last entry that was looked at, if there are older ones.
@@ -166,7 +159,7 @@ async def seek_entries(
     return [_record(row) for row in rows], end
 
 
-def _from(tenant_id: str, after: tuple[int, int] | None) -> dict[str, object]:
+def _from(tenant_id: str, after: _Place) -> dict[str, object]:
     created, arrival = after or (2**62, 0)
     return {"tenant": tenant_id, "created": created, "arrival": arrival}
 

@@ -40,6 +40,7 @@ _SKEW: Final = timedelta(hours=1)
 _SKIPPED_FOR: Final = timedelta(hours=1)
 _MOST_NAMED: Final = 20
 
+Progress = Callable[[int], None]
 _Purpose = Literal["snapshot", "repair", "dry run"]
 """What a fetched snapshot is for: only the ledger, or a comparison that finds drift."""
 
@@ -115,11 +116,7 @@ class Reconciler:
         return len(known)
 
     async def run(
-        self,
-        tenants: Sequence[str] | None = None,
-        *,
-        dry_run: bool = False,
-        progress: Callable[[int], None] = lambda _: None,
+        self, tenants: Sequence[str] | None = None, *, dry_run: bool = False, progress: Progress = lambda _: None
     ) -> Reconciliation:
         """Compare all linked tenants, or those named, with the provider, and repair those that differ.
 
@@ -166,7 +163,7 @@ class Reconciler:
             after = page[-1].id
 
     async def _compare_all(
-        self, groups: AsyncIterator[Sequence[LinkedTenant]], purpose: _Purpose, progress: Callable[[int], None]
+        self, groups: AsyncIterator[Sequence[LinkedTenant]], purpose: _Purpose, progress: Progress
     ) -> Reconciliation:
         compared, drifted, troubled = 0, list[Comparison](), list[Comparison]()
         since, stopped = int(self.clock().timestamp()), None

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
@@ -204,6 +205,7 @@ class Database:
         return lane
 
 
+@dataclass(eq=False)
 class Lane:
     """A dedicated connection of one batcher, with prepared statements that use indexes. It reconnects when needed.
 
@@ -211,18 +213,13 @@ class Lane:
     string it may take longer than any caller waits.
     """
 
-    def __init__(
-        self,
-        failover: FailoverDetector,
-        options: str = "",
-        metrics: BatchMetrics = NO_BATCH_METRICS,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    ) -> None:
-        self._failover = failover
-        self._options = f"{_BY_INDEX} {options}"
-        self._name = _name_of(failover.conninfo())
-        self.metrics = metrics
-        self.timeouts = timeouts
+    failover: FailoverDetector
+    options: str = ""
+    metrics: BatchMetrics = NO_BATCH_METRICS
+    timeouts: Timeouts = DEFAULT_TIMEOUTS
+
+    def __post_init__(self) -> None:
+        self._name = _name_of(self.failover.conninfo())
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
 
@@ -253,7 +250,7 @@ class Lane:
 
     async def _connected(self, *, autocommit: bool) -> Connection:
         if self._connection is not None:
-            if not is_lost(self._connection) and not self._failover.is_over(self._connection):
+            if not is_lost(self._connection) and not self.failover.is_over(self._connection):
                 return self._connection
             await self._drop()
         if self._connecting is None:
@@ -263,10 +260,10 @@ class Lane:
 
     async def _connect(self, *, autocommit: bool) -> Connection:
         try:
-            conninfo = _with_options(self._failover.conninfo(), self._options)
+            conninfo = _with_options(self.failover.conninfo(), f"{_BY_INDEX} {self.options}")
             connection = await Connection.connect(conninfo, autocommit=autocommit, prepare_threshold=0)
             try:
-                await self._failover.accept(connection)
+                await self.failover.accept(connection)
                 await take_role(connection)
             except BaseException:
                 await connection.close()

@@ -74,7 +74,7 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
                 retry_on_lock_timeout(lambda: _upgrade(conninfo, migrations))
             retry_on_lock_timeout(lambda: _upgrade_queue(connection))
             after = max(before or newest, newest)
-            if after == newest_revision() and roles.all_exist(connection) and roles.owns_tables(connection):
+            if after == newest_revision() and not roles.missing_roles(connection) and roles.owns_tables(connection):
                 _grant_privileges(connection)
             return before, after
         finally:

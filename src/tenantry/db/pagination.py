@@ -13,6 +13,7 @@ from tenantry.db.connection import Connection
 from tenantry.domain.errors import InvalidCursorError
 
 Row = TypeVar("Row")
+Values = Mapping[str, object]
 
 
 class Page(msgspec.Struct, Generic[Row], frozen=True, rename="camel"):
@@ -123,7 +124,7 @@ class Listing(NamedTuple):
         return f"ORDER BY {self.key} DESC, {self.tie} DESC"
 
     async def read(
-        self, connection: Connection, condition: str, filtered: str, values: Mapping[str, object], limit: int
+        self, connection: Connection, condition: str, filtered: str, values: Values, limit: int
     ) -> list[tuple[Any, ...]]:
         """Return the rows that match both conditions; one more than ``limit`` if there are more."""
         return await connection.fetch(
@@ -133,14 +134,7 @@ class Listing(NamedTuple):
         )
 
     async def search(
-        self,
-        connection: Connection,
-        condition: str,
-        filtered: str,
-        values: Mapping[str, object],
-        limit: int,
-        *,
-        bounded: bool = True,
+        self, connection: Connection, condition: str, filtered: str, values: Values, limit: int, *, bounded: bool = True
     ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
         """Do the same among the first ``most`` rows that match ``condition``, which an index must support.
 
@@ -164,7 +158,7 @@ class Listing(NamedTuple):
         self,
         connection: Connection,
         condition: str,
-        values: Mapping[str, object],
+        values: Values,
         window: Window,
         row_of: Callable[[Sequence[Any]], Row],
         *,

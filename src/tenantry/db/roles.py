@@ -108,12 +108,8 @@ class RolesMissingError(Exception):
 
 def make_roles(connection: Connection) -> None:
     """Create the missing roles. Raises `psycopg.errors.InsufficientPrivilege`."""
-    for role in _missing_roles(connection):
+    for role in missing_roles(connection):
         connection.execute(_create(role))
-
-
-def all_exist(connection: Connection) -> bool:
-    return not _missing_roles(connection)
 
 
 def owns_tables(connection: Connection) -> bool:
@@ -128,7 +124,7 @@ def grant_membership(connection: Connection, login: str) -> None:
     the privileges inherited from other roles (NOINHERIT); from 16 on each membership has its own option. Raises
     `RolesMissingError` and `psycopg.errors.UndefinedObject`.
     """
-    statements = [_create(role) for role in _missing_roles(connection)]
+    statements = [_create(role) for role in missing_roles(connection)]
     held = _column(connection, _MEMBER_OF, list(SERVICE_ROLES), login)
     if lacking := [role for role in SERVICE_ROLES if role not in held]:
         names, grantee = _identifiers(lacking), sql.Identifier(login)
@@ -172,7 +168,7 @@ def grant_schema_access(connection: Connection, login: str) -> None:
     connection.execute(sql.SQL("GRANT SELECT ON alembic_version, queue_migrations TO {}").format(grantee))
 
 
-def _missing_roles(connection: Connection) -> list[str]:
+def missing_roles(connection: Connection) -> list[str]:
     found = _column(connection, _FOUND_ROLES, list(ROLES))
     return [role for role in ROLES if role not in found]
 

@@ -32,7 +32,7 @@ class WriteBehind(Generic[Item]):
     name: str
     store: Callable[[Connection, Mapping[str, Item]], Awaitable[None]]
     replaces: Callable[[Item, Item], bool] = lambda _old, _new: True
-    items: dict[str, Item] = field(default_factory=dict, init=False)
+    items: dict[str, Item] = field(default_factory=dict, init=False, repr=False)
 
     def record(self, key: str, item: Item) -> None:
         """Collect an item for the next write."""
