@@ -85,9 +85,7 @@ class OverviewService:
         now, org_id = self.clock(), principal.org_id
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             found = await self._billing(connection, principal)
-            keys: list[ApiKey] = []
-            leaked: list[ApiKey] = []
-            expiring = 0
+            keys, leaked, expiring = list[ApiKey](), list[ApiKey](), 0
             if covers(principal.scopes, "api-keys:read"):
                 keys = await api_keys.recently_used(connection, org_id, now, _MOST_KEYS)
                 expiring = await api_keys.count(connection, org_id, now, KeyState.EXPIRING)

@@ -93,14 +93,10 @@ class ProjectService:
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             now = self.clock()
             project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
-            if name is not UNSET:
-                check_name(name, project.name)
-            changed = msgspec.structs.replace(
-                project,
-                name=project.name if name is UNSET else name,
-                description=project.description if description is UNSET else description,
-                updated_at=now,
-            )
+            name = project.name if name is UNSET else name
+            description = project.description if description is UNSET else description
+            check_name(name, project.name)
+            changed = msgspec.structs.replace(project, name=name, description=description, updated_at=now)
             await projects.update(connection, changed)
             await _record(connection, author, Action.PROJECT_UPDATED, project, changed, now)
             return changed

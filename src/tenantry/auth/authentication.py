@@ -65,15 +65,12 @@ class Authenticator:
     accept: AcceptInvitation | None = None
 
     def __post_init__(self) -> None:
-        keys, users = self.keys, self.users
+        keys, users, limits = self.keys, self.users, self.users.timeouts
         self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(
             self._find_keys, start_timeout=keys.timeouts.batch_start, deadline=keys.timeouts.batch, metrics=keys.metrics
         )
         self._users: Batcher[UserQuery, list[UserAccessRow]] = Batcher(
-            self._find_user_access,
-            start_timeout=users.timeouts.batch_start,
-            deadline=users.timeouts.batch,
-            metrics=users.metrics,
+            self._find_user_access, start_timeout=limits.batch_start, deadline=limits.batch, metrics=users.metrics
         )
 
     async def authenticate(

@@ -1,6 +1,7 @@
 """A batch of events, applied in memory to the accounts that it touches."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -178,6 +179,7 @@ def tenant_of(event: BillingEvent, tenant_of_customer: Mapping[str, str]) -> str
     return event.org_id
 
 
+@dataclass(eq=False, repr=False)
 class BatchApplication:
     """Collects the changes of a batch; writes nothing.
 
@@ -185,27 +187,24 @@ class BatchApplication:
     ``parked`` the parked events that wait for a customer, by customer.
     """
 
-    def __init__(
-        self,
-        context: BatchContext,
-        policy: BillingPolicy,
-        now: datetime,
-        *,
-        needs: Mapping[str, ReplayNeed],
-        histories: Mapping[str, Sequence[BillingEvent]],
-        parked: Mapping[str, Sequence[ReceivedEvent]],
-    ) -> None:
-        self._policy = policy
+    context: BatchContext
+    policy: BillingPolicy
+    now: datetime
+    _: KW_ONLY
+    needs: Mapping[str, ReplayNeed]
+    histories: Mapping[str, Sequence[BillingEvent]]
+    parked: InitVar[Mapping[str, Sequence[ReceivedEvent]]]
+
+    def __post_init__(self, parked: Mapping[str, Sequence[ReceivedEvent]]) -> None:
+        context = self.context
         self._accounts = dict(context.accounts)
         self._original = context.accounts
         self._tenant_of_customer = dict(context.tenant_of_customer)
-        self._needs = needs
-        self._histories = histories
         self._parked = {customer_id: list(waiting) for customer_id, waiting in parked.items()}
         self._timelines: dict[str, Timeline] = {}
         self._failures: list[tuple[str, BillingEvent]] = []
         self._belated_failures: list[tuple[str, BillingEvent]] = []
-        self._oldest_mailed = now.timestamp() - timedelta(hours=policy.parked_mail_hours).total_seconds()
+        self._oldest_mailed = self.now.timestamp() - timedelta(hours=self.policy.parked_mail_hours).total_seconds()
         self.entries: list[LedgerEntry] = []
         self.unparked: list[LedgerEntry] = []
         self.links: list[CustomerLink] = []
@@ -216,8 +215,8 @@ class BatchApplication:
     def receive(self, received: ReceivedEvent) -> None:
         """Apply a new event; events are given in the order of their arrival."""
         event = received.event
-        if rejected := rejection(event, self._policy):
-            self.entries.append(LedgerEntry(received, None, *rejected, anomalies=anomalies(received, self._policy)))
+        if rejected := rejection(event, self.policy):
+            self.entries.append(LedgerEntry(received, None, *rejected, anomalies=anomalies(received, self.policy)))
             return
         tenant_id = tenant_of(event, self._tenant_of_customer)
         if tenant_id not in self._accounts:
@@ -245,7 +244,7 @@ class BatchApplication:
         outcome, reason = Outcome.PARKED, f"Waits: {missing} is not known yet."
         if event.type == ev.SNAPSHOT:
             outcome, reason = Outcome.IGNORED, f"There is no tenant {event.org_id} any more."
-        self.entries.append(LedgerEntry(received, None, outcome, reason, anomalies=anomalies(received, self._policy)))
+        self.entries.append(LedgerEntry(received, None, outcome, reason, anomalies=anomalies(received, self.policy)))
 
     def apply_parked(self, tenant_id: str, parked: Iterable[ReceivedEvent]) -> None:
         """Apply parked events, in the order of the events, now that their tenant is known."""
@@ -287,7 +286,7 @@ class BatchApplication:
         """Apply an event whose tenant is known; return its entry, and whether to notify the owner."""
         event = received.event
         before = self._state(tenant_id)
-        found = anomalies(received, self._policy)
+        found = anomalies(received, self.policy)
         link = self._link(event) if may_link(event) else None
         if link and link.anomaly:
             found = (*found, link.anomaly)
@@ -311,13 +310,13 @@ class BatchApplication:
     def _place(self, tenant_id: str, event: BillingEvent) -> Placement:
         timeline = self._timelines.get(tenant_id)
         if timeline is None:
-            need = self._needs.get(tenant_id)
+            need = self.needs.get(tenant_id)
             checkpoint = self._accounts[tenant_id].checkpoint(need.depth if need else ReplayDepth.TIP)
-            timeline = begin(checkpoint, self._histories.get(tenant_id, ()), self._policy)
+            timeline = begin(checkpoint, self.histories.get(tenant_id, ()), self.policy)
             if event.type == ev.SNAPSHOT and (former := confirmed(timeline, event)):
                 self.superseded.append(former.id)
-                timeline = begin(checkpoint, timeline.events[:-1], self._policy)
-        placement = place(timeline, event, self._policy)
+                timeline = begin(checkpoint, timeline.events[:-1], self.policy)
+        placement = place(timeline, event, self.policy)
         self._timelines[tenant_id] = placement.timeline
         return placement
 
