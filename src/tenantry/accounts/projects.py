@@ -26,8 +26,6 @@ from tenantry.domain.plans import Catalog, Count, PlanLimit, count_up_to
 from tenantry.domain.tenants import Project
 
 _document: Final = msgspec.json.Decoder(Project)
-
-
 MOST_COUNTED: Final = 10_000
 """Pages count at most this many projects, because counting reads them."""
 

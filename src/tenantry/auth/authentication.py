@@ -142,22 +142,17 @@ class Authenticator:
         rows = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id, window))
         row = _only_access(claims, rows)
         principal = _principal_of_user(claims, row)
-        if row.invited and organization is not None:  # naming the tenant accepts its invitation
-            await self._accept_invitation(claims, principal.org_id, address)
+        if row.invited and organization is not None and self.accept is not None:
+            try:  # naming the tenant accepts its invitation
+                await self.accept(claims, principal.org_id, address)
+            except (errors.MemberNotActiveError, errors.NotFoundError) as error:
+                raise errors.NoOrganizationError("The user does not belong to this organization any more.") from error
         self._check_owner_email(row, claims, principal.org_id)
         return principal, row.projects
 
     def _check_owner_email(self, row: UserAccessRow, claims: Claims, org_id: str) -> None:
         if row.owner_email is not None and claims.email not in (None, row.owner_email):
             self.owner_seen(org_id, claims)
-
-    async def _accept_invitation(self, claims: Claims, org_id: str, address: str | None) -> None:
-        if self.accept is None:
-            return
-        try:
-            await self.accept(claims, org_id, address)
-        except (errors.MemberNotActiveError, errors.NotFoundError) as error:
-            raise errors.NoOrganizationError("The user does not belong to this organization any more.") from error
 
     async def _find_keys(self, queries: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
         async with self.keys.use(autocommit=True) as connection:

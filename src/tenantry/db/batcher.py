@@ -96,13 +96,10 @@ class Batcher(Generic[Item, Answer]):
 
     async def _work(self) -> None:
         while self._waiting and (len(self._workers) == 1 or len(self._waiting) >= CONCURRENT_ITEMS):
-            if batch := self._next_batch():
+            batch = [self._waiting.popleft() for _ in range(min(self.max_items, len(self._waiting)))]
+            if batch := [queued for queued in batch if not queued.future.done()]:
                 await self._process(batch)
         self._workers -= {asyncio.current_task()}  # now: the next submitter must start another worker
-
-    def _next_batch(self) -> list["_QueuedItem[Item, Answer]"]:
-        batch = [self._waiting.popleft() for _ in range(min(self.max_items, len(self._waiting)))]
-        return [queued for queued in batch if not queued.future.done()]
 
     async def _process(self, batch: list["_QueuedItem[Item, Answer]"]) -> None:
         self._runs += 1

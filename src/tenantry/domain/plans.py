@@ -134,16 +134,12 @@ def parse_catalog(text: str) -> Catalog:
         except msgspec.ValidationError as error:
             where = f"plan {entry['id']!r}" if "id" in entry else f"plan number {number}"
             faults.append(f"{where}: {error}")
-    faults += _repetitions(plans)
+    plan_ids = Counter(plan.id for plan in plans)
+    price_ids = Counter(price for plan in plans for price in plan.stripe_price_ids)
+    faults += [f"plan {plan_id!r} occurs twice" for plan_id, number in plan_ids.items() if number > 1]
+    faults += [f"price {price!r} occurs twice" for price, number in price_ids.items() if number > 1]
     if FREE not in {entry.get("id") for entry in entries}:
         faults.append(f"the plan {FREE!r} is missing: it is the fallback and downgrade plan")
     if faults:
         raise CatalogError(faults)
     return Catalog(tuple(plans))
-
-
-def _repetitions(plans: list[Plan]) -> list[str]:
-    ids = Counter(plan.id for plan in plans)
-    prices = Counter(price for plan in plans for price in plan.stripe_price_ids)
-    faults = [f"plan {plan_id!r} occurs twice" for plan_id, number in ids.items() if number > 1]
-    return faults + [f"price {price!r} occurs twice" for price, number in prices.items() if number > 1]

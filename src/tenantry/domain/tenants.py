@@ -11,7 +11,6 @@ from tenantry.domain.access import Mode
 
 _tenant_id = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
-
 PlanId = Annotated[str, doc("The plan's id; `free` is the fallback and downgrade plan.", "pro")]
 SubscriptionStatus = Annotated[
     str,
