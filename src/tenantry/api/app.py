@@ -1,6 +1,7 @@
 """The Litestar application: its dependencies, how it decodes JSON bodies, and its error answers."""
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
@@ -10,13 +11,7 @@ from typing import Any, Final, cast
 import msgspec
 from litestar import Litestar, Request, Response, Router
 from litestar.di import Provide
-from litestar.exceptions import (
-    HTTPException,
-    MethodNotAllowedException,
-    NotFoundException,
-    SerializationException,
-    ValidationException,
-)
+from litestar.exceptions import HTTPException, NotFoundException, SerializationException, ValidationException
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
@@ -52,8 +47,8 @@ class JsonRequest(Request[Any, Any, Any]):
 
     async def json(self) -> Any:  # noqa: ANN401  # the handler's type
         """Decode the body. Raises what the exception handlers answer with 400, 415 and 422."""
-        content_type = self.headers.get("content-type")
-        if content_type is not None and not _is_json(content_type):
+        media_type = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if not re.fullmatch(r"application/(json|.*\+json)", media_type):
             raise HTTPException(status_code=415)
         field = self.route_handler.parsed_data_field
         try:
@@ -62,11 +57,6 @@ class JsonRequest(Request[Any, Any, Any]):
             raise ValidationError(fault_of(error)) from error
         except NOT_JSON as error:
             raise SerializationException("The body is not JSON.") from error
-
-
-def _is_json(content_type: str) -> bool:
-    media_type = content_type.partition(";")[0].strip().lower()
-    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
 
 
 @lru_cache
@@ -131,7 +121,9 @@ def _nothing_here(_connection: Connection, _handler: BaseRouteHandler) -> None:
 
 
 def _exception_handlers(page_of: _PageOf) -> ExceptionHandlersMap:
-    def on_unanswered(request: AnyRequest, error: HTTPException) -> Response[bytes] | Response[str]:
+    def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes] | Response[str]:
+        if error.status_code not in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+            return _on_http_error(request, error)
         if error.headers and "allow" in error.headers:
             error.headers = {**error.headers, "allow": _allowed(error.headers["allow"].split(", "))}
         response = page_of(request, error) or _on_http_error(request, error)
@@ -142,9 +134,7 @@ def _exception_handlers(page_of: _PageOf) -> ExceptionHandlersMap:
     return {
         DomainError: _on_domain_error,
         ValidationException: _on_validation_error,
-        NotFoundException: on_unanswered,
-        MethodNotAllowedException: on_unanswered,
-        HTTPException: _on_http_error,
+        HTTPException: on_http_error,
         Exception: _on_fault,
     }
 

@@ -18,14 +18,9 @@ from tenantry.auth.authentication import Authenticator, bearer_credential, reque
 from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.db.idempotency_store import Claim
+from tenantry.domain import errors
 from tenantry.domain.access import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal
 from tenantry.domain.audit import ActorKind, Author
-from tenantry.domain.errors import (
-    InvalidCredentialError,
-    InvalidIdempotencyKeyError,
-    MissingCredentialError,
-    UserTokenRequiredError,
-)
 from tenantry.domain.rate_limits import USER_CREATIONS_PER_MINUTE, USER_REQUESTS_PER_MINUTE
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import BODY_COMPLETE, CALLER, CLAIMS, OPERATOR, REQUEST_ID, header_of
@@ -92,10 +87,7 @@ class Access:
         self._operator_token = operator_token
 
     def needs(self, scope: str | None) -> RouteGuard:
-        """Require a caller whose grants cover ``scope``; None means any credential.
-
-        Scopes of `LIVE_MODE_SCOPES` reject test-mode keys.
-        """
+        """Require a caller whose grants cover ``scope``, in live mode for `LIVE_MODE_SCOPES`; None: any credential."""
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             principal = await self._admit(connection)
@@ -121,7 +113,9 @@ class Access:
                 claims = None if is_key else await self._authenticator.verify_token(credential)
             if claims is None:
                 await self._admit(connection)
-                raise UserTokenRequiredError("This needs a user's token; an API key belongs to a tenant already.")
+                raise errors.UserTokenRequiredError(
+                    "This needs a user's token; an API key belongs to a tenant already."
+                )
             if to_create and claims.org_id is not None:
                 requested_organization(claims.org_id, header(connection, "x-organization-id"))
             if CLAIMS not in _extras(connection):  # otherwise the first check counted it
@@ -138,7 +132,7 @@ class Access:
             async with self._admission.delaying("operator_token"):
                 credential = bearer_credential(header(connection, "authorization"))
                 if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
-                    raise InvalidCredentialError("This needs the operator's token.")
+                    raise errors.InvalidCredentialError("This needs the operator's token.")
             _extras(connection)[OPERATOR] = True
 
         return RouteGuard(guard, Credential.OPERATOR)
@@ -149,6 +143,11 @@ class Access:
         if CALLER in scope:  # the first check admitted and counted it
             return await authenticate_again(self._admission, scope, header_in)
         return (await admit(self._admission, scope, header_in)).principal
+
+    @staticmethod
+    def token_of(request: AnyRequest) -> str:
+        """The bearer token of an authenticated request."""
+        return bearer_credential(header(request, "authorization")).decode()
 
     async def claims_of(self, request: AnyRequest) -> Claims | None:
         """The token's claims of an authenticated user; None for a key."""
@@ -180,7 +179,7 @@ def current_principal(request: AnyRequest) -> Principal:
     """Return the caller that a guard authorized."""
     principal = _extras(request).get(CALLER)
     if not isinstance(principal, Principal):
-        raise MissingCredentialError("This route has no guard.")
+        raise errors.MissingCredentialError("This route has no guard.")
     return principal
 
 
@@ -188,7 +187,7 @@ def current_claims(request: AnyRequest) -> Claims:
     """Return the claims of the user that a guard authorized."""
     claims = _extras(request).get(CLAIMS)
     if not isinstance(claims, Claims):
-        raise MissingCredentialError("This route has no guard.")
+        raise errors.MissingCredentialError("This route has no guard.")
     return claims
 
 
@@ -202,7 +201,7 @@ async def current_claim(request: AnyRequest) -> Claim | None:
         return None
     key = raw.decode("latin-1")
     if not _IDEMPOTENCY_KEY.fullmatch(key):
-        raise InvalidIdempotencyKeyError("Idempotency-Key must be 1 to 255 visible ASCII characters.")
+        raise errors.InvalidIdempotencyKeyError("Idempotency-Key must be 1 to 255 visible ASCII characters.")
     if redact(key) != key:  # a client may send a credential here by mistake; it must not be stored
         key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
     user = _extras(request).get(CLAIMS)

@@ -160,14 +160,10 @@ def member_routes(
         an admin. Only an OWNER may do this.
         """
         claims = await access.claims_of(request)
+        user_id, email = data.user_id, data.owner_email
+        is_verified = bool(claims and claims.email and same_address(claims.email, email))
         return await owned.transfer(
-            principal,
-            author,
-            tenant_id,
-            user_id=data.user_id,
-            owner_email=data.owner_email,
-            email_verified=bool(claims and claims.email and same_address(claims.email, data.owner_email)),
-            claim=claim,
+            principal, author, tenant_id, user_id=user_id, owner_email=email, email_verified=is_verified, claim=claim
         )
 
     @get(OWN_PATH, guards=[access.needs_user()], summary="List the caller's memberships")

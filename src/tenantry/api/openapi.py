@@ -153,10 +153,8 @@ def _routes(app: Litestar) -> Iterator[_Route]:
                 guard = next((one for one in handler.resolve_guards() if isinstance(one, RouteGuard)), None)
                 body = handler.parsed_data_field.annotation if handler.parsed_data_field else None
                 credential, scope = (guard.credential, guard.scope) if guard else (None, None)
-                for method in sorted(handler.http_methods):
-                    yield _Route(
-                        route.path_format, method.lower(), handler, body, _answer_type(handler), credential, scope
-                    )
+                for method in map(str.lower, sorted(handler.http_methods)):
+                    yield _Route(route.path_format, method, handler, body, _answer_type(handler), credential, scope)
 
 
 def _answer_type(handler: HTTPRouteHandler) -> Any:  # noqa: ANN401  # any type that msgspec knows

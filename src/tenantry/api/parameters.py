@@ -63,6 +63,13 @@ Cursor = Annotated[
 ]
 
 
+class PageQuery(msgspec.Struct):
+    """The query of a list that bypasses the framework: the same `Limit` and `Cursor`."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_ON_A_PAGE)] = DEFAULT_LIMIT
+    cursor: Annotated[str, msgspec.Meta(max_length=LONGEST_CURSOR)] | None = None
+
+
 def path_parameter(description: str, example: str) -> Any:  # noqa: ANN401  # Litestar's own has no public type
     """Describe a parameter of a path: ``Annotated[str, path_parameter("The key's id.", "key_0197...")]``."""
     return PathParameter(description=description, schema_extra={"example": example})

@@ -10,16 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.projects import ProjectService, page_of
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, raises
-from tenantry.api.parameters import (
-    DEFAULT_LIMIT,
-    LONGEST_CURSOR,
-    MOST_ON_A_PAGE,
-    Cursor,
-    Description,
-    Limit,
-    Name,
-    path_parameter,
-)
+from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Description, Limit, Name, PageQuery, path_parameter
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page, Window, window_after
@@ -46,11 +37,6 @@ class ProjectChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
     name: Annotated[Name | UnsetType, doc(example="Storefront EU")] = UNSET
     description: Annotated[Description | UnsetType | None, doc("What it is for; null clears it.")] = UNSET
-
-
-class _PageQuery(msgspec.Struct):
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_ON_A_PAGE)] = DEFAULT_LIMIT
-    cursor: Annotated[str, msgspec.Meta(max_length=LONGEST_CURSOR)] | None = None
 
 
 _FIRST: Final = Window(DEFAULT_LIMIT)
@@ -83,7 +69,7 @@ def parse_window(query: bytes) -> Window:
         return _FIRST
     values = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     try:
-        page = msgspec.convert(values, _PageQuery, strict=False)
+        page = msgspec.convert(values, PageQuery, strict=False)
     except msgspec.ValidationError as error:
         raise ValidationError(fault_of(error)) from error
     return window_after(page.limit, page.cursor)

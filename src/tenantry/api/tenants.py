@@ -1,6 +1,7 @@
 """Routes of tenants: for their own people, and for the operator."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -9,19 +10,8 @@ from litestar.openapi import ResponseSpec
 from litestar.params import JSONBody
 
 from tenantry.accounts.tenants import TenantExport, TenantInput, TenantService
-from tenantry.api.guards import (
-    Access,
-    AnyRequest,
-    Caller,
-    CallerClaims,
-    ChangeAuthor,
-    IdempotencyClaim,
-    Routes,
-    header,
-    raises,
-)
+from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, Routes, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId, path_parameter
-from tenantry.auth.authentication import bearer_credential
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.errors import ValidationError
@@ -95,14 +85,9 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         verified address or the identity provider's counts. `TENANTS_PER_USER` limits how many tenants a user may
         create.
         """
-        token = _token(request)
+        find_email = partial(email_of_token, access.token_of(request), claims.subject)
         tenant = await tenants.create(
-            claims,
-            author,
-            name=data.name,
-            owner_email=data.owner_email,
-            find_email=lambda: email_of_token(token, claims.subject),
-            claim=claim,
+            claims, author, name=data.name, owner_email=data.owner_email, find_email=find_email, claim=claim
         )
         return Response(tenant, headers={"Location": f"{PATH}/{tenant.id}"})
 
@@ -112,14 +97,10 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
     ) -> Tenant:
         """Change the name and, if given, the address for billing mail. A test-mode key may not."""
         claims = await access.claims_of(request) if data.owner_email is not None else None
-        verified = claims and (claims.email or await email_of_token(_token(request), claims.subject))
+        verified = claims and (claims.email or await email_of_token(access.token_of(request), claims.subject))
+        is_verified = bool(verified and data.owner_email and same_address(verified, data.owner_email))
         return await tenants.update(
-            principal,
-            author,
-            tenant_id,
-            name=data.name,
-            owner_email=data.owner_email,
-            email_verified=bool(verified and data.owner_email and same_address(verified, data.owner_email)),
+            principal, author, tenant_id, name=data.name, owner_email=data.owner_email, email_verified=is_verified
         )
 
     @put(
@@ -138,7 +119,8 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         """
         if not is_tenant_id(tenant_id):
             raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
-        tenant, created = await tenants.put(author, tenant_id, TenantInput(**msgspec.structs.asdict(data)))
+        wanted = TenantInput(data.name, data.owner_email, data.owner_id, data.stripe_customer_id, data.suspended)
+        tenant, created = await tenants.put(author, tenant_id, wanted)
         return Response(tenant, status_code=201 if created else 200, headers={"Location": f"{PATH}/{tenant.id}"})
 
     @delete(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="End a tenant (operator)")
@@ -158,7 +140,3 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         return await tenants.export(tenant_id)
 
     return [list_tenants, get_tenant, create_tenant, update_tenant, put_tenant, delete_tenant, export_tenant]
-
-
-def _token(request: AnyRequest) -> str:
-    return bearer_credential(header(request, "authorization")).decode()

@@ -10,18 +10,10 @@ from tenantry.audit import trail_store as audit
 from tenantry.audit.trail_store import AuditFilter, AuditNames, read_all
 from tenantry.common.clock import to_micros
 from tenantry.common.encoding import Position, new_id
+from tenantry.db import pagination
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import (
-    MAX_SCANNED_ROWS,
-    After,
-    Page,
-    SearchPage,
-    parse_time_cursor,
-    time_search_end,
-    to_page,
-    to_search_page,
-)
+from tenantry.db.pagination import After, Page, SearchPage
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author
@@ -41,25 +33,21 @@ class AuditService:
         self, principal: Principal, wanted: AuditFilter, limit: int, cursor: str | None
     ) -> Page[AuditEvent]:
         """Read a page of entries, newest first. Raises `InvalidCursorError`."""
-        rows = await self._read(principal, wanted, limit, parse_time_cursor(cursor))
-        return to_page(rows, limit, _position)
+        rows = await self._read(principal, wanted, limit, pagination.parse_time_cursor(cursor))
+        return pagination.to_page(rows, limit, _position)
 
     async def search_page(
         self, principal: Principal, wanted: AuditFilter, limit: int, cursor: str | None
     ) -> tuple[SearchPage[AuditEvent], AuditNames]:
-        """Read a page of a bounded search, and the names of its keys, members and projects.
-
-        Raises `InvalidCursorError`.
-        """
+        """Read a page of a bounded search, and the `AuditNames` of its entries. Raises `InvalidCursorError`."""
         check_mode(principal, Mode.LIVE)
-        after = parse_time_cursor(cursor)
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows, end = await audit.read_page(
-                connection, principal.org_id, wanted, limit=limit, after=after, bounded=True
-            )
+        org_id, after = principal.org_id, pagination.parse_time_cursor(cursor)
+        async with self._database.transaction(of_tenant(org_id)) as connection:
+            rows, end = await audit.read_page(connection, org_id, wanted, limit=limit, after=after, bounded=True)
             ids = {row.target_id for row in rows} | {row.actor_id for row in rows if row.actor_id}
-            names = await audit.read_names(connection, principal.org_id, ids)
-        return to_search_page(rows, limit, _position, time_search_end(end, MAX_SCANNED_ROWS)), names
+            names = await audit.read_names(connection, org_id, ids)
+        searched = pagination.time_search_end(end, pagination.MAX_SCANNED_ROWS)
+        return pagination.to_search_page(rows, limit, _position, searched), names
 
     async def export(self, principal: Principal, wanted: AuditFilter) -> AsyncIterator[list[AuditEvent]]:
         """Read all entries, newest first, in parts of one short transaction each."""

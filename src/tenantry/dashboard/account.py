@@ -13,11 +13,11 @@ from tenantry.api.parameters import Cursor
 from tenantry.dashboard.billing import has_subscription
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.forms import read_form
-from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, needs
+from tenantry.dashboard.guards import ORG, ORGS, needs
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain.audit import ActorKind
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
-from tenantry.domain.members import MemberStatus, User
+from tenantry.domain.members import MemberStatus
 from tenantry.domain.owner_mails import CONFIRM_PATH
 
 _MEMBERSHIPS: Final = "/memberships"
@@ -86,7 +86,7 @@ async def show_memberships(ctx: Context, cursor: Cursor = None) -> Response[str]
 async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
     author = author_of(ctx.request, ActorKind.USER, ctx.user.claims.subject)
     try:
-        membership = await ctx.services.memberships.accept(_identity(ctx.user), author, membership_id, None)
+        membership = await ctx.services.memberships.accept(ctx.user.session.user, author, membership_id, None)
     except MemberNotActiveError as error:
         return await _memberships_page(ctx, None, error)
     return ctx.redirect_with(FlashMessage.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}")
@@ -95,10 +95,10 @@ async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Respon
 @post(_MEMBERSHIP + "/decline", guards=[needs()])
 async def decline_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
     user, memberships = ctx.user, ctx.services.memberships
-    membership = await memberships.get(_identity(user), membership_id)
+    membership = await memberships.get(user.session.user, membership_id)
     if membership.status is MemberStatus.ACTIVE or user.claims.org_id == membership.org_id:
         return ctx.redirect(leave_path(membership_id))  # declining would end access that the user has
-    await memberships.end(_identity(user), author_of(ctx.request, ActorKind.USER, user.claims.subject), membership_id)
+    await memberships.end(user.session.user, author_of(ctx.request, ActorKind.USER, user.claims.subject), membership_id)
     return ctx.redirect_with(FlashMessage.INVITATION_DECLINED, _MEMBERSHIPS)
 
 
@@ -113,7 +113,7 @@ async def leave_organization(ctx: Context, membership_id: MembershipId) -> Respo
         return await _leave_page(ctx, membership_id, {"leaving": "Check this box to leave."})
     author = author_of(ctx.request, ActorKind.USER, ctx.user.claims.subject)
     try:
-        await ctx.services.memberships.end(_identity(ctx.user), author, membership_id, leaves=True)
+        await ctx.services.memberships.end(ctx.user.session.user, author, membership_id, leaves=True)
     except LastOwnerError:
         return await _leave_page(ctx, membership_id, {"last": "last"})
     return ctx.redirect_with(FlashMessage.ORGANIZATION_LEFT, _MEMBERSHIPS)
@@ -125,17 +125,13 @@ def leave_path(membership_id: str) -> str:
 
 
 async def _memberships_page(ctx: PageContext, cursor: str | None, error: Exception | None = None) -> Response[str]:
-    page = await ctx.services.memberships.list_page(_identity(ctx.user), None, _PAGE_SIZE, cursor)
+    page = await ctx.services.memberships.list_page(ctx.user.session.user, None, _PAGE_SIZE, cursor)
     return ctx.render("memberships.html", error, page=page)
 
 
 async def _leave_page(ctx: PageContext, membership_id: str, errors: Mapping[str, str]) -> Response[str]:
-    membership = await ctx.services.memberships.get(_identity(ctx.user), membership_id)
+    membership = await ctx.services.memberships.get(ctx.user.session.user, membership_id)
     return ctx.render("membership_leave.html", membership=membership, errors=errors)
-
-
-def _identity(user: DashboardUser) -> User:
-    return user.session.user
 
 
 # The link in the mail needs no session, since its recipient may not be a user. Mail scanners open links, so opening it

@@ -1,6 +1,7 @@
 """The pages of API keys: list, show, create, edit, rotate, revoke."""
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -83,19 +84,10 @@ async def create_key(ctx: Context) -> Response[str]:
     values, replaces = api_key_form.submitted_values(ctx.form), ctx.form.text("replaces")
     try:
         valid = api_key_form.parse(values, ctx.services.clock())
-        made = await ctx.once(
-            lambda claim: ctx.services.api_keys.create(
-                ctx.principal,
-                ctx.author,
-                name=valid.name,
-                scopes=valid.scopes,
-                access_level=None,
-                mode=valid.mode,
-                expires_at=None if valid.expires_at is UNSET else valid.expires_at,
-                claim=claim,
-                replaces=replaces or None,
-            )
-        )
+        expires_at = None if valid.expires_at is UNSET else valid.expires_at
+        create = partial(ctx.services.api_keys.create, ctx.principal, ctx.author, name=valid.name, scopes=valid.scopes)
+        create = partial(create, access_level=None, mode=valid.mode, expires_at=expires_at, replaces=replaces or None)
+        made = await ctx.once(lambda claim: create(claim=claim))
     except _REJECTIONS as error:
         return await _new_page(ctx, values, replaces, error)
     return _secret_page(ctx, made)
@@ -115,13 +107,10 @@ async def edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
     values = api_key_form.only_changed(values, changed, key)
     try:
         valid = api_key_form.parse(values, ctx.services.clock(), key, conflicts)
+        name = valid.name if "name" in changed else UNSET
+        scopes = valid.scopes if "scope" in changed else UNSET
         await ctx.services.api_keys.update(
-            ctx.principal,
-            ctx.author,
-            key_id,
-            name=valid.name if "name" in changed else UNSET,
-            scopes=valid.scopes if "scope" in changed else UNSET,
-            expires_at=valid.expires_at,
+            ctx.principal, ctx.author, key_id, name=name, scopes=scopes, expires_at=valid.expires_at
         )
     except errors.LastOwnerError:
         return _edit_page(ctx, key, values, _LAST_OWNER_KEY)
@@ -144,9 +133,8 @@ async def rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
     overlap = timedelta(seconds=int(seconds))
     old = await keys.get(ctx.principal, key_id)
     try:
-        made = await ctx.once(
-            lambda claim: keys.rotate(ctx.principal, ctx.author, key_id, overlap=overlap, claim=claim)
-        )
+        rotate = partial(keys.rotate, ctx.principal, ctx.author, key_id, overlap=overlap)
+        made = await ctx.once(lambda claim: rotate(claim=claim))
     except errors.KeyLimitReachedError as limit:
         return _rotate_page(ctx, old, limit)
     # No more queries: if one failed now, the secret would be lost.

@@ -1,6 +1,7 @@
 """The billing page, and the redirects to the payment provider and back."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -47,29 +48,17 @@ async def return_from_provider(ctx: Context) -> Response[str]:
 
 @post(ORG + _CHECKOUT, guards=[needs("billing:write")])
 async def start_checkout(ctx: Context) -> Response[str]:
-    plan = ctx.form.text("plan")
-    return await _redirect_to_provider(
-        ctx,
-        lambda claim: ctx.services.checkout.create_checkout(
-            ctx.principal,
-            ctx.author,
-            plan=plan,
-            success_url=f"{_return_url(ctx, FlashMessage.CHECKED_OUT)}&plan={quote(plan, safe='')}",
-            cancel_url=_return_url(ctx, FlashMessage.CHECKOUT_LEFT),
-            claim=claim,
-        ),
-    )
+    plan, canceled = ctx.form.text("plan"), _return_url(ctx, FlashMessage.CHECKOUT_LEFT)
+    bought = f"{_return_url(ctx, FlashMessage.CHECKED_OUT)}&plan={quote(plan, safe='')}"
+    create = partial(ctx.services.checkout.create_checkout, ctx.principal, ctx.author, plan=plan)
+    return await _redirect_to_provider(ctx, lambda claim: create(success_url=bought, cancel_url=canceled, claim=claim))
 
 
 @post(ORG + _PORTAL, guards=[needs("billing:write")])
 async def open_portal(ctx: Context) -> Response[str]:
     return_url = _return_url(ctx, FlashMessage.PORTAL_LEFT)
-    return await _redirect_to_provider(
-        ctx,
-        lambda claim: ctx.services.checkout.create_portal(
-            ctx.principal, ctx.author, return_url=return_url, claim=claim
-        ),
-    )
+    create = partial(ctx.services.checkout.create_portal, ctx.principal, ctx.author, return_url=return_url)
+    return await _redirect_to_provider(ctx, lambda claim: create(claim=claim))
 
 
 def _return_url(ctx: PageContext, message: FlashMessage) -> str:

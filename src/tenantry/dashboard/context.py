@@ -31,17 +31,9 @@ from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import Clock
-from tenantry.dashboard import forms, labels
+from tenantry.dashboard import forms, guards, labels
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.forms import Form
-from tenantry.dashboard.guards import (
-    DASHBOARD,
-    DashboardUser,
-    NotSignedInError,
-    SessionGuard,
-    current_form,
-    current_user,
-)
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain.access import Principal
@@ -103,8 +95,8 @@ class Renderer:
         self._templates = page_templates(PackageLoader(str(__package__)))
         self._templates.filters.update(
             time=labels.show_time,
-            second=labels.show_second,
-            day=labels.show_day,
+            second=partial(labels.show_time, text="%b %Y, %H:%M:%S UTC", attribute="data-seconds"),
+            day=partial(labels.show_time, text="%b %Y", attribute="data-day"),
             amount=format_amount,
             segment=partial(quote, safe=""),
             called=lambda thing: labels.shown_name(thing.name, thing.id),
@@ -125,7 +117,7 @@ class Renderer:
         )
 
     def page(
-        self, template: str, status_code: int = 200, *, user: DashboardUser | None = None, **context: object
+        self, template: str, status_code: int = 200, *, user: guards.DashboardUser | None = None, **context: object
     ) -> Response[str]:
         """Render a page. It shows the user's flash message once."""
         content = self._templates.get_template(template).render(context, user=user)
@@ -151,7 +143,7 @@ class PageComponents(msgspec.Struct, frozen=True):
 
     services: DashboardServices
     cookies: Cookies
-    sessions: SessionGuard
+    sessions: guards.SessionGuard
     renderer: Renderer
 
     def __deepcopy__(self, _memo: object) -> "PageComponents":
@@ -164,7 +156,7 @@ class PageContext:
 
     def __init__(self, request: AnyRequest) -> None:
         self.request = request
-        components: PageComponents = request.route_handler.opt[DASHBOARD]
+        components: PageComponents = request.route_handler.opt[guards.DASHBOARD]
         self.services = components.services
         self.cookies = components.cookies
         self.sessions = components.sessions
@@ -172,17 +164,17 @@ class PageContext:
         self.redirect = self.renderer.redirect
 
     @property
-    def user(self) -> DashboardUser:
+    def user(self) -> guards.DashboardUser:
         """The user that the route's guard authorized. Raises `NotSignedInError`."""
-        user = current_user(self.request.scope)
+        user = guards.current_user(self.request.scope)
         if user is None:
-            raise NotSignedInError
+            raise guards.NotSignedInError
         return user
 
     @property
     def form(self) -> Form:
         """The form that the user submitted."""
-        return current_form(self.request)
+        return guards.current_form(self.request)
 
     def query(self, name: str) -> str:
         """Return a parameter of the query, without surrounding blanks and NULs; empty if it is missing."""
@@ -227,15 +219,11 @@ class PageContext:
         is_first = "cursor" not in self.request.query_params
         context = {"errors": errors, "problem": problem, "typed": "", "once": once, "is_first": is_first, **context}
         if status_code is None:
-            status_code = (
-                STATUSES[type(error)]
-                if isinstance(error, DomainError) and problem
-                else 422
-                if context["errors"]
-                else 200
-            )
+            status_code = 422 if context["errors"] else 200
+            if isinstance(error, DomainError) and problem:
+                status_code = STATUSES[type(error)]
         return self.renderer.page(
-            template, status_code, user=current_user(self.request.scope), now=self.services.clock(), **context
+            template, status_code, user=guards.current_user(self.request.scope), now=self.services.clock(), **context
         )
 
     def redirect_with(self, message: FlashMessage, path: str, query: str = "") -> Response[str]:

@@ -11,16 +11,9 @@ from litestar.datastructures.headers import Accept
 from litestar.exceptions import HTTPException, ValidationException
 
 from tenantry.api.guards import AnyRequest
+from tenantry.dashboard import guards
 from tenantry.dashboard.context import Renderer
 from tenantry.dashboard.forms import Form
-from tenantry.dashboard.guards import (
-    CsrfError,
-    NotSignedInError,
-    RoleTooLowError,
-    StaleSignInError,
-    current_user,
-    is_navigation,
-)
 from tenantry.dashboard.labels import denial_text, labels
 from tenantry.dashboard.sign_in import start_path
 from tenantry.domain.errors import DomainError
@@ -51,17 +44,17 @@ class ErrorPages:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
-    def not_signed_in(self, request: AnyRequest, error: NotSignedInError) -> Response[str]:
-        if request.method == "GET" and is_navigation(request):
+    def not_signed_in(self, request: AnyRequest, error: guards.NotSignedInError) -> Response[str]:
+        if request.method == "GET" and guards.is_navigation(request):
             return self._renderer.redirect(f"/sign-in?return_to={quote(_address(request), safe='')}")
         if error.form is not None:
             return self._resubmission(request, 401, error.form)
         return self._page(request.scope, 401, "Nothing was saved. Sign in, then try again.", "Your session has ended")
 
-    def stale_sign_in(self, request: AnyRequest, error: StaleSignInError) -> Response[str]:
+    def stale_sign_in(self, request: AnyRequest, error: guards.StaleSignInError) -> Response[str]:
         return self._renderer.redirect(start_path(_address(request), silent=True, hint=error.subject))
 
-    def csrf(self, request: AnyRequest, error: CsrfError) -> Response[str]:
+    def csrf(self, request: AnyRequest, error: guards.CsrfError) -> Response[str]:
         if error.form is not None:
             return self._resubmission(request, 403, error.form)
         message = "It belongs to another session or another site. Nothing was changed. Open the page again and retry."
@@ -79,7 +72,7 @@ class ErrorPages:
             return self._page(request.scope, 404, _UNROUTED[HTTPStatus.NOT_FOUND])
         return self._page(request.scope, 400, _CHECK_ADDRESS)
 
-    def role_too_low(self, request: AnyRequest, error: RoleTooLowError) -> Response[str]:
+    def role_too_low(self, request: AnyRequest, error: guards.RoleTooLowError) -> Response[str]:
         message = denial_text(error.user.role, error.user.claims.scopes, error.scope, error.owner_only)
         return self._page(request.scope, 403, message)
 
@@ -117,7 +110,7 @@ class ErrorPages:
         return self._renderer.page(
             "error.html",
             status,
-            user=current_user(scope),
+            user=guards.current_user(scope),
             title=title or _TITLES.get(HTTPStatus(status), HTTPStatus(status).phrase.capitalize()),
             message=message,
             request_id=request_id if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None,
@@ -126,7 +119,7 @@ class ErrorPages:
     def _resubmission(self, request: AnyRequest, status: int, form: Form) -> Response[str]:
         """Return a page that keeps the form's content, for the user to sign in and submit again by its button."""
         known = labels().form_fields
-        user, path, entries = current_user(request.scope), request.url.path, form.entries()
+        user, path, entries = guards.current_user(request.scope), request.url.path, form.entries()
         shown = [(known[name], text) for name, text in entries if text and name in known]
         return self._renderer.page("resubmit.html", status, user=user, path=path, entries=entries, shown=shown)
 

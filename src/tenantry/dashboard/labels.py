@@ -192,23 +192,12 @@ def shown_value(name: str, value: Any, catalog: Catalog) -> str | datetime | Non
 # Times
 
 
-def show_time(moment: datetime) -> Markup:
-    """Format a moment to the minute; the script replaces it by the reader's local time, and its title is exact."""
-    return _format(moment, '<time datetime="{}" title="{}">{}</time>', "%b %Y, %H:%M UTC")
+def show_time(moment: datetime, text: str = "%b %Y, %H:%M UTC", attribute: str = "") -> Markup:
+    """Format a moment; the script replaces it by the reader's local time, and its title is exact.
 
-
-def show_second(moment: datetime) -> Markup:
-    return _format(moment, '<time datetime="{}" data-seconds title="{}">{}</time>', "%b %Y, %H:%M:%S UTC")
-
-
-def show_day(moment: datetime) -> Markup:
-    return _format(moment, '<time datetime="{}" data-day title="{}">{}</time>', "%b %Y")
-
-
-def _format(moment: datetime, element: str, text: str) -> Markup:
+    ``attribute`` tells the script another precision than the minute: ``data-seconds`` or ``data-day``.
+    """
     moment = moment.astimezone(UTC)
-    return Markup(element).format(  # noqa: S704  # one of the three above
-        moment.isoformat(timespec="seconds"),
-        moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
-        f"{moment.day} {moment.strftime(text)}",
-    )
+    exact, shown = moment.strftime("%Y-%m-%d %H:%M:%S UTC"), f"{moment.day} {moment.strftime(text)}"
+    element = Markup('<time datetime="{}"{} title="{}">{}</time>')
+    return element.format(moment.isoformat(timespec="seconds"), attribute and f" {attribute}", exact, shown)

@@ -1,6 +1,7 @@
 """The pages of members, and the transfer of ownership."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from litestar import Response, get, post
@@ -86,11 +87,8 @@ async def invite_member(ctx: Context) -> Response[str]:
         valid = forms.validate(NewMember, values, _MESSAGES)
         if _is_self(ctx, valid.user_id):
             _check_sure(ctx.user.role, valid.role, sure=sure)
-        member = await ctx.once(
-            lambda claim: ctx.services.members.add(
-                ctx.principal, ctx.author, user_id=valid.user_id, role=valid.role, claim=claim
-            )
-        )
+        add = partial(ctx.services.members.add, ctx.principal, ctx.author, user_id=valid.user_id, role=valid.role)
+        member = await ctx.once(lambda claim: add(claim=claim))
     except _REJECTIONS as error:
         return _invite_page(ctx, values, error, sure=sure)
     is_invited = member.status is MemberStatus.INVITED
@@ -222,18 +220,9 @@ async def transfer(ctx: Context) -> Response[str]:
     try:
         further = forms.confirmation_errors(typed, "name", forms.confirmation_text(tenant.name, tenant.id))
         valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
-        is_verified = same_address(ctx.user.claims.email or "", valid.owner_email)
-        await ctx.once(
-            lambda claim: services.tenants.transfer(
-                principal,
-                ctx.author,
-                tenant.id,
-                user_id=valid.user_id,
-                owner_email=valid.owner_email,
-                email_verified=is_verified,
-                claim=claim,
-            )
-        )
+        email, is_verified = valid.owner_email, same_address(ctx.user.claims.email or "", valid.owner_email)
+        change = partial(services.tenants.transfer, principal, ctx.author, tenant.id, user_id=valid.user_id)
+        await ctx.once(lambda claim: change(owner_email=email, email_verified=is_verified, claim=claim))
     except InvalidFormError as error:
         return await _transfer_page(ctx, values, typed, error)
     except errors.ValidationError:

@@ -1,5 +1,6 @@
 """The pages of projects."""
 
+from functools import partial
 from typing import Final
 
 from litestar import Response, get, post
@@ -46,11 +47,8 @@ async def create_project(ctx: Context) -> Response[str]:
     values = _values(ctx.form)
     try:
         valid = forms.validate(NewProject, values, _MESSAGES)
-        project = await ctx.once(
-            lambda claim: ctx.services.projects.create(
-                ctx.principal, ctx.author, valid.name, valid.description or None, claim
-            )
-        )
+        create = partial(ctx.services.projects.create, ctx.principal, ctx.author, valid.name, valid.description or None)
+        project = await ctx.once(create)
     except PlanLimitReachedError as error:
         limit = {"name": f"{error.detail} Delete a project, or change the plan."}
         return _form_page(ctx, values, None, InvalidFormError(limit))

@@ -9,19 +9,10 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import Scope
 
 from tenantry.api.guards import AnyRequest
-from tenantry.dashboard import account, api_keys, audit, billing, events, members, projects, sign_in
+from tenantry.dashboard import account, api_keys, audit, billing, events, guards, members, projects, sign_in
 from tenantry.dashboard.context import DashboardServices, PageComponents, PageContext, Renderer
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages, is_unrouted_page
-from tenantry.dashboard.guards import (
-    DASHBOARD,
-    CsrfError,
-    NotSignedInError,
-    RoleTooLowError,
-    SessionGuard,
-    StaleSignInError,
-    check_form,
-)
 from tenantry.domain.errors import DomainError, IdempotencyReplayError
 
 _MODULES = (account, api_keys, audit, billing, events, members, projects, sign_in)
@@ -41,7 +32,7 @@ class Dashboard:
             demo_pages=services.demo_pages,
         )
         is_away = services.sign_in.is_away if services.sign_in else lambda: False
-        self._sessions = SessionGuard(
+        self._sessions = guards.SessionGuard(
             services.sessions, services.authenticator, cookies, services.secret, services.clock, is_away
         )
         self._components = PageComponents(services, cookies, self._sessions, renderer)
@@ -63,14 +54,14 @@ class Dashboard:
             "/",
             route_handlers=[handler for module in _MODULES for handler in _handlers(module)],
             include_in_schema=False,
-            before_request=check_form,
-            opt={DASHBOARD: self._components},
+            before_request=guards.check_form,
+            opt={guards.DASHBOARD: self._components},
             dependencies={"ctx": Provide(PageContext, sync_to_thread=False)},
             exception_handlers={
-                NotSignedInError: errors.not_signed_in,
-                StaleSignInError: errors.stale_sign_in,
-                RoleTooLowError: errors.role_too_low,
-                CsrfError: errors.csrf,
+                guards.NotSignedInError: errors.not_signed_in,
+                guards.StaleSignInError: errors.stale_sign_in,
+                guards.RoleTooLowError: errors.role_too_low,
+                guards.CsrfError: errors.csrf,
                 IdempotencyReplayError: api_keys.duplicate_page,
                 DomainError: errors.domain_error,
                 HTTPException: errors.http_error,

@@ -106,13 +106,9 @@ async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answ
     before = ctx.cookies.session(request)
     if pending.begun.silent:
         return await _renew(ctx, pending, person, before)
-    session = await sessions.begin(
-        person.claims,
-        person.name,
-        address=request.client.host if request.client else None,
-        agent=request.headers.get("user-agent"),
-        before=before,
-    )
+    address = request.client.host if request.client else None
+    agent = request.headers.get("user-agent")
+    session = await sessions.begin(person.claims, person.name, address=address, agent=agent, before=before)
     response = ctx.redirect(pending.return_to)
     response.set_cookie(ctx.cookies.with_session(session))
     return response

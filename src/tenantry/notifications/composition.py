@@ -13,15 +13,8 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from tenantry.domain import owner_mails as rules
 from tenantry.domain.names import display_text
-from tenantry.domain.owner_mails import (
-    AddressChangedData,
-    Confirmation,
-    DigestData,
-    KeyLeakedData,
-    PaymentFailure,
-    PendingMail,
-)
 from tenantry.integrations.smtp import PermanentMailError, parse_sender
 
 _INVALID_ADDRESS: Final = "the owner's mail address cannot be used"
@@ -35,15 +28,15 @@ _DECIMALS: Final = {
 }
 # Subject and template by content. No subject contains text that a tenant chose.
 _SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
-    PaymentFailure: ("Payment failed", "payment_failed"),
-    Confirmation: ("Confirm your e-mail address", "confirm_address"),
-    KeyLeakedData: ("A leaked API key was revoked", "key_leaked"),
-    AddressChangedData: ("The owner's e-mail address was changed", "address_changed"),
-    DigestData: ("Security notices of the last hour", "security_digest"),
+    rules.PaymentFailure: ("Payment failed", "payment_failed"),
+    rules.Confirmation: ("Confirm your e-mail address", "confirm_address"),
+    rules.KeyLeakedData: ("A leaked API key was revoked", "key_leaked"),
+    rules.AddressChangedData: ("The owner's e-mail address was changed", "address_changed"),
+    rules.DigestData: ("Security notices of the last hour", "security_digest"),
 }
 
 
-def compose(mail: PendingMail, sender: str) -> EmailMessage:
+def compose(mail: rules.PendingMail, sender: str) -> EmailMessage:
     """Compose the mail to a tenant's owner, always the same. Raises `PermanentMailError` for an invalid address."""
     subject, template = _SUBJECTS[type(mail.about)]
     values = {"about": mail.about, "tenant": mail.tenant_name}
@@ -52,7 +45,10 @@ def compose(mail: PendingMail, sender: str) -> EmailMessage:
     message["To"] = _recipient(mail.recipient)
     message["Subject"] = subject
     message["Date"] = mail.created_at
-    message["Message-ID"] = f"<{mail.notification_id}{_link_digest(mail)}@{parse_sender(sender).domain}>"
+    name = str(mail.notification_id)
+    if isinstance(mail.about, rules.Confirmation):  # distinguishes it from earlier ones: only the newest link is valid
+        name += f".{hashlib.sha256(mail.about.link.encode()).hexdigest()[:16]}"
+    message["Message-ID"] = f"<{name}@{parse_sender(sender).domain}>"
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(_templates().get_template(f"{template}.txt.j2").render(values))
     message.add_alternative(_templates().get_template(f"{template}.html.j2").render(values), subtype="html")
@@ -61,13 +57,6 @@ def compose(mail: PendingMail, sender: str) -> EmailMessage:
 
 def _format_time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _link_digest(mail: PendingMail) -> str:
-    """Distinguish a confirmation from earlier ones: only the newest has a valid link."""
-    if not isinstance(mail.about, Confirmation):
-        return ""
-    return f".{hashlib.sha256(mail.about.link.encode()).hexdigest()[:16]}"
 
 
 def format_amount(amount: int | None, currency: str | None) -> str | None:

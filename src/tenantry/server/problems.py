@@ -130,7 +130,8 @@ def refuse(
         detail=detail,
         code=code,
         request_id=request_id,
-        errors=[_told(*fault) for fault in faults] or None,
+        # without what was sent: it may be a credential in the wrong place
+        errors=[Fault(redact(location), redact(_REPEATED.sub("", message))) for location, message in faults] or None,
         id=object_id,
     )
     return Refusal(status, [(b"content-type", MEDIA_TYPE.encode()), *headers], msgspec.json.encode(problem), code)
@@ -139,11 +140,6 @@ def refuse(
 def internal_error(request_id: str) -> Refusal:
     """Compose the answer to an uncaught exception."""
     return refuse("internal_error", "Internal server error.", request_id)
-
-
-def _told(location: str, message: str) -> Fault:
-    """A fault without what was sent: it may be a credential in the wrong place."""
-    return Fault(redact(location), redact(_REPEATED.sub("", message)))
 
 
 def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:

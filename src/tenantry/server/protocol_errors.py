@@ -6,18 +6,7 @@ from typing import Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from tenantry.server import client_limits
-from tenantry.server.asgi_types import (
-    Header,
-    HotResponse,
-    Receive,
-    Scope,
-    Send,
-    encode_headers,
-    header_of,
-    request_id_of,
-    send_response,
-)
+from tenantry.server import asgi_types, client_limits
 from tenantry.server.problems import refuse
 from tenantry.server.security_headers import SECURITY_HEADERS
 
@@ -29,21 +18,21 @@ class RequestRejection(NamedTuple):
     code: str
     detail: str
 
-    def response(self, request_id: bytes | None = None) -> HotResponse:
-        shown_id = request_id_of(request_id)
+    def response(self, request_id: bytes | None = None) -> asgi_types.HotResponse:
+        shown_id = asgi_types.request_id_of(request_id)
         refusal = refuse(self.code, self.detail, shown_id.decode())
         length = b"%d" % len(refusal.body)
         refusal.headers += [*SECURITY_HEADERS, (b"content-length", length), (b"x-request-id", shown_id)]
         return refusal
 
-    async def answer(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def answer(self, scope: asgi_types.Scope, _receive: asgi_types.Receive, send: asgi_types.Send) -> None:
         """Respond as an ASGI application."""
-        await send_response(send, self.response(header_of(scope, b"x-request-id")))
+        await asgi_types.send_response(send, self.response(asgi_types.header_of(scope, b"x-request-id")))
 
-    def encode(self, default_headers: Sequence[Header], request_id: bytes | None = None) -> bytes:
+    def encode(self, default_headers: Sequence[asgi_types.Header], request_id: bytes | None = None) -> bytes:
         """Encode the response as the last one of its connection."""
         response = self.response(request_id)
-        fields = encode_headers([*default_headers, *response.headers, (b"connection", b"close")])
+        fields = asgi_types.encode_headers([*default_headers, *response.headers, (b"connection", b"close")])
         return b"".join((STATUS_LINE[response.status], fields, b"\r\n", response.body))
 
 

@@ -10,20 +10,8 @@ from tenantry.common.http import METHODS
 from tenantry.common.logs import FIELDS
 from tenantry.common.tracing import RequestSpan, Tracing
 from tenantry.domain.access import Principal
-from tenantry.server.asgi_types import (
-    CALLER,
-    IS_HEAD,
-    OPERATOR,
-    OUTCOME,
-    TENANT,
-    HotRequest,
-    HotResponse,
-    HotRoute,
-    Receive,
-    Scope,
-    Send,
-    header_of,
-)
+from tenantry.server import asgi_types
+from tenantry.server.asgi_types import HotRequest, HotResponse, HotRoute, Receive, Scope, Send
 from tenantry.server.dispatch import CLIENT_GONE, Dispatcher
 
 LOGGER: Final = "tenantry.requests"
@@ -63,7 +51,7 @@ class LoggingDispatcher(Dispatcher):
             yield record
             return
         started = perf_counter()
-        method = "HEAD" if IS_HEAD in scope else str(scope["method"])
+        method = "HEAD" if asgi_types.IS_HEAD in scope else str(scope["method"])
         with self._span(scope, method) as span:
             try:
                 yield record
@@ -82,7 +70,7 @@ class LoggingDispatcher(Dispatcher):
     def _span(self, scope: Scope, method: str) -> AbstractContextManager[RequestSpan | None]:
         if self._tracing is None:
             return nullcontext()
-        parent = header_of(scope, b"traceparent")
+        parent = asgi_types.header_of(scope, b"traceparent")
         return self._tracing.request(method, scope.get("scheme", "http"), parent.decode("latin-1") if parent else None)
 
 
@@ -94,10 +82,10 @@ class _RequestRecord:
 
 
 def _fields(scope: Scope, request_id: bytes, status: int) -> dict[str, str]:
-    caller: Principal | None = scope.get(CALLER)
+    caller: Principal | None = scope.get(asgi_types.CALLER)
     fields = {"request_id": request_id.decode()}
-    if tenant := caller.org_id if caller else scope.get(TENANT):
+    if tenant := caller.org_id if caller else scope.get(asgi_types.TENANT):
         fields["tenant"] = tenant
-    fields["principal"] = caller.kind.value if caller else "operator" if OPERATOR in scope else "none"
-    fields["outcome"] = scope.get(OUTCOME) or ("ok" if status < _FIRST_ERROR_STATUS else "refused")
+    fields["principal"] = caller.kind.value if caller else "operator" if asgi_types.OPERATOR in scope else "none"
+    fields["outcome"] = scope.get(asgi_types.OUTCOME) or ("ok" if status < _FIRST_ERROR_STATUS else "refused")
     return fields
