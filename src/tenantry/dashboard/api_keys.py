@@ -48,12 +48,8 @@ _writer = needs("api-keys:write")
 
 @get(PATH, guards=[_reader])
 async def show_keys(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    status, mode = ctx.query("status"), ctx.query("mode")
-    wanted = KeyFilter(
-        state=KeyState(status) if status in set(KeyState) else None,
-        mode=Mode(mode) if mode in set(Mode) else None,
-        search=ctx.query("search") or None,
-    )
+    state, mode = ctx.choice("status", KeyState), ctx.choice("mode", Mode)
+    wanted = KeyFilter(state=state, mode=mode, search=ctx.query("search") or None)
     query = forms.query_string({"status": wanted.state, "mode": wanted.mode, "search": wanted.search})
     page = await ctx.services.api_keys.list_page(ctx.principal, wanted, _PAGE_SIZE, cursor, bounded=True)
     room, replaced = await ctx.services.api_keys.count(ctx.principal)

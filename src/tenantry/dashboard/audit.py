@@ -11,7 +11,7 @@ from tenantry.api.audit import EXPORT_TYPE, ndjson
 from tenantry.api.parameters import Cursor
 from tenantry.audit.trail import AuditFilter, AuditNames
 from tenantry.dashboard import forms
-from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.context import Context
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
@@ -56,10 +56,6 @@ class AuditForm(msgspec.Struct, frozen=True, rename="camel"):
     until: date | None
 
 
-def _submitted(ctx: PageContext) -> dict[str, str]:
-    return {name: ctx.query(name) for name in _MESSAGES}
-
-
 def _parse(submitted: Mapping[str, str]) -> AuditFilter:
     """Return the filter. Raises `InvalidFormError`."""
     valid = forms.validate(AuditForm, {name: value or None for name, value in submitted.items()}, _MESSAGES)
@@ -72,7 +68,8 @@ def _parse(submitted: Mapping[str, str]) -> AuditFilter:
 
 @get(PATH, guards=[needs("audit:read")])
 async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    services, principal, submitted = ctx.services, ctx.principal, _submitted(ctx)
+    services, principal = ctx.services, ctx.principal
+    submitted = {name: ctx.query(name) for name in _MESSAGES}
     entries: list[tuple[AuditEvent, AuditParty, AuditParty | None]] = []
     page, rejection = None, None
     try:
@@ -95,7 +92,7 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
 
 @get(PATH + "/export", guards=[needs("audit:read")])
 async def export_audit(ctx: Context) -> Response[Any]:
-    submitted = _submitted(ctx)
+    submitted = {name: ctx.query(name) for name in _MESSAGES}
     try:
         wanted = _parse(submitted)
     except InvalidFormError:

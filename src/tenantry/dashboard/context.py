@@ -5,6 +5,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from functools import partial
 from importlib import resources
 from typing import Any, Final, TypeVar
@@ -49,6 +50,7 @@ from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER, STATUSES
 from tenantry.server.security_headers import PAGE_HEADERS
 
+Choice = TypeVar("Choice", bound=StrEnum)
 Result = TypeVar("Result")
 
 _SHORTEST_ONCE: Final = 16
@@ -179,6 +181,11 @@ class PageContext:
     def query(self, name: str) -> str:
         """Return a parameter of the query, without surrounding blanks and NULs; empty if it is missing."""
         return self.request.query_params.get(name, "").replace("\x00", "").strip()
+
+    def choice(self, name: str, kind: type[Choice]) -> Choice | None:
+        """Return a parameter of the query that is one of the values of ``kind``; None for any other text."""
+        text = self.query(name)
+        return kind(text) if text in set(kind) else None
 
     @property
     def principal(self) -> Principal:

@@ -50,13 +50,8 @@ _writer = needs("members:write")
 @get(PATH, guards=[_reader])
 async def show_members(ctx: Context, cursor: Cursor = None) -> Response[str]:
     services, principal = ctx.services, ctx.principal
-    role, status = ctx.query("role"), ctx.query("status")
-    wanted = MemberFilter(
-        ctx.query("userId") or None,
-        Role(role) if role in set(Role) else None,
-        MemberStatus(status) if status in set(MemberStatus) else None,
-        current=status not in set(MemberStatus),
-    )
+    status = ctx.choice("status", MemberStatus)
+    wanted = MemberFilter(ctx.query("userId") or None, ctx.choice("role", Role), status, current=status is None)
     page = await services.members.list_page(principal, wanted, _PAGE_SIZE, cursor, bounded=True)
     user_ids = [member.user_id for member in page.data]
     tenant = await services.tenants.get(principal, principal.org_id)

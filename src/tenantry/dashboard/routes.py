@@ -23,18 +23,13 @@ class Dashboard:
     """The dashboard: its routes, and the error pages of requests without a route."""
 
     def __init__(self, services: DashboardServices) -> None:
-        cookies = Cookies(services.secret, services.clock, secure=services.base_url.startswith("https://"))
+        base_url, secret, clock = services.base_url, services.secret, services.clock
+        cookies = Cookies(secret, clock, secure=base_url.startswith("https://"))
         renderer = Renderer(
-            cookies,
-            services.base_url,
-            catalog=services.catalog,
-            command=services.command,
-            demo_pages=services.demo_pages,
+            cookies, base_url, catalog=services.catalog, command=services.command, demo_pages=services.demo_pages
         )
         is_away = services.sign_in.is_away if services.sign_in else lambda: False
-        self._sessions = guards.SessionGuard(
-            services.sessions, services.authenticator, cookies, services.secret, services.clock, is_away
-        )
+        self._sessions = guards.SessionGuard(services.sessions, services.authenticator, cookies, secret, clock, is_away)
         self._components = PageComponents(services, cookies, self._sessions, renderer)
         self._errors = ErrorPages(renderer)
         self.assets = renderer.assets

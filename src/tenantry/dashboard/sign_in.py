@@ -14,13 +14,8 @@ from tenantry.dashboard.cookies import SignInCookie
 from tenantry.dashboard.guards import NotSignedInError, current_user, is_head, needs
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.integrations.http_client import FetchError
-from tenantry.integrations.oidc.sign_in import (
-    InteractionRequiredError,
-    SignedInUser,
-    SignIn,
-    SignInFailedError,
-    TooManySignInsError,
-)
+from tenantry.integrations.oidc import sign_in as oidc
+from tenantry.integrations.oidc.sign_in import SignedInUser, SignIn
 from tenantry.server.asgi_types import REQUEST_ID
 
 SIGN_IN: Final = "/sign-in"
@@ -80,12 +75,12 @@ async def finish_sign_in(ctx: Context) -> Response[str]:
     pending = ctx.cookies.sign_in(request, answer.get("state", ""))
     sign_in = ctx.services.sign_in
     if sign_in is None or pending is None:
-        error = SignInFailedError("This sign-in has expired or was started in another browser. Sign in again.")
+        error = oidc.SignInFailedError("This sign-in has expired or was started in another browser. Sign in again.")
         return await _page_unless_signed_in(ctx, "/", error)
     try:
         with sign_in.redemption():
             response = await _redeem(ctx, sign_in, pending, answer)
-    except TooManySignInsError as busy:  # nothing is used yet: the same address works later
+    except oidc.TooManySignInsError as busy:  # nothing is used yet: the same address works later
         _log_failure(request, busy)
         return _sign_in_page(ctx, pending.return_to, busy)
     response.set_cookie(ctx.cookies.without_sign_in(pending.begun.state))
@@ -98,8 +93,8 @@ async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answ
     try:
         await _use_state(ctx, pending)
         person = await sign_in.finish(pending.begun, answer)
-    except (AuthUnavailableError, SignInFailedError) as error:
-        if pending.begun.silent and isinstance(error, InteractionRequiredError):
+    except (AuthUnavailableError, oidc.SignInFailedError) as error:
+        if pending.begun.silent and isinstance(error, oidc.InteractionRequiredError):
             return ctx.redirect(start_path(pending.return_to))
         _log_failure(request, error)
         return await _page_unless_signed_in(ctx, pending.return_to, error)
@@ -116,7 +111,7 @@ async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answ
 
 async def _use_state(ctx: PageContext, pending: SignInCookie) -> None:
     if not await ctx.services.sessions.use_state(pending.begun.state):
-        raise SignInFailedError("This sign-in was used before. Sign in again.")
+        raise oidc.SignInFailedError("This sign-in was used before. Sign in again.")
 
 
 async def _renew(ctx: PageContext, pending: SignInCookie, person: SignedInUser, token: str | None) -> Response[str]:
@@ -170,7 +165,7 @@ async def _has_session(ctx: PageContext) -> bool:
 
 
 def _sign_in_page(ctx: PageContext, return_to: str, error: Exception | None = None) -> Response[str]:
-    status_code = 200 if error is None else 400 if isinstance(error, SignInFailedError) else 503
+    status_code = 200 if error is None else 400 if isinstance(error, oidc.SignInFailedError) else 503
     start, people = start_path(return_to), ctx.services.people
     return ctx.render("sign_in.html", status_code, start=start, people=people, problem=str(error or ""))
 

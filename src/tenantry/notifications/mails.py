@@ -59,20 +59,17 @@ async def notify(
         return
     await store.lock_name(connection, f"security notices of {tenant_id}")
     latest = await store.latest_notices(connection, tenant_id, now - rules.NOTICE_WINDOW)
-    is_leak = isinstance(notice, rules.KeyLeakedData)
-    mail_type = rules.KEY_LEAKED if is_leak else rules.OWNER_ADDRESS_CHANGED
     data: rules.SecurityNotice | rules.DigestData = notice
+    if isinstance(notice, rules.KeyLeakedData):
+        mail_type, digest = rules.KEY_LEAKED, rules.DigestData([notice], [], 0)
+    else:
+        mail_type, digest = rules.OWNER_ADDRESS_CHANGED, rules.DigestData([], [notice], 0)
     delay, due_at = None, None
     if len(latest) >= rules.NOTICES_PER_HOUR:
         if await store.add_to_digest(connection, tenant_id, recipient, notice):
             return
         due_at = latest[-1] + rules.NOTICE_WINDOW
-        delay, mail_type = due_at - now, rules.SECURITY_DIGEST
-        data = rules.DigestData(
-            [notice] if isinstance(notice, rules.KeyLeakedData) else [],
-            [notice] if isinstance(notice, rules.AddressChangedData) else [],
-            0,
-        )
+        delay, mail_type, data = due_at - now, rules.SECURITY_DIGEST, digest
     mail_id = await store.insert_owner_mail(connection, tenant_id, mail_type, recipient, data, now, due_at)
     await outbox.defer_mail(connection, [mail_id], delay=delay)
 

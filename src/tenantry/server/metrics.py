@@ -8,15 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-    multiprocess,
-)
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from tenantry import __version__
@@ -37,7 +30,7 @@ class Metrics:
     """
 
     def __init__(self, *, several_processes: bool) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         if several_processes:
             _drop_dead_worker_metrics()
@@ -47,6 +40,7 @@ class Metrics:
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry, multiprocess_mode="livesum")
         histogram = partial(Histogram, registry=registry)
+        batch_seconds = partial(histogram, labelnames=["lane"], buckets=_BATCH_SECONDS)
 
         self.requests = counter("tenantry_http_requests", "Requests answered.", ["route", "method", "status"])
         self.seconds = histogram(
@@ -63,12 +57,8 @@ class Metrics:
         self.refused = counter("tenantry_credentials_refused", "Rejected credentials.", ["kind", "reason"])
         self.revoked = counter("tenantry_api_keys_revoked", "Revoked API keys.", ["reason"])
         self._batch_items = histogram("tenantry_batch_items", "Requests in a batch.", ["lane"], buckets=_BATCH_ITEMS)
-        self._batch_wait = histogram(
-            "tenantry_batch_wait_seconds", "Wait of a batch's first request.", ["lane"], buckets=_BATCH_SECONDS
-        )
-        self._batch_seconds = histogram(
-            "tenantry_batch_seconds", "Duration of a batch.", ["lane"], buckets=_BATCH_SECONDS
-        )
+        self._batch_wait = batch_seconds("tenantry_batch_wait_seconds", "Wait of a batch's first request.")
+        self._batch_seconds = batch_seconds("tenantry_batch_seconds", "Duration of a batch.")
         self._connections = gauge("tenantry_database_connections", "Open connections of a pool.", ["pool", "state"])
         self._max_connections = gauge("tenantry_database_connections_max", "Maximum connections of a pool.", ["pool"])
         self._waiting = gauge("tenantry_database_requests_waiting", "Requests waiting for a connection.", ["pool"])

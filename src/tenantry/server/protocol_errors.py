@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from tenantry.server import asgi_types, client_limits
+from tenantry.server import asgi_types
+from tenantry.server import client_limits as limits
 from tenantry.server.problems import refuse
 from tenantry.server.security_headers import SECURITY_HEADERS
 
@@ -53,19 +54,17 @@ HOST_COUNT: Final = _malformed("The request must have exactly one Host header.")
 INVALID_HOST: Final = _malformed("The Host header must be a host with an optional port.")
 UNSUPPORTED_VERSION: Final = _malformed("The server supports HTTP/1.1 and HTTP/1.0.")
 TOO_MANY_PIPELINED: Final = RequestRejection(
-    "pipelined", "invalid_request", f"More than {client_limits.MAX_PIPELINED} requests wait on this connection."
+    "pipelined", "invalid_request", f"More than {limits.MAX_PIPELINED} requests wait on this connection."
 )
 TOO_MANY_CHUNKS: Final = RequestRejection(
-    "chunks", "invalid_request", f"The body has more than {client_limits.MAX_CHUNKS} chunks."
+    "chunks", "invalid_request", f"The body has more than {limits.MAX_CHUNKS} chunks."
 )
 HEAD_TIMEOUT: Final = RequestRejection("head_seconds", "request_timeout", "The request's head took too long.")
 BODY_TIMEOUT: Final = RequestRejection("body_seconds", "request_timeout", "The request's body took too long.")
-TARGET_TOO_LONG: Final = _large_head(f"The target is longer than {client_limits.MAX_TARGET_BYTES} bytes.")
-LARGE_HEAD: Final = _large_head(
-    f"The head is over {client_limits.MAX_HEAD_BYTES} bytes or {client_limits.MAX_HEADERS} headers."
-)
+TARGET_TOO_LONG: Final = _large_head(f"The target is longer than {limits.MAX_TARGET_BYTES} bytes.")
+LARGE_HEAD: Final = _large_head(f"The head is over {limits.MAX_HEAD_BYTES} bytes or {limits.MAX_HEADERS} headers.")
 TOO_MUCH_FRAMING: Final = _large_head(
-    f"Head, chunk headers and trailers are larger than {client_limits.MAX_FRAMING_BYTES} bytes."
+    f"Head, chunk headers and trailers are larger than {limits.MAX_FRAMING_BYTES} bytes."
 )
 TOO_MANY_CONNECTIONS: Final = RequestRejection(
     "connections", "overloaded", "There are too many connections. Try again shortly."

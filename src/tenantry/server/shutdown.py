@@ -28,28 +28,25 @@ class Shutdown:
     balancers stop using it before connections close. When it closes, it accepts no connections and ends streams.
     """
 
-    __slots__ = ("_on_close", "_on_drain", "is_draining")
+    __slots__ = ("_callbacks", "is_draining")
 
     def __init__(
         self, on_drain: Callable[[], None] = lambda: None, on_close: Callable[[], None] = lambda: None
     ) -> None:
         self.is_draining = False
         """Whether the shutdown has begun. A signal handler may set it before `drain` is called."""
-        self._on_drain: Callable[[], None] | None = on_drain
-        self._on_close: Callable[[], None] | None = on_close
+        self._callbacks = [on_close, on_drain]  # those not called yet, the next one last
 
     def drain(self) -> None:
         self.is_draining = True
-        callback, self._on_drain = self._on_drain, None
-        if callback is not None:
-            callback()
+        if len(self._callbacks) > 1:
+            self._callbacks.pop()()
 
     def close(self) -> None:
         """Begin to close; drain first if that has not begun."""
         self.drain()
-        callback, self._on_close = self._on_close, None
-        if callback is not None:
-            callback()
+        if self._callbacks:
+            self._callbacks.pop()()
 
 
 class GracefulServer(uvicorn.Server):
