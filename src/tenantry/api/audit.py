@@ -58,15 +58,10 @@ def audit_filter(
 
 def audit_routes(trail: AuditService, access: Access) -> Routes:
     """The routes that read the audit trail. Nothing writes to it but the changes themselves."""
-    wanted_parameters = {"wanted": Provide(audit_filter, sync_to_thread=False)}
+    reader = access.needs("audit:read")
+    parameters = {"wanted": Provide(audit_filter, sync_to_thread=False)}
 
-    @get(
-        PATH,
-        guards=[access.needs("audit:read")],
-        dependencies=wanted_parameters,
-        summary="List audit events",
-        opt=raises("mode_mismatch"),
-    )
+    @get(PATH, guards=[reader], dependencies=parameters, summary="List audit events", opt=raises("mode_mismatch"))
     async def list_audit_events(
         principal: Caller, wanted: WantedEvents, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
     ) -> Page[AuditEvent]:
@@ -75,8 +70,8 @@ def audit_routes(trail: AuditService, access: Access) -> Routes:
 
     @get(
         PATH + "/export",
-        guards=[access.needs("audit:read")],
-        dependencies=wanted_parameters,
+        guards=[reader],
+        dependencies=parameters,
         summary="Export the audit trail",
         media_type=EXPORT_TYPE,
         opt=raises("mode_mismatch"),

@@ -66,9 +66,7 @@ class OpenApiDocument:
 
         routes = sorted(_routes(app), key=lambda route: _METHODS.index(route.method))
         types = {str(kind): kind for route in routes for kind in (route.body, route.answer) if kind is not None}
-        schemas, found = msgspec.json.schema_components(
-            (Problem, *types.values()), ref_template=f"{REF_PREFIX}{{name}}"
-        )
+        schemas, found = msgspec.json.schema_components((Problem, *types.values()), ref_template=REF_PREFIX + "{name}")
         components["schemas"] = _completed(found, generated["components"]["schemas"])
         schema_of = dict(zip(types, schemas[1:], strict=True))
         tag_of = {part: tag["name"] for tag in document["tags"] for part in tag.pop("x-paths", ())}

@@ -16,7 +16,6 @@ from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.dashboard import api_key_form, forms
 from tenantry.dashboard.api_key_form import KeyForm
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain import errors
@@ -33,7 +32,7 @@ _LAST_OWNER_KEY: Final = errors.LastOwnerError(
     "Otherwise only the operator of this service could create an OWNER key."
 )
 _REJECTIONS: Final = (
-    InvalidFormError,
+    forms.InvalidFormError,
     errors.KeyLimitReachedError,
     errors.KeyNotActiveError,
     errors.ScopeEscalationError,
@@ -124,7 +123,7 @@ async def show_rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
 async def rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
     keys, seconds = ctx.services.api_keys, ctx.form.text("overlap")
     if seconds not in dict(_OVERLAPS):
-        error = InvalidFormError({"overlap": "Choose how long the old key keeps working."})
+        error = forms.InvalidFormError({"overlap": "Choose how long the old key keeps working."})
         return _rotate_page(ctx, await _changeable_key(ctx, key_id), error)
     overlap = timedelta(seconds=int(seconds))
     old = await keys.get(ctx.principal, key_id)

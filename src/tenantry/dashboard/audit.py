@@ -12,7 +12,6 @@ from tenantry.api.parameters import Cursor
 from tenantry.audit.trail import AuditFilter, AuditNames
 from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context
-from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 
@@ -74,7 +73,7 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
     page, rejection = None, None
     try:
         page, names = await services.trail.search_page(principal, _parse(submitted), _PAGE_SIZE, cursor)
-    except InvalidFormError as error:
+    except forms.InvalidFormError as error:
         rejection = error
     else:
         entries = [(event, _actor(event, names), _target(event, names)) for event in page.data]
@@ -95,7 +94,7 @@ async def export_audit(ctx: Context) -> Response[Any]:
     submitted = {name: ctx.query(name) for name in _MESSAGES}
     try:
         wanted = _parse(submitted)
-    except InvalidFormError:
+    except forms.InvalidFormError:
         # that page shows the errors beside the fields
         return ctx.redirect(f"{ctx.user.base}/settings/audit?{forms.query_string(submitted)}")
     pages = ctx.services.trail.export(ctx.principal, wanted)

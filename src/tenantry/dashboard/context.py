@@ -34,8 +34,6 @@ from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import Clock
 from tenantry.dashboard import forms, guards, labels
 from tenantry.dashboard.cookies import Cookies
-from tenantry.dashboard.forms import Form
-from tenantry.dashboard.labels import FlashMessage
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain.access import Principal
 from tenantry.domain.api_keys import SOON
@@ -106,7 +104,7 @@ class Renderer:
             scope_label=labels.scope_label,
             browser_label=labels.browser_label,
             role_label=lambda user: labels.role_label(user.role, user.principal),
-            anomaly_label=labels.anomaly_label,
+            anomaly_label=lambda name: labels.labels().anomalies.get(name, labels.Label(name)),
         )
         self._templates.globals.update(
             assets=self.assets.address,
@@ -174,7 +172,7 @@ class PageContext:
         return user
 
     @property
-    def form(self) -> Form:
+    def form(self) -> forms.Form:
         """The form that the user submitted."""
         return guards.current_form(self.request)
 
@@ -233,7 +231,7 @@ class PageContext:
             template, status_code, user=guards.current_user(self.request.scope), now=self.services.clock(), **context
         )
 
-    def redirect_with(self, message: FlashMessage, path: str, query: str = "") -> Response[str]:
+    def redirect_with(self, message: labels.FlashMessage, path: str, query: str = "") -> Response[str]:
         """Redirect to the page at ``path``, which shows the message once."""
         response = self.redirect(path + query)
         response.set_cookie(self.cookies.with_flash(self.user.session, path, message))

@@ -133,10 +133,6 @@ def browser_label(agent: str | None) -> str:
     return f"{browser} on {system}" if system else browser
 
 
-def anomaly_label(name: str) -> Label:
-    return labels().anomalies.get(name, Label(name))
-
-
 # Changes of records
 
 Record = msgspec.Struct | Mapping[str, Any] | None

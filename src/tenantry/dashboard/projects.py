@@ -10,7 +10,6 @@ from tenantry.api.parameters import Cursor
 from tenantry.api.projects import NewProject, ProjectId
 from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context, PageContext
-from tenantry.dashboard.forms import Form, InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain.errors import PlanLimitReachedError, ValidationError
@@ -51,8 +50,8 @@ async def create_project(ctx: Context) -> Response[str]:
         project = await ctx.once(create)
     except PlanLimitReachedError as error:
         limit = {"name": f"{error.detail} Delete a project, or change the plan."}
-        return _form_page(ctx, values, None, InvalidFormError(limit))
-    except (InvalidFormError, ValidationError) as error:
+        return _form_page(ctx, values, None, forms.InvalidFormError(limit))
+    except (forms.InvalidFormError, ValidationError) as error:
         return _form_page(ctx, values, None, error)
     return ctx.redirect(f"{ctx.user.base}/projects/{project.id}")
 
@@ -74,7 +73,7 @@ async def edit_project(ctx: Context, project_id: ProjectId) -> Response[str]:
         name = valid.name if "name" in changed else UNSET
         description = (valid.description or None) if "description" in changed else UNSET
         await ctx.services.projects.update(ctx.principal, ctx.author, project_id, name, description)
-    except (InvalidFormError, ValidationError) as error:
+    except (forms.InvalidFormError, ValidationError) as error:
         return _form_page(ctx, values, project, error)
     return ctx.redirect(f"{ctx.user.base}/projects/{project_id}")
 
@@ -118,5 +117,5 @@ def _current_values(project: Project) -> dict[str, str]:
     return {"name": project.name.strip(), "description": forms.unix_lines(project.description or "").strip()}
 
 
-def _values(form: Form) -> dict[str, str]:
+def _values(form: forms.Form) -> dict[str, str]:
     return {"name": form.text("name"), "description": forms.unix_lines(form.text("description"))}
