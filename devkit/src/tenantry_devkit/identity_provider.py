@@ -23,7 +23,7 @@ from litestar.types import ControllerRouterHandler, Scope
 from tenantry.common.clock import Clock
 from tenantry.common.secret import Secret
 from tenantry.domain.access import is_scope
-from tenantry_devkit.html import COMPANION_PAGES, Pages, form_action_to
+from tenantry_devkit.html import COMPANION_PAGES, Pages, form_action_to, redirect
 from tenantry_devkit.identity_tokens import ACCESS_TOKEN_LIFETIME, DemoUser, Grant, TokenIssuer, user_claims
 
 DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
@@ -271,10 +271,6 @@ def _with_query(uri: str, fields: Mapping[str, str]) -> str:
     return f"{uri}{'&' if '?' in uri else '?'}{urlencode(fields)}" if fields else uri
 
 
-def _redirect(location: str) -> Response[str]:
-    return Response("", status_code=303, headers={"Location": location, "Referrer-Policy": "no-referrer"})
-
-
 def _basic(authorization: str) -> tuple[str, str]:
     """Decode the id and secret in a Basic header, which are form-encoded (RFC 6749 section 2.3.1)."""
     scheme, _, credentials = authorization.partition(" ")
@@ -384,7 +380,7 @@ class _IdentityProvider:
 
         def answer(**fields: str) -> Response[str]:
             state = {"state": parameters["state"]} if "state" in parameters else {}
-            return _redirect(_with_query(redirect_uri, {**fields, **state, "iss": self.tokens.issuer}))  # iss: RFC 9207
+            return redirect(_with_query(redirect_uri, {**fields, **state, "iss": self.tokens.issuer}))  # iss: RFC 9207
 
         if error := _request_error(parameters, is_known=user is not None and not chosen):
             return answer(error=error[0], error_description=error[1])
@@ -493,7 +489,7 @@ class _IdentityProvider:
             return self.pages.message("Signed out", "You can close this page.")
         if _LOOPBACK_URI.fullmatch(target) is None or parameters.get("client_id") != self.tokens.client_id:
             return self._reject("post_logout_redirect_uri needs a loopback address, and client_id.")
-        return _redirect(_with_query(target, {"state": parameters["state"]} if "state" in parameters else {}))
+        return redirect(_with_query(target, {"state": parameters["state"]} if "state" in parameters else {}))
 
     async def _begin_device(self, parameters: Parameters) -> dict[str, Any]:
         """Begin the sign-in of a device (RFC 8628)."""

@@ -54,7 +54,6 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _LOCK_FILE: Final = "demo.lock"
 _ENDPOINT: Final = "we_tenantry_demo"
 _PRICE_STEP: Final = 2900
-_ISSUER: Final = "OIDC_ISSUER"
 _WEBHOOK_SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
 
 
@@ -248,7 +247,7 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
         known, org_id=org_id or known.org_id, role=role or known.role, email=email or known.email
     )
     key = load_or_create_signing_key(signing_key_path(directory))
-    tokens = TokenIssuer(key, values[_ISSUER], values["OIDC_AUDIENCE"], values["OIDC_CLIENT_ID"])
+    tokens = TokenIssuer(key, values["OIDC_ISSUER"], values["OIDC_AUDIENCE"], values["OIDC_CLIENT_ID"])
     click.echo(tokens.access_token(user, scope=scope, lifetime=timedelta(seconds=lifetime)))
 
 

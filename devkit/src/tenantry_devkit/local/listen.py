@@ -7,9 +7,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine
 from contextlib import aclosing
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import click
 import msgspec
@@ -174,13 +174,6 @@ class _Child:
         self._process = process
         self._signals = 0
 
-    @classmethod
-    async def start(cls, words: Sequence[str], environment: Mapping[str, str], stdout: IO[str] | None) -> "_Child":
-        process = await asyncio.create_subprocess_exec(
-            *words, env=dict(environment), stdin=asyncio.subprocess.DEVNULL, stdout=stdout, start_new_session=True
-        )
-        return cls(process)
-
     def send(self, number: int) -> None:
         """Forward a signal to the group, if the program still runs; the fourth one kills it."""
         if self._process.returncode is not None:
@@ -244,10 +237,14 @@ class _Session:
         environment = read_environment()
         known = environment.get(WEBHOOK_SECRET, "").strip()
         environment[WEBHOOK_SECRET] = ",".join(filter(None, (self._secret.reveal(), known)))
+        stdin, stdout = asyncio.subprocess.DEVNULL, sys.stderr if self._as_json else None
         try:
-            self._child = child = await _Child.start(words, environment, sys.stderr if self._as_json else None)
+            process = await asyncio.create_subprocess_exec(
+                *words, env=environment, stdin=stdin, stdout=stdout, start_new_session=True
+            )
         except OSError as error:
             fail(f"--exec: {words[0]} cannot be started: {error.strerror or error}")
+        self._child = child = _Child(process)
         ended = asyncio.create_task(child.wait())
         ended.add_done_callback(lambda _: self._stop.set())
         try:

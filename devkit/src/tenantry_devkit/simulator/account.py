@@ -113,17 +113,10 @@ def _months_later(start: datetime, months: int) -> datetime:
 class ApiError(Exception):
     """An error response: its HTTP status and its ``error`` object."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        type: str = "invalid_request_error",  # noqa: A002  # the provider's name for it
-        **more: str,
-    ) -> None:
+    def __init__(self, status: int, message: str, **more: str) -> None:
         super().__init__(message)
         self.status = status
-        self.error = {"type": type, "message": message, **more}
+        self.error = {"type": "invalid_request_error", "message": message, **more}
 
 
 def missing(kind: type, wanted: str, *, param: str = "id") -> ApiError:

@@ -71,7 +71,7 @@ class Api:
             "POST /v1/checkout/sessions": (self._create_checkout, params.NewCheckoutSession),
             "GET /v1/checkout/sessions": (partial(self._list, CheckoutSession), params.InvoiceList),
             "POST /v1/checkout/sessions/{}/expire": (lambda _, wanted: engine.expire(wanted), nothing),
-            "POST /v1/billing_portal/sessions": (self._create_portal, params.NewPortalSession),
+            "POST /v1/billing_portal/sessions": (lambda given: engine.portal(**asdict(given)), params.NewPortalSession),
             "GET /v1/events": (partial(self._list, Event), params.EventList),
             "GET /v1/events/{}": (lambda _, wanted: self._event(wanted), nothing),
             "POST /v1/events/{}/retry": (self._retry_event, params.EventRetry),
@@ -236,9 +236,6 @@ class Api:
             trial_days=given.subscription_data.trial_period_days,
             **fields,
         )
-
-    def _create_portal(self, given: params.NewPortalSession) -> object:
-        return self._engine.portal(given.customer, given.return_url)
 
     def _retry_event(self, given: params.EventRetry, event_id: str) -> Event:
         event = self._event(event_id)

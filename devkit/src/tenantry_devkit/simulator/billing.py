@@ -269,9 +269,6 @@ class SubscriptionBilling:
             raise declined()
         return self._settle(invoice)
 
-    def _declines(self, customer: str) -> bool:
-        return self.account.customers[customer].card is Card.DECLINES
-
     def _draft(self, subscription: Subscription, reason: str) -> Invoice:
         """Draft an invoice for the current period, which costs nothing in a trial. The caller emits its event."""
         account = self.account
@@ -321,7 +318,7 @@ class SubscriptionBilling:
         )
 
     def _can_pay(self, invoice: Invoice) -> bool:
-        return not invoice.amount_due or not self._declines(invoice.customer)
+        return not invoice.amount_due or self.account.customers[invoice.customer].card is Card.WORKS
 
     def _mark_paid(self, invoice: Invoice) -> Invoice:
         return self.account.change(
@@ -475,16 +472,13 @@ class SubscriptionBilling:
         return paid
 
     def _expire_incomplete(self, subscription_id: str) -> None:
-        subscription = self.account.subscriptions[subscription_id]
+        account, now = self.account, self.account.now
+        subscription = account.subscriptions[subscription_id]
         if subscription.status == "incomplete":
-            self.account.change(
-                subscription, _UPDATED, status="incomplete_expired", ended_at=self.account.now
-            )  # fmt: skip
-            invoice = self.account.invoices[subscription.latest_invoice or ""]
-            self.account.change(
-                invoice, "invoice.voided", status="void", auto_advance=False, next_payment_attempt=None,
-                voided_at=self.account.now,
-            )  # fmt: skip
+            account.change(subscription, _UPDATED, status="incomplete_expired", ended_at=now)
+            invoice = account.invoices[subscription.latest_invoice or ""]
+            over = {"status": "void", "auto_advance": False, "next_payment_attempt": None, "voided_at": now}
+            account.change(invoice, "invoice.voided", **over)
 
     def _warn_of_trial_end(self, subscription_id: str, trial_end: int) -> None:
         subscription = self.account.subscriptions[subscription_id]

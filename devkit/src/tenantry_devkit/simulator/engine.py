@@ -121,18 +121,12 @@ class SimulationEngine(SubscriptionBilling):
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.account.now, UTC)
 
-    async def advance(
-        self,
-        by: timedelta = timedelta(0),
-        /,
-        *,
-        days: float = 0,
-        hours: float = 0,
-        minutes: float = 0,
-        seconds: float = 0,
-    ) -> None:
-        """Advance the clock: trials end, periods are renewed, payments and deliveries are retried, each when due."""
-        by += timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    async def advance(self, by: timedelta = timedelta(0), /, **parts: float) -> None:
+        """Advance the clock: trials end, periods are renewed, payments and deliveries are retried, each when due.
+
+        ``parts`` are days, hours, minutes and seconds, like those of a `timedelta`.
+        """
+        by += timedelta(**parts)
         account, target = self.account, self.account.now + int(by.total_seconds())
         if target < account.now:
             raise ValueError("time does not go back")
@@ -238,9 +232,8 @@ class SimulationEngine(SubscriptionBilling):
     ) -> WebhookEndpoint:
         """Send future events there too, by default in the account's shape."""
         types = tuple(enabled_events)
-        return self.store_endpoint(
-            WebhookEndpoint(url=url, secret=secret, enabled_events=types, api_version=api_version)
-        )
+        endpoint = WebhookEndpoint(url=url, secret=secret, enabled_events=types, api_version=api_version)
+        return self.store_endpoint(endpoint)
 
     def store_endpoint(self, endpoint: WebhookEndpoint, endpoint_id: str | None = None) -> WebhookEndpoint:
         """Send future events there too; replaces the endpoint with this id."""

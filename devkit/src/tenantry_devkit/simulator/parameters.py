@@ -4,7 +4,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -271,15 +271,7 @@ class Expansion(Parameters):
     expand: tuple[str, ...] = ()
 
 
-class Listable(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-L = TypeVar("L", bound=Listable)
-
-
-def page(newest_first: Sequence[L], kind: type, given: ListParameters) -> tuple[list[L], bool]:
+def page(newest_first: Sequence[Any], kind: type, given: ListParameters) -> tuple[list[Any], bool]:
     """Return the requested page, and whether there are more objects in the direction of reading."""
     if given.starting_after is not None and given.ending_before is not None:
         raise ApiError(400, "You may only specify one of these parameters: starting_after, ending_before.")

@@ -243,10 +243,8 @@ class Events:
             event = event.body
         body = event if isinstance(event, bytes) else msgspec.json.encode(event)
         header = self.sign(body) if signature is None else signature
-        headers = {
-            "Content-Type": "application/json; charset=utf-8",
-            **({"Provider-Signature": header} if header else {}),
-        }
+        signed = {"Provider-Signature": header} if header else {}
+        headers = {"Content-Type": "application/json; charset=utf-8", **signed}
         return self._http.post(WEBHOOK_PATH, content=body, headers=headers)
 
     def sign(self, body: bytes, *, at: datetime | None = None, secret: str | None = None) -> str:
@@ -278,9 +276,8 @@ class Events:
 
         The subscription is the tenant's at the simulated provider, if it has one, with the plan's price.
         """
-        subject = EventSubject(
-            tenant.id, tenant.customer, self._service.price_of(plan) or "price_unknown", amount
-        )  # fmt: skip
+        price = self._service.price_of(plan) or "price_unknown"
+        subject = EventSubject(tenant.id, tenant.customer, price, amount)
         simulator = subject.simulator(min(max(moment, 0), EPOCH_MAX), fresh_ids=True)
         subscription = replace(subscribe(simulator, subject), id=tenant.subscription_id)
         for known in self._provider.subscriptions.values():
