@@ -177,18 +177,14 @@ class EmbeddedServer:
             # in another folder, so that an interrupted initdb leaves no cluster
             unfinished = self._cluster.with_name("postgres.new")
             shutil.rmtree(unfinished, ignore_errors=True)
-            self._own(unfinished)
+            unfinished.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._account is not None:
+                os.chown(unfinished, self._account.pw_uid, self._account.pw_gid)
             self._run(
                 "initdb", "-D", str(unfinished), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C",
                 *(() if self._durable else ("--no-sync",)),
             )  # fmt: skip
             unfinished.rename(self._cluster)
-
-    def _own(self, directory: Path) -> None:
-        """Create a folder that only the server's account may enter."""
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._account is not None:
-            os.chown(directory, self._account.pw_uid, self._account.pw_gid)
 
     def _make_sockets(self) -> None:
         """Create the socket folder, or check an existing one: other users can guess its name."""
@@ -223,12 +219,9 @@ class EmbeddedServer:
             # as a child, not by pg_ctl, so that this process reaps it
             self._process = subprocess.Popen(  # noqa: S603  # a program of the wheel
                 [str(self._binaries / "postgres"), "-D", str(self._cluster), *arguments],
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd="/",
-                start_new_session=True,
-                **self._identity(),
+                **self._isolation(),
             )
         deadline = time.monotonic() + _START_TIMEOUT
         while not self._is_ready(self._process.pid):
@@ -256,23 +249,21 @@ class EmbeddedServer:
     def _call(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(  # noqa: S603  # a program of the wheel
             [str(self._binaries / program), *arguments],
-            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=_START_TIMEOUT,
             check=False,
-            cwd="/",
-            start_new_session=True,
-            **self._identity(),
+            **self._isolation(),
         )
 
-    def _identity(self) -> dict[str, Any]:
-        """Return the account and the environment of the server's processes."""
+    def _isolation(self) -> dict[str, Any]:
+        """Return how the server's processes start: the account, the environment, and nothing of this process."""
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         environment = {"PATH": os.defpath, "LC_ALL": "C", **inherited}
+        options = {"env": environment, "stdin": subprocess.DEVNULL, "cwd": "/", "start_new_session": True}
         if self._account is None:
-            return {"env": environment}
-        return {"env": environment, "user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+            return options
+        return {**options, "user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
 
 
 def wheel_binaries() -> Path:

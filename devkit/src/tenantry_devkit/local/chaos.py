@@ -1,6 +1,5 @@
 """Deliver a history with duplicates, in any order and among forgeries, and check the tenant's state afterwards."""
 
-import asyncio
 import random
 import secrets
 from collections import Counter
@@ -38,6 +37,7 @@ from tenantry_devkit.local.samples import API_VERSIONS, sample_event
 from tenantry_devkit.local.session import STORY, TenantView, TriggerSession, current_second, first_second
 from tenantry_devkit.local.stories import SHORTEST_HISTORY, chosen_story, long_history, play, stage_for
 from tenantry_devkit.simulator import render_event
+from tenantry_devkit.simulator.delivery import in_parallel
 from tenantry_sdk import BillingEvent as LedgerEntry
 
 SENDERS: Final = 8
@@ -177,18 +177,14 @@ async def send(
     It calls ``advance`` with the number of requests answered since the last call.
     """
     responses = ResponseCounts()
-    waiting = iter(requests)
 
-    async def work() -> None:
-        for request in waiting:
-            signature = request.forgery(endpoint, request) if request.forgery else None
-            responses.count(request, await endpoint.deliver(request.body, signature, policy=policy))
-            advance(1)
+    async def deliver(request: PlannedRequest) -> None:
+        signature = request.forgery(endpoint, request) if request.forgery else None
+        responses.count(request, await endpoint.deliver(request.body, signature, policy=policy))
+        advance(1)
 
     try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(senders):
-                group.create_task(work())
+        await in_parallel(requests, deliver, tasks=senders)
     except* CommandError as errors:
         raise errors.exceptions[0] from None
     return responses

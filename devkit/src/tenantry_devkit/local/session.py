@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import click
@@ -120,15 +121,10 @@ class ServiceReader:
     def __init__(
         self, client: httpx2.AsyncClient, base: str, *, api_key: Secret | None = None, operator: Secret | None = None
     ) -> None:
-        def sdk_client(credential: Secret | None) -> AsyncTenantry | None:
-            if credential is None:
-                return None
-            key = credential.reveal()
-            return AsyncTenantry(key, base_url=base, http_client=client, attempts=1, allow_http=True)
-
-        self.operator = sdk_client(operator)
+        sdk = partial(AsyncTenantry, base_url=base, http_client=client, attempts=1, allow_http=True)
+        self.operator = sdk(operator.reveal()) if operator is not None else None
         """The service as the operator, if there is a token."""
-        self._own = sdk_client(api_key)
+        self._own = sdk(api_key.reveal()) if api_key is not None else None
         self._own_id: str | None = None
 
     async def own_tenant(self) -> str | None:

@@ -159,17 +159,22 @@ class SubscriptionBilling:
         account.emit("customer.subscription.created", subscription)
         account.emit("invoice.created", invoice)
         invoice = self._finalize(invoice)
-        if at_once or not invoice.amount_due:
-            self._charge_first(invoice)
-        if not at_once:
-            self._complete(subscription, invoice)
+        if self._can_pay(invoice):
+            invoice = self._mark_paid(invoice)
+        else:
+            self._mark_failed(invoice, None)
+        if not at_once:  # as at the end of a checkout
+            fields = {"default_payment_method": account.customers[customer].payment_method}
+            if invoice.status == "paid" and subscription.status == "incomplete":
+                fields["status"] = "active"
+            account.change(subscription, _UPDATED, **fields)
         subscription = account.subscriptions[subscription.id]
         if subscription.status == "incomplete":
             account.agenda.add(now + _FIRST_PAYMENT_TIME, "expire_incomplete", subscription.id)
         if trial_end:
             warning = max(now, trial_end - _TRIAL_WARNING)
             account.agenda.add(warning, "warn_of_trial_end", subscription.id, trial_end)
-        self._schedule_period_end(subscription)
+        account.agenda.add(end, "end_period", subscription.id, end)
         return account.subscriptions[subscription.id]
 
     def change_plan(self, subscription: Subscription | str, price: Price | str) -> Subscription:
@@ -342,22 +347,6 @@ class SubscriptionBilling:
             next_payment_attempt=next_attempt,
         )
 
-    def _charge_first(self, invoice: Invoice) -> None:
-        if self._can_pay(invoice):
-            self._mark_paid(invoice)
-        else:
-            self._mark_failed(invoice, None)
-
-    def _complete(self, subscription: Subscription, invoice: Invoice) -> None:
-        """Set the payment method and charge it, as at the end of a checkout."""
-        account = self.account
-        if invoice.amount_due:
-            self._charge_first(invoice)
-        fields = {"default_payment_method": account.customers[subscription.customer].payment_method}
-        if account.invoices[invoice.id].status == "paid" and subscription.status == "incomplete":
-            fields["status"] = "active"
-        account.change(subscription, _UPDATED, **fields)
-
     def _with_quantities(
         self, price: Price | str | Sequence[tuple[Price, int]], quantity: int = 1
     ) -> Sequence[tuple[Price, int]]:
@@ -388,10 +377,6 @@ class SubscriptionBilling:
         if not items:
             raise ApiError(400, "A subscription must have at least one active item.")
         return tuple(items.values())
-
-    def _schedule_period_end(self, subscription: Subscription) -> None:
-        end = subscription.period_end
-        self.account.agenda.add(end, "end_period", subscription.id, end)
 
     def _end_period(self, subscription_id: str, end: int) -> None:
         subscription = self.account.subscriptions[subscription_id]
@@ -424,7 +409,7 @@ class SubscriptionBilling:
             invoice = self._draft(replace(before, **fields), reason)
             fields["latest_invoice"] = invoice.id
         after = account.change(before, _UPDATED, **fields)
-        self._schedule_period_end(after)
+        account.agenda.add(after.period_end, "end_period", after.id, after.period_end)
         if invoice is not None:
             account.emit("invoice.created", invoice)
             if self._rules.draft_seconds and reason == "subscription_cycle":

@@ -5,12 +5,12 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx2
 import msgspec
@@ -20,6 +20,8 @@ from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.simulator.account import Account
 from tenantry_devkit.simulator.objects import Event, WebhookEndpoint, render_event
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +163,7 @@ class Courier:
         count = 0
         while due := self._take_due():
             batch = self._shuffled([delivery for delivery in due if delivery.state is State.PENDING])
-            await self._send_all(batch)
+            await in_parallel(batch, self._attempt, tasks=min(self._concurrency, len(batch)))
             count += len(batch)
         return count
 
@@ -215,17 +217,6 @@ class Courier:
             batch[place] = delivery
         return batch
 
-    async def _send_all(self, batch: Sequence[Delivery]) -> None:
-        waiting = iter(batch)
-
-        async def work() -> None:
-            for delivery in waiting:
-                await self._attempt(delivery)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._concurrency, len(batch))):
-                group.create_task(work())
-
     async def _attempt(self, delivery: Delivery) -> None:
         now = self._account.now
         endpoint = self._account.endpoints.get(delivery.endpoint)
@@ -258,6 +249,19 @@ class Courier:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return None, f"{type(error).__name__}: {error}"
         return response.status_code, None
+
+
+async def in_parallel(items: Iterable[T], action: Callable[[T], Awaitable[None]], *, tasks: int) -> None:
+    """Do something with each item, in this order, with so many at once."""
+    waiting = iter(items)
+
+    async def work() -> None:
+        for item in waiting:
+            await action(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(tasks):
+            group.create_task(work())
 
 
 def event_body(event: Event, api_version: str) -> bytes:

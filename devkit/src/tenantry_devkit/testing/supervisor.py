@@ -105,11 +105,11 @@ def _await_start(service: subprocess.Popen[bytes], log: Path, session: _TestSess
     """Report that the service is ready or has failed; return early at the end of the session."""
     deadline = time.monotonic() + _START_SECONDS
     while not (found := _READY.search(log.read_text(errors="replace"))):
-        if service.poll() is not None:
-            _report(failed=f"`tenantry serve` ended with code {service.returncode}. The end of its log:\n{tail(log)}")
-            return
-        if time.monotonic() > deadline:
-            _report(failed=f"It was not ready after {_START_SECONDS:g} s. The end of its log:\n{tail(log)}")
+        has_ended = service.poll() is not None
+        if has_ended or time.monotonic() > deadline:
+            late = f"It was not ready after {_START_SECONDS:g} s."
+            reason = f"`tenantry serve` ended with code {service.returncode}." if has_ended else late
+            _report(failed=f"{reason} The end of its log:\n{tail(log)}")
             return
         if not session.is_waiting(_POLL_SECONDS):
             return
