@@ -205,6 +205,11 @@ def _read_database_url(text: str) -> str | None:
 
 TEXT: Final = Kind("text", str)
 TEXT_WITH_PASSWORD: Final = Kind("text", str, is_secret=True)
+DATABASE_URL: Final = Kind("text", _read_database_url, is_secret=True)
+POOLER_URL: Final = Kind("text", str, "needs `DATABASE_URL`", is_secret=True)
+URL: Final = Kind("address", _read_url, "http or https")
+ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")
+OTLP_HEADERS: Final = Kind("text", str, "`name=value`, separated by commas")
 FLAG: Final = Kind("flag", _read_flag, "true, false, 1, 0")
 
 
@@ -292,19 +297,12 @@ class Settings:
     else.
     """
 
-    database_url = Setting(
-        "DATABASE_URL", Kind("text", _read_database_url, is_secret=True), None, default_text="required"
-    )
+    database_url = Setting("DATABASE_URL", DATABASE_URL, None, default_text="required")
     """A PostgreSQL, 15 or newer: `postgresql://user:password@host:port/name`, or a `key=value` connection string.
     `embedded`: a PostgreSQL under `TENANTRY_DATA_DIR` that the command starts, for development. Only `tenantry demo`
     works without it.
     """
-    _pooler_url = Setting(
-        "DATABASE_POOLER_URL",
-        Kind("text", str, "needs `DATABASE_URL`", is_secret=True),
-        None,
-        default_text="unset: no pooler",
-    )
+    _pooler_url = Setting("DATABASE_POOLER_URL", POOLER_URL, None, default_text="unset: no pooler")
     """The same database through a connection pooler in transaction mode, for ordinary work; `DATABASE_URL` must bypass
     the pooler.
     """
@@ -319,12 +317,7 @@ class Settings:
     """The address to listen on."""
     port = Setting("PORT", number(0, 65535), 3001)
     """The port to listen on; 0 chooses a free one."""
-    _base_url = Setting(
-        "BASE_URL",
-        Kind("address", _read_origin, "http or https, a host, maybe a port"),
-        None,
-        default_text="`http://127.0.0.1:PORT`",
-    )
+    _base_url = Setting("BASE_URL", ORIGIN, None, default_text="`http://127.0.0.1:PORT`")
     """The address at which users and the provider reach the service. The identity provider, checkout and portal send
     users back to it. With https, browsers send cookies over https alone. Capital letters and the scheme's default
     port make no difference. A path prefix is not supported.
@@ -359,9 +352,7 @@ class Settings:
     `rk_test_`): events of the other mode are handled and counted as unexpected, unless `PROVIDER_LIVEMODE` is set.
     Unset: sessions answer 501, tenantry never calls the provider, and everything else works.
     """
-    provider_api_base = Setting(
-        "PROVIDER_API_BASE", Kind("address", _read_url, "http or https"), "https://api.stripe.com"
-    )
+    provider_api_base = Setting("PROVIDER_API_BASE", URL, "https://api.stripe.com")
     """The address of the provider's API."""
     _accounts = Setting[tuple[str, ...]]("PROVIDER_ACCOUNTS", several(_read_account, "`acct_...` ids"), ())
     """The connected accounts (Stripe Connect), separated by commas, whose events count like the platform's. Events of
@@ -436,11 +427,9 @@ class Settings:
     """Where spans are sent to: a collector that accepts OTLP over HTTP."""
     _otlp_traces_endpoint = Setting("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", TEXT, None)
     """The same, for traces alone."""
-    _otlp_headers = Setting("OTEL_EXPORTER_OTLP_HEADERS", Kind("text", str, "`name=value`, separated by commas"), None)
+    _otlp_headers = Setting("OTEL_EXPORTER_OTLP_HEADERS", OTLP_HEADERS, None)
     """Headers that spans are sent with; their values are kept out of logs like secrets."""
-    _otlp_traces_headers = Setting(
-        "OTEL_EXPORTER_OTLP_TRACES_HEADERS", Kind("text", str, "`name=value`, separated by commas"), None
-    )
+    _otlp_traces_headers = Setting("OTEL_EXPORTER_OTLP_TRACES_HEADERS", OTLP_HEADERS, None)
     """The same, for traces alone."""
     _traces_exporter = Setting("OTEL_TRACES_EXPORTER", choice("otlp", "none"), None)
     """`otlp` sends spans even without an endpoint (to `http://localhost:4318`), `none` never does. Unset: spans are
@@ -651,11 +640,6 @@ def load(values: Mapping[str, str]) -> Settings:
     The demo accepts weak secrets, but none may be missing.
     """
     return Settings(values).check(("own_database", *SETTINGS, *_COMPOSED))
-
-
-def load_database_url(values: Mapping[str, str]) -> str | None:
-    """Read the address of the database alone; None for the embedded one. Raises `SettingsError`."""
-    return Settings(values).check(["own_database"]).database_url
 
 
 def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> Settings:

@@ -4,16 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.settings import (
-    DEMO_FLAG,
-    EMBEDDED,
-    Setting,
-    Settings,
-    SettingsError,
-    load,
-    load_database_url,
-    load_for_admin,
-)
+from tenantry.settings import DEMO_FLAG, EMBEDDED, Setting, Settings, SettingsError, load, load_for_admin
 from tenantry.settings import SECRETS as SECRET_SETTINGS
 
 SECRETS = {
@@ -428,7 +419,7 @@ def test_an_empty_name_of_a_file_and_an_empty_secret_beside_a_file_count_as_unse
 
 
 def test_database_only_commands_report_an_unreadable_file(tmp_path: Path) -> None:
-    assert load_database_url(DATABASE) is None
+    assert Settings(DATABASE).own_database is None
     with pytest.raises(SettingsError) as error:
-        load_database_url({"DATABASE_URL_FILE": str(tmp_path / "none")})
+        _ = Settings({"DATABASE_URL_FILE": str(tmp_path / "none")}).own_database
     assert error.value.faults[0].startswith("DATABASE_URL_FILE: ")

@@ -420,7 +420,10 @@ def _complete_ids(
     taken = given if isinstance(given, tuple) else ()
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
-            target = _without_refresh(ClientConfiguration(service_options_of(ctx), os.environ).target())
+            target = ClientConfiguration(service_options_of(ctx), os.environ).target()
+            store = target.tokens.store if target.tokens is not None else None
+            if store is not None and (token := store.load()) is not None:  # even an expired one: a refresh is too slow
+                target = target._replace(key=token.access_token, tokens=None)
             with ApiContext(target, as_json=True, timeout=2.0, attempts=1) as api:
                 items = attrgetter(resource)(api.client).list(limit=_PAGE, **filters).first_page().data
     except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
@@ -430,12 +433,6 @@ def _complete_ids(
         for item in items
         if item.id.startswith(incomplete) and item.id not in taken
     ]
-
-
-def _without_refresh(target: Target) -> Target:
-    """Use the stored token even if it has expired: a refresh takes too long for a completion."""
-    token = target.tokens.store.load() if target.tokens is not None and target.tokens.store is not None else None
-    return target if token is None else target._replace(key=token.access_token, tokens=None)
 
 
 def _name_of(item: Any) -> str:  # noqa: ANN401  # any of the SDK's records

@@ -56,7 +56,6 @@ _JSON_NAMES: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__s
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Only the newest so many.")
 def explain(org_id: str, *, as_json: bool, limit: int) -> None:
     """Show why a tenant's billing state is what it is: each event, oldest first, what it changed and why."""
-
     explanation = on_database(
         lambda settings, database: ledger_queries.explain(database, settings.billing, org_id, limit)
     )
@@ -320,17 +319,9 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     found = on_database(action, pool_size=_CONNECTIONS)
     details = (*found.drifted, *found.troubled)
     if as_json:
-        print_json(
-            {
-                "dryRun": dry_run,
-                "compared": found.compared,
-                "drifted": len(found.drifted),
-                "repaired": _repaired(found.drifted),
-                "notCompared": len(found.troubled),
-                "stopped": found.stopped and found.stopped.detail,
-                "details": list(map(_comparison_json, details)),
-            }
-        )
+        counts = {"compared": found.compared, "drifted": len(found.drifted), "repaired": _repaired(found.drifted)}
+        end = {"notCompared": len(found.troubled), "stopped": found.stopped and found.stopped.detail}
+        print_json({"dryRun": dry_run, **counts, **end, "details": list(map(_comparison_json, details))})
     else:
         for comparison in details:
             click.echo("\n".join(_comparison_lines(comparison)))
@@ -386,19 +377,10 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
     done = on_database(action, pool_size=_CONNECTIONS)
     reached = done.reached and {"id": done.reached.id, "created": from_epoch(done.reached.created)}
     if as_json:
-        print_json(
-            {
-                "dryRun": dry_run,
-                "since": since,
-                "until": until,
-                "listed": done.listed,
-                "missed": done.missed,
-                "outcomes": done.outcomes,
-                "stopped": done.stopped and done.stopped.detail,
-                "reached": reached,
-                "details": list(map(_event_json, missed)),
-            }
-        )
+        asked = {"dryRun": dry_run, "since": since, "until": until}
+        counts = {"listed": done.listed, "missed": done.missed, "outcomes": done.outcomes}
+        end = {"stopped": done.stopped and done.stopped.detail, "reached": reached}
+        print_json({**asked, **counts, **end, "details": list(map(_event_json, missed))})
     elif done.listed or done.stopped is None:
         outcomes = [f"{number:,} {outcome}" for outcome, number in sorted(done.outcomes.items())]
         then = "nothing written" if dry_run else ", ".join(outcomes) or "nothing to do"
@@ -440,28 +422,20 @@ def _continuation(done: BackfillResult, since: datetime, until: datetime | None,
 
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "tenantId": comparison.tenant_id,
-        "repaired": comparison.repaired,
-        "fields": [{"field": name, "ours": ours, "provider": theirs} for name, ours, theirs in _fields(comparison)],
-        "missed": list(map(_event_json, comparison.missed)),
-        "trouble": comparison.trouble,
-    }
+    fields = [{"field": name, "ours": ours, "provider": theirs} for name, ours, theirs in _fields(comparison)]
+    found = {"fields": fields, "missed": list(map(_event_json, comparison.missed)), "trouble": comparison.trouble}
+    return {"tenantId": comparison.tenant_id, "repaired": comparison.repaired, **found}
 
 
 def _event_json(event: MissedEvent) -> dict[str, Any]:
-    created = from_epoch(event.created)
-    return {
-        "id": event.id, "type": event.type, "created": created, "tenantId": event.tenant_id, "outcome": event.outcome,
-    }  # fmt: skip
+    what = {"id": event.id, "type": event.type, "created": from_epoch(event.created)}
+    return {**what, "tenantId": event.tenant_id, "outcome": event.outcome}
 
 
 def _fields(comparison: Comparison) -> list[tuple[str, Value, Value]]:
     """Return each field that differs: its name in JSON, our value, the provider's."""
-    return [
-        (_JSON_NAMES[name], _value(name, ours), _value(name, theirs))
-        for name, (ours, theirs) in comparison.drift.items()
-    ]
+    drift = comparison.drift.items()
+    return [(_JSON_NAMES[name], _value(name, ours), _value(name, theirs)) for name, (ours, theirs) in drift]
 
 
 def _value(name: str, fact: Fact) -> Value:

@@ -14,23 +14,9 @@ from tenantry.cli.demo_folder import data_dir, demo_values, env_file_of, find_de
 from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE, fail
 from tenantry.common.logs import redact
 from tenantry.db.database import Database
-from tenantry.domain.errors import (
-    DatabaseUnavailableError,
-    DomainError,
-    NotFoundError,
-    ProviderRefusedError,
-    ProviderUnavailableError,
-    ValidationError,
-)
-from tenantry.settings import (
-    DEMO_FLAG,
-    EMBEDDED,
-    Settings,
-    SettingsError,
-    load_database_url,
-    load_for_admin,
-    read_environment,
-)
+from tenantry.domain import errors
+from tenantry.domain.errors import DomainError, ValidationError
+from tenantry.settings import DEMO_FLAG, EMBEDDED, Settings, SettingsError, load_for_admin, read_environment
 
 if TYPE_CHECKING:
     from tenantry.jobs.queue import JobQueue
@@ -39,15 +25,15 @@ Result = TypeVar("Result")
 Action = Callable[[Settings, Database], Awaitable[Result]]
 
 _EXIT_CODES: Final[dict[type[DomainError], int]] = {
-    NotFoundError: NOT_FOUND,
-    ValidationError: USAGE,
-    ProviderUnavailableError: OUT_OF_REACH,
-    DatabaseUnavailableError: OUT_OF_REACH,
+    errors.NotFoundError: NOT_FOUND,
+    errors.ValidationError: USAGE,
+    errors.ProviderUnavailableError: OUT_OF_REACH,
+    errors.DatabaseUnavailableError: OUT_OF_REACH,
 }
 
 
 def exit_code(error: DomainError) -> int:
-    if isinstance(error, ProviderRefusedError) and error.of_key:
+    if isinstance(error, errors.ProviderRefusedError) and error.of_key:
         return NOT_AUTHENTICATED
     return _EXIT_CODES.get(type(error), FAILED)
 
@@ -82,7 +68,7 @@ def command_values() -> tuple[dict[str, str], bool]:
 def database(values: dict[str, str]) -> Iterator[str]:
     """Give the connection string of DATABASE_URL, or start the embedded server for the block."""
     try:
-        url = load_database_url(values)
+        url = Settings(values).check(["own_database"]).database_url
     except SettingsError as error:
         fail_on_settings(error)
     if url is not None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
@@ -178,15 +179,13 @@ class Column(NamedTuple):
 def columns(*fields: str, loose: str = "", **named: str) -> list[Column]:
     """Make columns of an object's fields, with times as days; ``named`` maps titles to fields, ``loose`` is a title."""
 
-    def value_of(field: str) -> Callable[[Any], str]:
-        def value(item: object) -> str:
-            found = getattr(item, field)
-            return day(found) if isinstance(found, datetime) else shown(found)
-
-        return value
+    def value(field: str, item: object) -> str:
+        found = getattr(item, field)
+        return day(found) if isinstance(found, datetime) else shown(found)
 
     titles = {field: field for field in fields} | named
-    return [Column(title.upper().replace("_", " "), value_of(field), title == loose) for title, field in titles.items()]
+    names = {title: title.upper().replace("_", " ") for title in titles}
+    return [Column(names[title], partial(value, field), title == loose) for title, field in titles.items()]
 
 
 def print_table(items: Iterable[T], columns: Sequence[Column]) -> bool:

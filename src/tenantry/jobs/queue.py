@@ -160,7 +160,8 @@ class JobQueue:
                 trouble = error.__cause__ or error
                 if isinstance(trouble, OUTGROWN):
                     await self._pool.drain()
-            if _is_cancelled():  # a worker that loses its database while it stops raises that error instead
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # losing the database while it stops raises that error instead
                 raise asyncio.CancelledError
             if asyncio.get_running_loop().time() - began > _SOUND:
                 failures = 0
@@ -202,8 +203,3 @@ async def _deferred(deferring: Awaitable[object]) -> None:
         if isinstance(error.__cause__, psycopg.Error):
             raise error.__cause__ from None
         raise
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -20,73 +20,46 @@ class RetentionRule(NamedTuple):
     statement: str
 
 
-RULES: Final = (
-    RetentionRule(
-        "idempotency keys",
-        IDEMPOTENCY_KEPT,
-        """
-DELETE FROM idempotency_keys
- WHERE (principal, route, key) IN (
-         SELECT principal, route, key FROM idempotency_keys
-          WHERE created_at <= %(until)s ORDER BY created_at LIMIT %(most)s FOR UPDATE SKIP LOCKED)
-""",
-    ),
-    # Skips rows that another transaction applies now; one that waits for a row finds it no longer parked.
-    RetentionRule(
-        "parked events",
-        timedelta(days=30),
-        f"""
+_DELETE: Final = """
+DELETE FROM {table}
+ WHERE ({key}) IN (
+         SELECT {key} FROM {table}
+          WHERE {time} <= %(until)s {more} LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+"""
+# Skips rows that another transaction applies now; one that waits for a row finds it no longer parked.
+_IGNORE_PARKED: Final = f"""
 UPDATE billing_events
    SET outcome = 'ignored', reason = '{PARKED_TOO_LONG}'
  WHERE id IN (
          SELECT id FROM billing_events
           WHERE outcome = 'parked' AND received_at <= %(until)s LIMIT %(most)s FOR UPDATE SKIP LOCKED)
-""",  # noqa: S608  # our own text
-    ),
-    # Processes remove their own counts; this removes those of killed processes. Counts are kept far longer than they
-    # are needed, in case a process has a slow clock.
-    RetentionRule(
-        "request counts",
-        timedelta(hours=1),
-        """
+"""  # noqa: S608  # our own text
+# Processes remove their own counts; this removes those of killed processes. Counts are kept far longer than they are
+# needed, in case a process has a slow clock.
+_DELETE_COUNTS: Final = """
 DELETE FROM request_counts
  WHERE ctid = ANY (ARRAY (
          SELECT ctid FROM request_counts
           WHERE second < floor(extract(epoch FROM %(until)s::timestamptz))::bigint
           LIMIT %(most)s FOR UPDATE SKIP LOCKED))
-""",
-    ),
-    RetentionRule(
-        "names",
-        timedelta(days=365),
-        """
-DELETE FROM dashboard_names
- WHERE (org_id, issuer, subject) IN (
-         SELECT org_id, issuer, subject FROM dashboard_names
-          WHERE seen_at <= %(until)s ORDER BY seen_at LIMIT %(most)s FOR UPDATE SKIP LOCKED)
-""",
-    ),
-    RetentionRule(
-        "sessions",
-        SESSION_LENGTH,
-        """
-DELETE FROM dashboard_sessions
- WHERE digest IN (
-         SELECT digest FROM dashboard_sessions
-          WHERE started_at <= %(until)s ORDER BY started_at LIMIT %(most)s FOR UPDATE SKIP LOCKED)
-""",
-    ),
-    RetentionRule(
-        "mails",
-        timedelta(days=30),
-        """
-DELETE FROM owner_mails
- WHERE id IN (
-         SELECT id FROM owner_mails
-          WHERE status IN ('sent', 'dropped', 'failed') AND created_at <= %(until)s
-          LIMIT %(most)s FOR UPDATE SKIP LOCKED)
-""",
-    ),
+"""
+
+
+def _delete(table: str, key: str, time: str, more: str) -> str:
+    return _DELETE.format(table=table, key=key, time=time, more=more)
+
+
+_KEYS: Final = _delete("idempotency_keys", "principal, route, key", "created_at", "ORDER BY created_at")
+_NAMES: Final = _delete("dashboard_names", "org_id, issuer, subject", "seen_at", "ORDER BY seen_at")
+_SESSIONS: Final = _delete("dashboard_sessions", "digest", "started_at", "ORDER BY started_at")
+_MAILS: Final = _delete("owner_mails", "id", "created_at", "AND status IN ('sent', 'dropped', 'failed')")
+RULES: Final = (
+    RetentionRule("idempotency keys", IDEMPOTENCY_KEPT, _KEYS),
+    RetentionRule("parked events", timedelta(days=30), _IGNORE_PARKED),
+    RetentionRule("request counts", timedelta(hours=1), _DELETE_COUNTS),
+    RetentionRule("names", timedelta(days=365), _NAMES),
+    RetentionRule("sessions", SESSION_LENGTH, _SESSIONS),
+    RetentionRule("mails", timedelta(days=30), _MAILS),
 )
 # Arrival numbers grow with time, so the statement looks at the oldest alone.
 DELETE_BODIES: Final = """
@@ -95,7 +68,6 @@ DELETE FROM billing_bodies b
  USING oldest
  WHERE b.arrival = oldest.arrival AND oldest.received_at <= %(until)s
 """
-PURGEABLE: Final = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
 # The tables that may have many rows of a tenant, biggest first; the other rows go with the tenant's own.
 PURGE_ROWS: Final = (
     "DELETE FROM owner_mails WHERE id IN (SELECT id FROM owner_mails WHERE tenant_id = %s LIMIT %s)",
@@ -113,7 +85,6 @@ PURGE_ROWS: Final = (
 )
 # New events lock their tenant: while this row is locked, the tenant gets no more rows.
 LOCK_DELETED: Final = "SELECT 1 FROM tenants WHERE id = %s AND deleted_at <= %s FOR UPDATE SKIP LOCKED"
-DELETE_TENANT: Final = "SELECT purge_tenant(%s)"
 
 
 async def remove_until(connection: Connection, statement: str, until: datetime) -> int:
@@ -124,7 +95,8 @@ async def remove_until(connection: Connection, statement: str, until: datetime) 
 
 async def purgeable_tenants(connection: Connection, now: datetime) -> list[str]:
     """Return the tenants that were deleted 30 days ago or earlier, at most `ROWS_PER_STATEMENT`."""
-    return [row[0] for row in await connection.fetch(PURGEABLE, (now - DELETED_TENANTS_KEPT, ROWS_PER_STATEMENT))]
+    statement = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
+    return [row[0] for row in await connection.fetch(statement, (now - DELETED_TENANTS_KEPT, ROWS_PER_STATEMENT))]
 
 
 async def purge_rows(connection: Connection, tenant_id: str) -> int:
@@ -143,4 +115,4 @@ async def lock_deleted_tenant(connection: Connection, tenant_id: str, now: datet
 
 
 async def delete_tenant(connection: Connection, tenant_id: str) -> None:
-    await connection.execute(DELETE_TENANT, (tenant_id,))
+    await connection.execute("SELECT purge_tenant(%s)", (tenant_id,))

@@ -13,24 +13,14 @@ import psycopg
 from procrastinate import App, BaseRetryStrategy, JobContext, RetryDecision
 from procrastinate.jobs import Job
 
+from tenantry import jobs
 from tenantry.billing.reconcile import Reconciler
 from tenantry.common.clock import exponential
 from tenantry.common.tracing import Tracing
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError, ProviderRefusedError
-from tenantry.jobs import (
-    COUNT_STALE,
-    DELIVER_MAIL,
-    FETCH_SNAPSHOT,
-    MAIL,
-    MAINTENANCE,
-    PROVIDER,
-    RECONCILE,
-    REQUEUE,
-    RETENTION,
-    runs_store,
-)
+from tenantry.jobs import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, MAINTENANCE, PROVIDER, runs_store
 from tenantry.jobs.retention import JOBS_KEPT_HOURS, RetentionService
 from tenantry.notifications.mails import MailDeferredError, MailService
 
@@ -152,10 +142,10 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
         )
         await work.retention.run()
 
-    _schedule(app, RECONCILE, "*/10 * * * *", Work.reconcile_due_tenants)
-    _schedule(app, COUNT_STALE, "41 * * * *", count_stale_tenants)
-    _schedule(app, REQUEUE, "* * * * *", lambda _: requeue_stalled())
-    _schedule(app, RETENTION, "7-59/10 * * * *", remove_old_data)
+    _schedule(app, jobs.RECONCILE, "*/10 * * * *", Work.reconcile_due_tenants)
+    _schedule(app, jobs.COUNT_STALE, "41 * * * *", count_stale_tenants)
+    _schedule(app, jobs.REQUEUE, "* * * * *", lambda _: requeue_stalled())
+    _schedule(app, jobs.RETENTION, "7-59/10 * * * *", remove_old_data)
 
 
 def _schedule(app: App, name: str, cron: str, act: Callable[[Work], Awaitable[None]]) -> None:

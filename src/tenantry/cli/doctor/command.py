@@ -4,8 +4,8 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import Final
 
 import click
@@ -55,7 +55,10 @@ def _check() -> list[Finding]:
             return [*found, *judge_settings(faults), problem("connections.not_checked")]
     found += judge_settings(faults)
     found += [] if faults else check_values(settings)
-    with _database(values) as conninfo:
+    with ExitStack() as stack:
+        conninfo = None
+        with suppress(SystemExit):  # the embedded server does not start; the reason is printed
+            conninfo = stack.enter_context(database(values))
         found += [] if conninfo else [problem("database.not_started")]
         found += asyncio.run(_check_connections(settings, conninfo, is_complete=not faults))
     return found
@@ -69,17 +72,6 @@ async def _check_connections(settings: Settings, conninfo: str | None, *, is_com
         checks += [check_mail(settings.smtp, now), check_identity(settings.oidc), check_provider(settings)]
     findings = [finding for findings in await asyncio.gather(*checks) for finding in findings]
     return findings if is_complete else [*findings, problem("connections.not_checked")]
-
-
-@contextmanager
-def _database(values: dict[str, str]) -> Iterator[str | None]:
-    """Give the connection string; None if the embedded server does not start, which prints the reason."""
-    with ExitStack() as stack:
-        try:
-            conninfo = stack.enter_context(database(values))
-        except SystemExit:
-            conninfo = None
-        yield conninfo
 
 
 def _worst(findings: Sequence[Finding]) -> Level:

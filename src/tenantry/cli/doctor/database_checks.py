@@ -41,17 +41,6 @@ BODIES_GRACE: Final = timedelta(days=2)
 COMPARISONS_MISSED: Final = 3
 
 _DURABLE: Final = ("fsync", "full_page_writes", "synchronous_commit")
-_SETTINGS: Final = (
-    *_DURABLE,
-    "in_hot_standby",
-    "max_connections",
-    "reserved_connections",
-    "server_encoding",
-    "server_version",
-    "server_version_num",
-    "superuser_reserved_connections",
-    "transaction_read_only",
-)
 # Messages of PostgreSQL's client, and ours, because its messages may contain parts of a malformed DATABASE_URL.
 _TROUBLES: Final = {
     "password authentication failed": "the user or password is rejected",
@@ -103,7 +92,7 @@ async def check_database(
             await store.set_statement_timeout(connection, statement_timeout)
             schema = judge_revision(await store.read_revision(connection), newest_revision())
             await store.reset_role(connection)
-            server = await store.read_settings(connection, _SETTINGS)
+            server = await store.read_settings(connection)
             findings = [judge_server(server), schema, *judge_writing(server), *judge_durability(server)]
             findings += await _run("durability", _check_confirmation, inspection)
             findings += await _run("connections", _check_connections, inspection)
@@ -199,7 +188,7 @@ async def _check_confirmation(inspection: Inspection) -> list[Finding]:
 
 
 async def _check_connections(inspection: Inspection) -> list[Finding]:
-    server = await store.read_settings(inspection.connection, _SETTINGS)
+    server = await store.read_settings(inspection.connection)
     limits = await store.read_connection_limits(inspection.connection)
     return [judge_connections(server, *limits, inspection.settings.connections)]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, LiteralString, NamedTuple
+from typing import Any, Final, LiteralString, NamedTuple, cast
 
 from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
 from tenantry.db.connection import Connection
@@ -12,9 +12,6 @@ from tenantry.domain.billing.state import BillingPolicy
 
 MOST_LISTED: Final = 20
 
-SET_STATEMENT_TIMEOUT: Final = "SELECT set_config('statement_timeout', %s, false)"
-RESET_ROLE: Final = "SELECT set_config('role', 'none', false)"
-SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 CONNECTION_LIMITS: Final = """
 SELECT nullif(d.datconnlimit, -1), nullif(r.rolconnlimit, -1),
        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
@@ -27,8 +24,6 @@ SELECT count(*)
   FROM pg_stat_activity
  WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - %s
 """
-HAS_REVISION: Final = "SELECT to_regclass('alembic_version') IS NOT NULL"
-REVISION: Final = "SELECT max(version_num) FROM alembic_version"
 LOGIN: Final = f"""
 SELECT session_user::text,
        EXISTS ({TENANT_POLICY_EXISTS})
@@ -134,17 +129,17 @@ class AnomalyReport(NamedTuple):
 
 
 async def set_statement_timeout(connection: Connection, seconds: float) -> None:
-    await connection.execute(SET_STATEMENT_TIMEOUT, (f"{round(seconds * 1000)}ms",))
+    await connection.execute("SELECT set_config('statement_timeout', %s, false)", (f"{round(seconds * 1000)}ms",))
 
 
 async def reset_role(connection: Connection) -> None:
     """Give up the session's role: PostgreSQL shows the login its own sessions and limits only."""
-    await connection.execute(RESET_ROLE)
+    await connection.execute("SELECT set_config('role', 'none', false)")
 
 
-async def read_settings(connection: Connection, names: Sequence[str]) -> dict[str, str]:
-    """Read the server's settings, as they are for this session; omits unknown ones."""
-    return dict(await connection.fetch(SETTINGS, (list(names),)))
+async def read_settings(connection: Connection) -> dict[str, str]:
+    """Read the server's settings, as they are for this session."""
+    return dict(await connection.fetch("SELECT name, setting FROM pg_settings"))
 
 
 async def read_connection_limits(connection: Connection) -> tuple[int | None, int | None, int]:
@@ -166,7 +161,9 @@ async def read_login(connection: Connection) -> DatabaseLogin:
 
 async def read_revision(connection: Connection) -> str | None:
     """Return the schema's revision; None for a database that was never migrated."""
-    revision = await connection.fetch_value(REVISION) if await connection.fetch_value(HAS_REVISION) else None
+    if not await connection.fetch_value("SELECT to_regclass('alembic_version') IS NOT NULL"):
+        return None
+    revision = await connection.fetch_value("SELECT max(version_num) FROM alembic_version")
     return str(revision) if revision else None
 
 
@@ -204,5 +201,4 @@ async def read_names(connection: Connection, statement: LiteralString, **paramet
 
 async def oldest_body(connection: Connection) -> datetime | None:
     """Return when the oldest raw body was received; None if there is none."""
-    received: datetime | None = await connection.fetch_value(OLDEST_BODY)
-    return received
+    return cast("datetime | None", await connection.fetch_value(OLDEST_BODY))
