@@ -654,11 +654,6 @@ def load_for_authentication(values: Mapping[str, str]) -> Settings:
     return Settings(values).check(needed)
 
 
-def load_identity(values: Mapping[str, str]) -> OidcConfig | None:
-    """Read the trusted identity provider alone, if there is one. Raises `SettingsError`."""
-    return Settings(values).check(["oidc"]).oidc
-
-
 def inherited(names: Iterable[str]) -> dict[str, str]:
     """Return those of these variables that are set, for a child process that inherits no others."""
     return {name: os.environ[name] for name in names if name in os.environ}

@@ -17,22 +17,9 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem
 
+from tenantry.cli import output
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
-from tenantry.cli.output import (
-    FAILED,
-    NOT_AUTHENTICATED,
-    NOT_FOUND,
-    OUT_OF_REACH,
-    USAGE,
-    Column,
-    CommandError,
-    json_text,
-    own_command,
-    print_record,
-    print_table,
-    printable,
-    printable_lines,
-)
+from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, USAGE, CommandError, printable, printable_lines
 from tenantry.cli.sign_in_storage import StoreError
 from tenantry_sdk import Fault, NewApiKey, Pager, Secret, Tenantry, errors
 from tenantry_sdk._retry import BACKOFF, Backoff
@@ -46,7 +33,7 @@ _PAGE: Final = 100
 _CODES: Final[dict[int, int]] = {
     **dict.fromkeys((400, 422), USAGE),
     **dict.fromkeys((401, 403), NOT_AUTHENTICATED),
-    404: NOT_FOUND,
+    404: output.NOT_FOUND,
     **dict.fromkeys((408, 502, 503, 504), OUT_OF_REACH),
 }
 # The status of these errors is misleading.
@@ -104,7 +91,7 @@ class CommandFailure(msgspec.Struct, rename="camel"):
     request_id: str | None = None
 
     def print(self, *, as_json: bool) -> None:
-        text = json_text(msgspec.json.encode({"error": self})) if as_json else "\n".join(self._lines())
+        text = output.json_text(msgspec.json.encode({"error": self})) if as_json else "\n".join(self._lines())
         click.echo(text, err=True)
 
     def exit(self, *, as_json: bool) -> NoReturn:
@@ -163,7 +150,7 @@ def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
     if target.demo is None:
         return f"Is the address right? It is from {target.base_url.source}."
     folder = target.demo.folder
-    return f"The demo in {folder} is not running. Start it in {folder.parent}: {own_command()} demo"
+    return f"The demo in {folder} is not running. Start it in {folder.parent}: {output.own_command()} demo"
 
 
 @dataclass
@@ -270,12 +257,12 @@ class ApiContext:
         if self.as_json:
             self.document(value)
         else:
-            print_record(rows)
+            output.print_record(rows)
 
     def list(
         self,
         find: Callable[..., Pager[T]],
-        columns: Sequence[Column],
+        columns: Sequence[output.Column],
         nothing: str,
         *,
         limit: int | None = None,
@@ -287,7 +274,7 @@ class ApiContext:
             if self.as_json:
                 for item in items:
                     click.echo(_encoded(item))
-            elif not print_table(items, columns):
+            elif not output.print_table(items, columns):
                 self.say(nothing)
         except BrokenPipeError:  # the reader has enough, as `head` does
             _discard_stdout()
@@ -320,7 +307,7 @@ def _discard_stdout() -> None:
 
 def _encoded(value: Any) -> str:  # noqa: ANN401
     # only new secrets, which are shown once, are encoded
-    return json_text(msgspec.json.encode(value, enc_hook=Secret.reveal))
+    return output.json_text(msgspec.json.encode(value, enc_hook=Secret.reveal))
 
 
 @contextmanager

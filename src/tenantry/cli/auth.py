@@ -22,7 +22,7 @@ from tenantry.integrations.oidc.claims import OidcConfig, claim_at, format_json,
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tenantry.server.problems import STATUSES
-from tenantry.settings import SettingsError, load_identity
+from tenantry.settings import Settings, SettingsError
 
 _TIMES: Final = ("iat", "nbf", "exp")
 _STDIN: Final = "-"
@@ -56,7 +56,7 @@ def explain_token_command(source: str, *, token_file: BinaryIO | None, organizat
     logs.configure("console", logging.CRITICAL)  # the output contains what the checks log
     values, demo = command_values()
     try:
-        config = load_identity(values)
+        config = Settings(values).oidc
     except SettingsError as error:
         fail_on_settings(error)
     if config is None:

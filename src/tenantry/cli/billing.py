@@ -21,21 +21,9 @@ from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_queries import BillingEventView, BillingExplanation, BillingFields, raw_body
 from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reconciliation
 from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
+from tenantry.cli import output
 from tenantry.cli.database import exit_code, on_database, outbox
-from tenantry.cli.output import (
-    CELL_STYLES,
-    FAILED,
-    Value,
-    counted,
-    fail,
-    largest_unit,
-    own_command,
-    parse_time,
-    print_json,
-    printable,
-    progress,
-    shown,
-)
+from tenantry.cli.output import FAILED, counted, fail, parse_time, print_json, printable, progress, shown
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
@@ -94,7 +82,7 @@ def _explanation_lines(explanation: BillingExplanation) -> Iterator[RenderableTy
 
 
 def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
-    outcome = (entry.outcome, CELL_STYLES.get(entry.outcome, ""))
+    outcome = (entry.outcome, output.CELL_STYLES.get(entry.outcome, ""))
     yield Text.assemble((shown(entry.created), "bold"), "  ", printable(entry.type), "  ", outcome)
     yield _indented(printable(entry.reason))
     if entry.before is not None and entry.after is not None:
@@ -122,7 +110,7 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     if explanation.parked:
         yield Text(f"{counted(explanation.parked, 'parked event')} could take their place.", "bold red")
     if explanation.differences or explanation.parked:
-        yield Text(f"To repair it: {own_command()} tenants rebuild {explanation.tenant.id}")
+        yield Text(f"To repair it: {output.own_command()} tenants rebuild {explanation.tenant.id}")
 
 
 def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
@@ -135,7 +123,7 @@ def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
 def _delay(event: BillingEventView) -> str:
     """Format how long after its creation an event arrived."""
     seconds = int((event.received_at - event.created).total_seconds())
-    return f"{largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}" if seconds else "at once"
+    return f"{output.largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}" if seconds else "at once"
 
 
 class ReplayReport(msgspec.Struct, rename="camel"):
@@ -432,13 +420,13 @@ def _event_json(event: MissedEvent) -> dict[str, Any]:
     return {**what, "tenantId": event.tenant_id, "outcome": event.outcome}
 
 
-def _fields(comparison: Comparison) -> list[tuple[str, Value, Value]]:
+def _fields(comparison: Comparison) -> list[tuple[str, output.Value, output.Value]]:
     """Return each field that differs: its name in JSON, our value, the provider's."""
     drift = comparison.drift.items()
     return [(_JSON_NAMES[name], _value(name, ours), _value(name, theirs)) for name, (ours, theirs) in drift]
 
 
-def _value(name: str, fact: Fact) -> Value:
+def _value(name: str, fact: Fact) -> output.Value:
     return from_epoch(fact) if name == "current_period_end" and isinstance(fact, int) else fact
 
 

@@ -53,16 +53,8 @@ _TROUBLES: Final = {
     "refused|No such file": "no server listens at that address",
     "starting up": "the server is starting up",
 }
-_ANOMALIES: Final = (
-    Anomaly.UNUSABLE_OBJECT,
-    Anomaly.MISSING_ORG_ID,
-    Anomaly.CUSTOMER_TAKEN,
-    Anomaly.MISSING_PRICE,
-    Anomaly.UNKNOWN_PRICE,
-    Anomaly.CONNECTED_ACCOUNT,
-    Anomaly.FUTURE_DATED,
-    Anomaly.WRONG_LIVEMODE,
-)
+_ELSEWHERE: Final = frozenset({Anomaly.IGNORED_LIVEMODE, Anomaly.AMBIGUOUS_ORDER, Anomaly.DRIFT})
+"""Anomalies that are no problem of the ledger, or that another check reports."""
 _MODES: Final = {True: "live", False: "test"}
 
 
@@ -288,8 +280,8 @@ async def _check_ledger(inspection: Inspection) -> list[Finding]:
     found = problem_if(await billing.count_parked(connection), "billing ledger.parked")
     found += [
         problem(f"billing ledger.{kind}", number=anomalies[kind].events, listed=anomalies[kind].names.counted, **modes)
-        for kind in _ANOMALIES
-        if kind in anomalies
+        for kind in Anomaly
+        if kind in anomalies and kind not in _ELSEWHERE
     ]
     found += await _check_ambiguities(inspection)
     kept, oldest = timedelta(days=settings.raw_body_days), await store.oldest_body(connection)
