@@ -199,13 +199,9 @@ def _read_account(text: str) -> str:
     return text
 
 
-def _read_database_url(text: str) -> str | None:
-    return None if text == EMBEDDED else text
-
-
 TEXT: Final = Kind("text", str)
 TEXT_WITH_PASSWORD: Final = Kind("text", str, is_secret=True)
-DATABASE_URL: Final = Kind("text", _read_database_url, is_secret=True)
+DATABASE_URL: Final = Kind("text", lambda text: None if text == EMBEDDED else text, is_secret=True)
 POOLER_URL: Final = Kind("text", str, "needs `DATABASE_URL`", is_secret=True)
 URL: Final = Kind("address", _read_url, "http or https")
 ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")

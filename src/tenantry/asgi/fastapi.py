@@ -47,11 +47,8 @@ def install(app: FastAPI, tenantry: Tenantry) -> None:
     """Prepare an application, also each mounted one, for routes with `require`."""
     app.add_middleware(TenantryMiddleware, tenantry=tenantry, on_demand=True)
     describe = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        return _with_refusals(describe())
-
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend the document
+    # FastAPI's own way to extend the document
+    app.openapi = lambda: _with_refusals(describe())  # type: ignore[method-assign]
 
 
 def require(scope: str | None = None, *, mode: str = "live") -> Dependency:

@@ -200,8 +200,10 @@ class TenantryMiddleware:
                 message = {**message, "headers": context.headers_over(message.get("headers", ()))}
             await send(message)
 
-        ours = {CONTEXT: context, REQUEST_ID: request_id.decode()}
-        await self._pass(context, {**scope, **ours, "headers": _without_identity(scope)}, receive, send_with_headers)
+        # frameworks may treat underscores as hyphens
+        headers = [(name, value) for name, value in scope["headers"] if name.replace(b"_", b"-") not in _IDENTITY]
+        ours = {CONTEXT: context, REQUEST_ID: request_id.decode(), "headers": headers}
+        await self._pass(context, {**scope, **ours}, receive, send_with_headers)
 
     async def _pass(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         context.app = scope.get("app")
@@ -247,11 +249,6 @@ class TenantryMiddleware:
         await receive()
         await self._tenantry.stop()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def _without_identity(scope: Scope) -> list[Header]:
-    """Remove the headers by which a gateway names the caller. Frameworks may treat underscores as hyphens."""
-    return [(name, value) for name, value in scope["headers"] if name.replace(b"_", b"-") not in _IDENTITY]
 
 
 async def _refuse(scope: Scope, send: Send, refusal: Refusal, *, begun: bool = False) -> None:
