@@ -160,9 +160,5 @@ def revoke(api: ApiContext, *, key_ids: tuple[str, ...], force: bool, yes: bool)
 
     A key that is already revoked or expired is no error.
     """
-
-    def question(key_id: str) -> str:
-        return f"Revoke {_described(api, key_id)}?"
-
     end = partial(api.client.api_keys.delete, force=force or None)
-    api.end_each(key_ids, question, end, "Revoked", yes=yes, status="revoked")
+    api.end_each(key_ids, lambda key: f"Revoke {_described(api, key)}?", end, "Revoked", yes=yes, status="revoked")

@@ -90,8 +90,5 @@ def accept(api: ApiContext, *, membership_id: str) -> None:
 @yes_option
 def leave(api: ApiContext, *, membership_ids: tuple[str, ...], yes: bool) -> None:
     """Leave organizations, or decline their invitations."""
-
-    def question(membership_id: str) -> str:
-        return f"End your membership {membership_id}? Only a new invitation brings it back."
-
+    question = "End your membership {}? Only a new invitation brings it back.".format
     api.end_each(membership_ids, question, api.client.memberships.delete, "Ended", yes=yes, status="removed")

@@ -17,8 +17,6 @@ import urllib.request
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
-from types import FrameType
-from typing import NoReturn
 
 import click
 import psycopg
@@ -152,11 +150,7 @@ async def _run_worker(settings: Settings, conninfo: str) -> None:
 
 def end_on_sigterm() -> None:
     """Make SIGTERM end this process as an exception does, so that everything is cleaned up."""
-
-    def end(_signal: int, _frame: FrameType | None) -> NoReturn:
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
 
 
 def run_server(settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[str], None]) -> None:

@@ -96,10 +96,7 @@ class JobQueue:
             return
         later = None if delay is None else await runs_store.now(connection) + delay
         deferrer = self._app.configure_task(DELIVER_MAIL, queue=MAIL, connection=connection, schedule_at=later)
-        arguments = [
-            self._with_trace({"notification_id": str(notification_id)}, traces.get(notification_id))
-            for notification_id in ids
-        ]
+        arguments = [self._with_trace({"notification_id": str(mail)}, traces.get(mail)) for mail in ids]
         await _deferred(deferrer.batch_defer_async(*arguments))
 
     async def defer_snapshots(

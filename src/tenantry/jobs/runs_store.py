@@ -56,9 +56,6 @@ SELECT queue_name, extract(epoch FROM now() - min(due))
  GROUP BY queue_name
 """
 
-# A worker sends a heartbeat every ten seconds.
-WORKERS: Final = "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat > now() - interval '1 minute'"
-
 
 async def waiting(connection: Connection, task: str, tenants: Collection[str]) -> tuple[datetime, list[str]]:
     """Return the database's time, and those of these tenants that have a waiting job of this task."""
@@ -104,5 +101,6 @@ async def longest_due(connection: Connection) -> dict[str, float]:
 
 
 async def count_workers(connection: Connection) -> int:
-    """Count the workers with a heartbeat in the last minute."""
-    return int(await connection.fetch_value(WORKERS))
+    """Count the workers with a heartbeat in the last minute; one sends it every ten seconds."""
+    statement = "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat > now() - interval '1 minute'"
+    return int(await connection.fetch_value(statement))
