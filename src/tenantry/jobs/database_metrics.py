@@ -86,25 +86,21 @@ async def _jobs(connection: Connection) -> list[DatabaseMetric]:
     runs = [*counted, *(runs_store.JobRuns(task, 0, 0, None) for task in sorted(never))]
     counts = list((await runs_store.count_by_status(connection)).items())
     last = dict.fromkeys(PERIODIC, 0.0) | {run.task: run.succeeded_at.timestamp() for run in runs if run.succeeded_at}
+    due = [((queue,), seconds) for queue, seconds in (await runs_store.longest_due(connection)).items()]
+    outcomes = [((run.task, outcome), getattr(run, outcome)) for outcome in ("succeeded", "failed") for run in runs]
+    successes = [((task,), moment) for task, moment in last.items()]
     return [
         DatabaseMetric("tenantry_jobs", "Jobs that have not succeeded yet.", counts, ("queue", "status")),
         DatabaseMetric(
-            "tenantry_jobs_longest_due_seconds",
-            "How long the longest waiting job has been due.",
-            [((queue,), seconds) for queue, seconds in (await runs_store.longest_due(connection)).items()],
-            ("queue",),
+            "tenantry_jobs_longest_due_seconds", "How long the longest waiting job has been due.", due, ("queue",)
         ),
         DatabaseMetric(
-            "tenantry_job_runs",
-            "Finished runs of jobs, by outcome.",
-            [((run.task, outcome), getattr(run, outcome)) for outcome in ("succeeded", "failed") for run in runs],
-            ("task", "outcome"),
-            counts=True,
+            "tenantry_job_runs", "Finished runs of jobs, by outcome.", outcomes, ("task", "outcome"), counts=True
         ),
         DatabaseMetric(
             "tenantry_job_last_success_timestamp_seconds",
             "When a job last succeeded; 0 for a scheduled job that never has.",
-            [((task,), moment) for task, moment in last.items()],
+            successes,
             ("task",),
         ),
     ]
