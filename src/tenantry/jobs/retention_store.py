@@ -20,12 +20,6 @@ class RetentionRule(NamedTuple):
     statement: str
 
 
-_DELETE: Final = """
-DELETE FROM {table}
- WHERE ({key}) IN (
-         SELECT {key} FROM {table}
-          WHERE {time} <= %(until)s {more} LIMIT %(most)s FOR UPDATE SKIP LOCKED)
-"""
 # Skips rows that another transaction applies now; one that waits for a row finds it no longer parked.
 _IGNORE_PARKED: Final = f"""
 UPDATE billing_events
@@ -46,7 +40,12 @@ DELETE FROM request_counts
 
 
 def _delete(table: str, key: str, time: str, more: str) -> str:
-    return _DELETE.format(table=table, key=key, time=time, more=more)
+    return f"""
+DELETE FROM {table}
+ WHERE ({key}) IN (
+         SELECT {key} FROM {table}
+          WHERE {time} <= %(until)s {more} LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+"""  # noqa: S608  # our own names
 
 
 _KEYS: Final = _delete("idempotency_keys", "principal, route, key", "created_at", "ORDER BY created_at")
