@@ -253,12 +253,11 @@ class TenantryMiddleware:
 
 async def _refuse(scope: Scope, send: Send, refusal: Refusal, *, begun: bool = False) -> None:
     headers = [*refusal.headers, *SECURITY_HEADERS, (b"content-length", b"%d" % len(refusal.body))]
-    if scope["type"] == "http":
-        await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-        await send({"type": "http.response.body", "body": refusal.body})
-    elif not begun and "websocket.http.response" in (scope.get("extensions") or {}):
-        await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
-        await send({"type": "websocket.http.response.body", "body": refusal.body})
+    is_http = scope["type"] == "http"
+    if is_http or (not begun and "websocket.http.response" in (scope.get("extensions") or {})):
+        kind = "http.response" if is_http else "websocket.http.response"
+        await send({"type": f"{kind}.start", "status": refusal.status, "headers": headers})
+        await send({"type": f"{kind}.body", "body": refusal.body})
     else:
         is_internal = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         code = _INTERNAL_ERROR if is_internal else _POLICY_VIOLATION

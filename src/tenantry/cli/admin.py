@@ -119,11 +119,10 @@ def verify_owner_address(org_id: str) -> None:
 
     Security notices go to the address from then on, without a confirmation mail.
     """
-
-    async def verify(_: Settings, database: Database) -> str:
-        return shown(await verify_as_operator(database, BY_OPERATOR, org_id, system_clock))
-
-    click.echo(on_database(verify, unreachable=FAILED))
+    address = on_database(
+        lambda _, database: verify_as_operator(database, BY_OPERATOR, org_id, system_clock), unreachable=FAILED
+    )
+    click.echo(shown(address))
 
 
 @admin.command("export-audit")

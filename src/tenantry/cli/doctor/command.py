@@ -88,10 +88,8 @@ def _show(findings: Sequence[Finding]) -> None:
         level = f"{finding.level:{width}}"
         line = Text.assemble((level, _STYLES[finding.level]), "  ", (finding.subject, "bold"), ": ", finding.message)
         console.print(line)
-        if finding.why:
-            console.print(Text(f"{'':{width}}  {finding.why}", style="dim"))
-        if finding.remedy:
-            console.print(Text(f"{'':{width}}  -> {finding.remedy}", style="dim"))
+        for detail in filter(None, (finding.why, finding.remedy and f"-> {finding.remedy}")):
+            console.print(Text(f"{'':{width}}  {detail}", style="dim"))
     counts = Counter(finding.level for finding in findings)
     console.print()
     each = [counted(counts[level], level) for level in _ORDER[:2] if counts[level]]
