@@ -89,7 +89,7 @@ def build_app(
 ) -> Dispatcher:
     """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
     parts = Parts(settings, conninfo, clock, monotonic, timeouts)
-    shutdown = Shutdown(on_drain=parts.end_jobs, on_close=parts.news.end)
+    shutdown = Shutdown(on_drain=parts.end_jobs, on_close=parts.event_feed.end)
     document = OpenApiDocument(settings.base_url)
 
     @asynccontextmanager
@@ -100,7 +100,9 @@ def build_app(
     access = Access(parts.admission, parts.authentication.authenticator, settings.operator_token)
     dashboard = Dashboard(parts.dashboard())
     routes = [
-        *health_routes([parts.check_database, parts.check_identity], parts.metrics, parts.read_gauges, shutdown),
+        *health_routes(
+            [parts.check_database, parts.check_identity], parts.metrics, parts.read_database_metrics, shutdown
+        ),
         *auth_routes(access),
         *project_routes(parts.projects, access),
         *api_key_routes(parts.api_keys, parts.leaks, access),
@@ -172,7 +174,7 @@ class Parts:
             tracing=tracing,
             timeouts=timeouts,
         )
-        self.gauges = DatabaseMetrics(self.database)
+        self.database_metrics = DatabaseMetrics(self.database)
         self.http_client = new_http_client(peer="identity provider", tracing=tracing)
         self.queue = JobQueue(
             conninfo,
@@ -228,7 +230,7 @@ class Parts:
         # one batch at a time: snapshots are applied in the order in which they were fetched
         self.fetched = WebhookService([self.database.lane(name="fetched")], policy, self.queue, clock)
         self.billing = LedgerQueries(self.database)
-        self.news = EventFeed(self.database)
+        self.event_feed = EventFeed(self.database)
         self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
 
         # What the worker does
@@ -268,7 +270,7 @@ class Parts:
             billing=self.billing,
             checkout=self.checkout,
             overview=OverviewService(self.database, settings.issuer, settings.billing.catalog, self.clock),
-            news=self.news,
+            event_feed=self.event_feed,
             replay=ReplayService(self.database, settings.billing, self.clock),
             catalog=settings.billing.catalog,
             base_url=settings.base_url,
@@ -307,7 +309,7 @@ class Parts:
             stack.push_async_callback(self.database.close)
             stack.push_async_callback(self.owner_addresses.write)
             stack.push_async_callback(stop, asyncio.create_task(self.owner_addresses.run()))
-            stack.push_async_callback(stop, asyncio.create_task(self.news.run()))
+            stack.push_async_callback(stop, asyncio.create_task(self.event_feed.run()))
             await stack.enter_async_context(self.authentication.running())
             await self.queue.open()
             stack.push_async_callback(self.queue.close)
@@ -336,10 +338,10 @@ class Parts:
         """Return what makes the identity provider not ready: its keys were not requested yet."""
         return None if self.keys is None or self.keys.attempted else "identity provider"
 
-    async def read_gauges(self) -> list[DatabaseMetric] | None:
+    async def read_database_metrics(self) -> list[DatabaseMetric] | None:
         """Read the metrics that the database holds, and update those of this process."""
         self._sample()
-        return await self.gauges.read()
+        return await self.database_metrics.read()
 
     async def _keep_sampling(self) -> None:
         """Update this process's metrics regularly: another process may answer the scrape."""
@@ -350,7 +352,7 @@ class Parts:
     def _sample(self) -> None:
         self.metrics.set_pool("ordinary", self.database.pool_stats())
         self.metrics.set_pool("jobs", self.queue.pool_stats())
-        self.metrics.streams.set(len(self.news))
+        self.metrics.streams.set(len(self.event_feed))
 
     def _keys_revoked(self, reason: RevocationReason, number: int) -> None:
         self.metrics.revoked.labels(reason).inc(number)

@@ -167,7 +167,7 @@ def test_chaos_over_five_hundred_events_converges(service: Service) -> None:
     done = service.trigger("--chaos", "all", "--times", "500", "--seed", "7", "--json")
     assert done.code == 0, done
     said = json.loads(done.out)
-    assert (said["converged"], said["events"], said["wrong"], said["undecided"]) == (True, 500, 0, 0)
+    assert (said["converged"], said["events"], said["wrong"], said["ambiguous"]) == (True, 500, 0, 0)
     assert (said["missing"], said["forged"], said["others"]) == (0, 0, 0)
     assert sum(said["ledger"].values()) == 500
     counts = {(each["part"], each["status"]): each["number"] for each in said["answers"]}

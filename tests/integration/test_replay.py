@@ -251,7 +251,7 @@ async def test_histories_are_read_in_the_order_of_the_index(conninfo: str) -> No
         await connection.execute(ledger_queries_store.BY_INDEX)
         for statement, parameters in (
             (ledger_queries_store.FOLDED_EVENTS, (["acme", "beta"], -1, ["invoice.payment_failed"])),
-            (ledger_queries_store.WITH_NEWS, (["acme", "beta"], LATER)),
+            (ledger_queries_store.WITH_RECENT_EVENTS, (["acme", "beta"], LATER)),
         ):
             cursor = await connection.execute(f"EXPLAIN {statement}".encode(), parameters)
             plan = "\n".join(row[0] for row in await cursor.fetchall())

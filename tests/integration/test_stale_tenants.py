@@ -120,4 +120,4 @@ async def test_the_log_names_the_stalest_tenants(
     with caplog.at_level(logging.WARNING, "tenantry.billing.reconcile"):
         await count_stale()
     named = ", ".join(made[place].id for place in (1, 2, 0))
-    assert caplog.messages == [f"tenants whose period ended more than 24 h ago without news: 3 ({named})"]
+    assert caplog.messages == [f"tenants whose period ended more than 24 h ago without an event since: 3 ({named})"]

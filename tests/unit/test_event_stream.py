@@ -39,7 +39,7 @@ async def test_news_names_the_newest_arrival() -> None:
     watch = FeedWatcher("acme", 3)
     watch.notify(7)
     messages = stream_messages(watch, FakeUser(2).end_of_stream, LONG)
-    assert [await anext(messages), await anext(messages)] == [LIVE, "event: news\ndata: 7\n\n"]
+    assert [await anext(messages), await anext(messages)] == [LIVE, "event: new-events\ndata: 7\n\n"]
 
 
 @pytest.mark.parametrize(("reason", "bye"), [("over", OVER), ("renew", RENEW)])

@@ -208,11 +208,11 @@ class AuthenticationParts:
             yield
 
 
-async def stop(task: "asyncio.Task[None]", patience: float = _RECANCEL_AFTER) -> None:
-    """Cancel a task unless it is being canceled, and wait for its end; cancel it again after ``patience`` seconds."""
+async def stop(task: "asyncio.Task[None]", recancel_after: float = _RECANCEL_AFTER) -> None:
+    """Cancel a task unless that has begun, and wait for its end; cancel it again after ``recancel_after`` seconds."""
     if not task.cancelling():
         task.cancel()
-    _, late = await asyncio.wait([task], timeout=patience)
+    _, late = await asyncio.wait([task], timeout=recancel_after)
     while late:  # a pool may lose the cancellation (until Python 3.12), and the end of a task may be shielded
         task.cancel()
         _, late = await asyncio.wait([task], timeout=_RECANCEL_AFTER)

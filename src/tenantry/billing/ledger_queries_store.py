@@ -43,14 +43,14 @@ SELECT coalesce(max(recent.arrival), 0)
  WHERE t.id = %s
 """  # noqa: S608  # our own statement
 AFTER: Final = f"""
-SELECT watched.tenant_id, news.arrival
+SELECT watched.tenant_id, newest.arrival
   FROM unnest(%s::text[], %s::bigint[]) AS watched (tenant_id, since)
   JOIN tenants t ON t.id = watched.tenant_id
  CROSS JOIN LATERAL (
          SELECT max(recent.arrival) AS arrival
            FROM ({_RECENT}) AS recent
-          WHERE recent.arrival > watched.since) AS news
- WHERE news.arrival IS NOT NULL
+          WHERE recent.arrival > watched.since) AS newest
+ WHERE newest.arrival IS NOT NULL
 """  # noqa: S608  # our own statement
 
 ROWS_PER_FETCH: Final = 1000
@@ -63,13 +63,13 @@ BY_INDEX: Final = (
 )
 READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
 # For each tenant its newest events first: a recent event is found soon.
-WITH_NEWS: Final = """
+WITH_RECENT_EVENTS: Final = """
 SELECT wanted.id
   FROM unnest(%s::text[]) AS wanted (id)
  CROSS JOIN LATERAL (
          SELECT FROM billing_events e
           WHERE e.tenant_id = wanted.id AND e.received_at >= %s
-          ORDER BY e.created DESC LIMIT 1) AS news
+          ORDER BY e.created DESC LIMIT 1) AS newest
 """
 _FOLDED: Final = "outcome IN ('applied', 'late', 'no_change')"
 FOLDED_EVENTS: Final = f"""
@@ -238,7 +238,7 @@ async def known_tenants(connection: Connection, tenants: Sequence[str]) -> set[s
 
 async def tenants_with_news(connection: Connection, tenants: Sequence[str], since: datetime) -> list[str]:
     """Return those of these tenants that have an event received at this moment or later."""
-    return [row[0] for row in await connection.fetch(WITH_NEWS, (list(tenants), since))]
+    return [row[0] for row in await connection.fetch(WITH_RECENT_EVENTS, (list(tenants), since))]
 
 
 async def read_accounts(connection: Connection, tenants: Sequence[str], *, lock: bool = False) -> list[BillingAccount]:

@@ -329,6 +329,9 @@ async def count_stale_tenants(database: Database, grace: timedelta, clock: Clock
     if stale:
         hours = grace // timedelta(hours=1)
         logger.warning(
-            "tenants whose period ended more than %d h ago without news: %d (%s)", hours, number, ", ".join(stale)
+            "tenants whose period ended more than %d h ago without an event since: %d (%s)",
+            hours,
+            number,
+            ", ".join(stale),
         )
     return number

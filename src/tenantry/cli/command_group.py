@@ -20,7 +20,7 @@ Entry = tuple[str, str] | click.Group
 
 
 class LazyCommand(click.Command):
-    """Stands for a command in help and completion; the command is imported when it runs."""
+    """A placeholder for a command in help and completion, which is imported when it runs."""
 
     def __init__(self, name: str, target: str, help: str) -> None:  # noqa: A002  # click's name
         super().__init__(name, help=help, short_help=help)

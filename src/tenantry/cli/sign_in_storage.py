@@ -49,7 +49,7 @@ class SignInStorage:
             raise StoreError(f"The stored sign-in cannot be read: {error}") from None
 
     def exists(self) -> bool:
-        """Whether there is a sign-in, or what is left of one."""
+        """Whether a sign-in, or a part of one, is stored."""
         return any((self._folder / name).exists() for name in (_SIGN_IN, _TOKEN))
 
     def tokens(self, sign_in: StoredSignIn) -> TokenStore:

@@ -72,7 +72,7 @@ class DashboardServices(msgspec.Struct, frozen=True, kw_only=True):
     billing: LedgerQueries
     checkout: CheckoutService
     overview: OverviewService
-    news: EventFeed
+    event_feed: EventFeed
     replay: ReplayService
     catalog: Catalog
     base_url: str

@@ -146,18 +146,18 @@ def is_stream(path: str) -> bool:
 async def stream_events(
     ctx: Context, after: Annotated[int, QueryParameter(name="after", ge=0, le=_MOST_ARRIVAL)] = 0
 ) -> Stream:
-    """Stream server-sent events: ``live``, ``news`` and ``bye``.
+    """Stream server-sent events: ``live``, ``new-events`` and ``bye``.
 
-    ``news`` gives the newest arrival number; the page had seen those up to ``after``. ``live`` gives the seconds until
-    the next message. ``bye`` is the last message: ``over``, or ``renew`` if the identity provider must confirm the
-    user first.
+    ``new-events`` gives the newest arrival number; the page had seen those up to ``after``. ``live`` gives the seconds
+    until the next message. ``bye`` is the last message: ``over``, or ``renew`` if the identity provider must confirm
+    the user first.
     """
-    news, org_id, session = ctx.services.news, ctx.principal.org_id, ctx.user.session
+    feed, org_id, session = ctx.services.event_feed, ctx.principal.org_id, ctx.user.session
     watcher = f"{session.issuer} {session.subject}".encode()
-    news.check_room(watcher, org_id)
+    feed.check_room(watcher, org_id)
 
     async def messages() -> AsyncIterator[str]:
-        with news.watch(org_id, watcher, after) as watch:
+        with feed.watch(org_id, watcher, after) as watch:
             async for message in stream_messages(watch, partial(ctx.sessions.end_of_stream, ctx.request, _SCOPE)):
                 yield message
 
@@ -182,5 +182,7 @@ async def stream_messages(
         if reason:
             yield f"event: bye\ndata: {reason}\n\n"
             return
-        yield (f"event: live\ndata: {heartbeat:g}\n\n" if arrival is None else f"event: news\ndata: {arrival}\n\n")
+        yield (
+            f"event: live\ndata: {heartbeat:g}\n\n" if arrival is None else f"event: new-events\ndata: {arrival}\n\n"
+        )
         arrival = await watch.wait(heartbeat)

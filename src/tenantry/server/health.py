@@ -15,7 +15,7 @@ from tenantry.server.shutdown import Shutdown
 
 Check = Callable[[], Awaitable[str | None]]  # returns the problem, or None
 
-Gauges = Callable[[], Awaitable[Sequence[DatabaseMetric] | None]]
+ReadDatabaseMetrics = Callable[[], Awaitable[Sequence[DatabaseMetric] | None]]
 """Returns the metrics kept in the database: none if it answers with an error, None if it is unreachable."""
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,7 +29,7 @@ class Health(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def health_routes(
-    checks: Sequence[Check], metrics: Metrics, gauges: Gauges, shutdown: Shutdown
+    checks: Sequence[Check], metrics: Metrics, read_metrics: ReadDatabaseMetrics, shutdown: Shutdown
 ) -> Sequence[HTTPRouteHandler]:
     @get("/healthz", summary="Liveness", opt={"public": True})
     async def healthz() -> Health:
@@ -55,7 +55,7 @@ def health_routes(
 
     @get("/metrics", include_in_schema=False, media_type="text/plain", opt={"public": True})
     async def show_metrics() -> Response[bytes]:
-        known = render_known(await gauges())
+        known = render_known(await read_metrics())
         return Response(metrics.render() + known, headers={"content-type": _METRICS_TYPE})
 
     return [healthz, readyz, show_metrics]

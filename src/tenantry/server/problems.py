@@ -94,7 +94,7 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 VARIES: Final[Header] = (b"vary", b"Accept")
-"""What an answer says that may be a page to a browser and a problem to a program, to whoever keeps it."""
+"""Tells caches that an error is a page for browsers and a problem document for programs (RFC 9110 section 12.5.5)."""
 
 
 def fault_of(error: msgspec.ValidationError, default: str = "body") -> tuple[str, str]:

@@ -82,14 +82,14 @@ async def add_as_member(conninfo: str) -> None:
 async def test_event_reaches_every_stream_of_its_tenant(dashboard: Dashboard) -> None:
     async with listening(await dashboard.sign_in()) as one, listening(await dashboard.sign_in(MIA)) as other:
         await dashboard.deliver(updated())
-        await one.until("event: news")
-        await other.until("event: news")
+        await one.until("event: new-events")
+        await other.until("event: new-events")
 
 
 async def test_missed_event_is_sent_immediately(dashboard: Dashboard) -> None:
     await dashboard.deliver(updated())
     async with listening(await dashboard.sign_in(), after=0) as heard:
-        await heard.until("event: news")
+        await heard.until("event: new-events")
 
 
 async def test_news_names_the_newest_arrival(dashboard: Dashboard) -> None:
@@ -201,7 +201,7 @@ async def test_stream_continues_while_the_process_drains(own_dashboard: Dashboar
     async with listening(await own_dashboard.sign_in()) as heard:
         own_dashboard.server.lifespan.state[SHUTDOWN].drain()
         await own_dashboard.deliver(updated())
-        await heard.until("event: news")
+        await heard.until("event: new-events")
         async with listening(await own_dashboard.sign_in(MIA)) as another:
             own_dashboard.server.should_exit = True
             assert await another.rest() == []

@@ -347,7 +347,7 @@ def _document(responses: ResponseCounts, verdict: Verdict | None) -> Json:
         "answers": [dict(zip(("part", "status", "number"), row, strict=True)) for row in responses.in_order()],
         "wrong": responses.wrong,
         "fields": [{"field": label, "expected": wanted, "actual": actual} for label, wanted, actual in rows],
-        "undecided": verdict and verdict.ambiguous,
+        "ambiguous": verdict and verdict.ambiguous,
         "ledger": verdict and verdict.outcomes,
         **ledger,
     }

@@ -168,7 +168,7 @@ document.addEventListener("submit", (event) => {
   setTimeout(() => { delete form.dataset.sent; }, 5000);
 });
 
-// While the page is visible, reload its part when the event stream reports news.
+// While the page is visible, reload its part when the event stream reports new events.
 const ledger = document.querySelector("[data-live]");
 if (ledger) {
   const state = document.querySelector("[data-live-state]");
@@ -211,7 +211,7 @@ if (ledger) {
     else if (answer?.ok) start();
     else lost();
   };
-  const announcedText = (part) => all("[data-telling]", part).map((one) => one.textContent).join();
+  const announcedText = (part) => all("[data-announced]", part).map((one) => one.textContent).join();
   const refresh = async () => {
     const [page] = await load(ledger.dataset.from);
     const part = page && page.getElementById(ledger.id);
@@ -240,7 +240,7 @@ if (ledger) {
       pause = FIRST;
       say("Live", "green");
     });
-    source.addEventListener("news", () => {
+    source.addEventListener("new-events", () => {
       heard = Date.now();
       asking = asking.then(refresh);
     });
