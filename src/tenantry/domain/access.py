@@ -93,7 +93,7 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
     def require_holding(self, scopes: Iterable[str], level: AccessLevel) -> None:
         """Raise `ScopeEscalationError` unless the principal has these scopes and this level."""
         if level is AccessLevel.OWNER and self.access_level is not AccessLevel.OWNER:
-            raise ScopeEscalationError("Only an OWNER can change, rotate or revoke an OWNER key.")
+            raise ScopeEscalationError("Only an OWNER can create, change or revoke OWNER keys.")
         missing = [scope for scope in scopes if not covers(self.scopes, scope)]
         if missing:
             raise ScopeEscalationError(f"The credential lacks these scopes: {', '.join(missing)}.")

@@ -140,7 +140,7 @@ async def test_admin_cannot_create_an_owner_key(dashboard: Dashboard) -> None:
     assert "OWNER" not in page.text
     answer = await adam.send(page, **{**CI, "access": "owner", "sure": "1"})
     assert answer.status == 403
-    assert "Only an OWNER may do this" in answer.text
+    assert "Only an OWNER can create, change or revoke OWNER keys" in answer.text
     assert not SECRET.search(answer.html)
 
 

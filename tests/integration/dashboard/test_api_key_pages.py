@@ -397,7 +397,7 @@ async def test_admin_can_read_but_not_change_an_owner_key(dashboard: Dashboard) 
         answers.append(await adam.force(path, **fields))
     assert {answer.status for answer in answers} == {403}
     for answer in answers:
-        assert "Only an OWNER can change, rotate or revoke an OWNER key." in answer.text
+        assert "Only an OWNER can create, change or revoke OWNER keys." in answer.text
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
 
 
