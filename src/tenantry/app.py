@@ -62,7 +62,7 @@ from tenantry.jobs.database_metrics import DatabaseMetric, DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tenantry.notifications.mails import MailService
+from tenantry.notifications.mail_delivery import MailService
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.client_limits import ClientLimits
 from tenantry.server.dispatch import Dispatcher, HotRoutes

@@ -28,7 +28,7 @@ from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tenantry.notifications.mails import MailService
+from tenantry.notifications.mail_delivery import MailService
 from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.support.backup import run_script
 from tests.support.cluster import copy_cluster

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
+from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
-from tenantry.integrations.oidc.token_checks import MAX_TOKEN_BYTES
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer, signing_key
 

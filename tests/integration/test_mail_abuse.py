@@ -12,7 +12,7 @@ import pytest
 
 from tenantry.db.database import Database
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
-from tenantry.notifications.mails import MailDeferredError, MailService
+from tenantry.notifications.mail_delivery import MailDeferredError, MailService
 from tests.support import events
 from tests.support.service import KEYS, TENANTS, Key, Organization, Service, running_service
 from tests.support.signing import deliver

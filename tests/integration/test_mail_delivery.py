@@ -12,8 +12,8 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
-from tenantry.notifications.mails import MailDeferredError, MailService, RetrySchedule, standard_schedule
-from tenantry.notifications.mails_store import read_queue
+from tenantry.notifications.mail_delivery import MailDeferredError, MailService, RetrySchedule, standard_schedule
+from tenantry.notifications.mail_delivery_store import read_queue
 from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
 from tests.support.smtp import MailServer, running
 

@@ -23,7 +23,7 @@ from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tenantry.notifications.mails import MailService, RetrySchedule
+from tenantry.notifications.mail_delivery import MailService, RetrySchedule
 from tests.support.logs import watched
 from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
 from tests.support.postgres import PostgresServer

@@ -10,7 +10,7 @@ from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tenantry.notifications.mails import MailService
+from tenantry.notifications.mail_delivery import MailService
 
 
 async def main(conninfo: str, smtp_url: str) -> None:

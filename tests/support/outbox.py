@@ -8,7 +8,7 @@ import psycopg
 
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.domain.owner_mails import payment_failed
-from tenantry.notifications import mails_store as mails
+from tenantry.notifications import mail_delivery_store as mails
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OWNER: Final = "owner@acme.example"

@@ -7,13 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenantry.domain.billing.anomalies import anomalies, rejection
 from tenantry.domain.billing.batch_application import (
     BatchApplication,
     MissingNames,
     ReplayNeed,
-    anomalies,
     missing_names,
-    rejection,
     replay_needs,
 )
 from tenantry.domain.billing.events import BillingEvent, Outcome

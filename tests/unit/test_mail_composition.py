@@ -18,7 +18,7 @@ from tenantry.domain.owner_mails import (
     PendingMail,
 )
 from tenantry.integrations.smtp import PermanentMailError
-from tenantry.notifications.composition import compose, format_amount
+from tenantry.notifications.mail_composition import compose, format_amount
 
 SENDER = "Example Billing <billing@example.com>"
 MAIL = PendingMail(

@@ -2,7 +2,7 @@
 
 from itertools import count, takewhile
 
-from tenantry.notifications.mails import standard_schedule
+from tenantry.notifications.mail_delivery import standard_schedule
 
 
 def test_waits_double_up_to_an_hour() -> None:

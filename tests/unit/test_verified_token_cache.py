@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tenantry.integrations.oidc.claim_checks import Times
 from tenantry.integrations.oidc.claims import Claims
-from tenantry.integrations.oidc.token_checks import Times
 from tenantry.integrations.oidc.tokens import MAX_BYTES, MAX_ENTRIES, VerifiedToken, VerifiedTokenCache, token_digest
 from tests.support.issuer import signing_key
 

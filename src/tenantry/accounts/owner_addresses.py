@@ -21,8 +21,8 @@ from tenantry.domain.access import Principal
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.notifications import mails_store
-from tenantry.notifications.mails import MailOutbox, announce, request_confirmation
+from tenantry.notifications import mail_delivery_store
+from tenantry.notifications.mail_delivery import MailOutbox, announce, request_confirmation
 
 _AT_ONCE: Final = 2
 """Links need no credential. However many requests arrive, most database connections stay free for others."""
@@ -128,7 +128,7 @@ class OwnerConfirmations:
 
     async def _find(self, connection: Connection, token: str, *, lock: bool = False) -> TenantRow | None:
         """Find the tenant whose owner's address a link confirms; None if that is another one or verified."""
-        found = await mails_store.find_confirmation(connection, link_digest(token), self._clock())
+        found = await mail_delivery_store.find_confirmation(connection, link_digest(token), self._clock())
         if found is None:
             return None
         async with connection.within(of_tenant(found[0])):
@@ -154,7 +154,7 @@ async def _verify(connection: Connection, author: Author, tenant: TenantRow, now
         await tenants.update(connection, tenant, address, now, owner_email_follows=tenant.owner_email_follows)
         await record_update(connection, author, tenant, now)
     async with connection.within(ACROSS_TENANTS):
-        await mails_store.end_links(connection, tenant_id)
+        await mail_delivery_store.end_links(connection, tenant_id)
 
 
 def _to_confirm(tenant: TenantRow) -> AddressToConfirm:

@@ -24,7 +24,7 @@ from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Mode, Role, lower_r
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.domain.members import MemberStatus
-from tenantry.notifications import mails_store as mails
+from tenantry.notifications import mail_delivery_store as mails
 
 HELD_BACK: Final = "held back by the operator after a restore"
 _TENANTS_AT_A_TIME: Final = 100

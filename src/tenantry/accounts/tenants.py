@@ -36,7 +36,7 @@ from tenantry.domain.owner_mails import OwnerAddress, same_address
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Project, Tenant
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.notifications.mails import MailOutbox, announce
+from tenantry.notifications.mail_delivery import MailOutbox, announce
 
 FindEmail = Callable[[], Awaitable[str | None]]
 """Fetches the user's address from the identity provider."""

@@ -30,7 +30,7 @@ from tenantry.domain.audit import Action, Author
 from tenantry.domain.names import check_name
 from tenantry.domain.owner_mails import KeyLeakedData
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
-from tenantry.notifications.mails import MailOutbox, notify
+from tenantry.notifications.mail_delivery import MailOutbox, notify
 
 OPERATOR: Final = "operator"
 _REPORTS_AT_ONCE: Final = 2

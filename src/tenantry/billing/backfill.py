@@ -16,7 +16,7 @@ from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.domain.billing.batch_application import is_replaceable
+from tenantry.domain.billing.anomalies import is_replaceable
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy

@@ -17,13 +17,14 @@ from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
 from tenantry.domain.billing import batch_application as batch
+from tenantry.domain.billing.anomalies import is_replaceable, rejection
 from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy, full_state_types
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.owner_mails import payment_failed
-from tenantry.notifications.mails_store import insert_notifications
+from tenantry.notifications.mail_delivery_store import insert_notifications
 
 FAILED: Final = "failed"
 """Shown as the outcome of an event whose handling failed."""
@@ -161,7 +162,7 @@ async def apply_batch(
     unique = {each.event.id: each for each in reversed(received)}
     if len(unique) < len(received):
         # of one id the first valid event counts, or the first if none is valid
-        unique |= {each.event.id: each for each in reversed(received) if not batch.is_replaceable(each.event, policy)}
+        unique |= {each.event.id: each for each in reversed(received) if not is_replaceable(each.event, policy)}
     context = await _lock_context(connection, [each.event for each in unique.values()], policy)
     fresh = [each for each in received if unique[each.event.id] is each and each.event.id not in context.seen]
     numbered = [
@@ -172,7 +173,7 @@ async def apply_batch(
         )
         for number, each in enumerate(fresh)
     ]
-    usable = [each.event for each in numbered if not batch.rejection(each.event, policy)]
+    usable = [each.event for each in numbered if not rejection(each.event, policy)]
     links = {(event.customer_id, event.org_id) for event in usable if batch.wants_link(event, context)}
     customers = [customer_id for customer_id, _ in links if customer_id]
     waiting = await store.read_parked(connection, (), customers) if customers else []
@@ -194,7 +195,7 @@ async def _lock_context(connection: Connection, events: Sequence[BillingEvent], 
 
     Entries that one of these events replaces do not count as seen.
     """
-    usable = [event for event in events if not batch.rejection(event, policy)]
+    usable = [event for event in events if not rejection(event, policy)]
     tenants = {event.org_id for event in usable if event.org_id}
     customers = {event.customer_id for event in usable if event.customer_id}
     ids = [event.id for event in events]
@@ -202,7 +203,7 @@ async def _lock_context(connection: Connection, events: Sequence[BillingEvent], 
     while True:
         context = await store.read_context(connection, tenants, customers, ids)
         if context.replaceable:
-            replaced = context.replaceable & {event.id for event in events if not batch.is_replaceable(event, policy)}
+            replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
             context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
         wanted = held.union(batch.missing_names((event for event in usable if event.id not in context.seen), context))
         if wanted == held:

@@ -16,7 +16,7 @@ from tenantry.billing.ingest import WebhookService, shown_outcome
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.domain.billing.batch_application import rejection
+from tenantry.domain.billing.anomalies import rejection
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, full_state_types, record_of

@@ -12,9 +12,9 @@ from tenantry.api.members import MembershipId
 from tenantry.api.parameters import Cursor
 from tenantry.dashboard.billing import has_subscription
 from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import read_form
 from tenantry.dashboard.guards import ORG, ORGS, needs
-from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain.audit import ActorKind
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus

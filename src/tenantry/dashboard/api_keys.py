@@ -16,8 +16,8 @@ from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.dashboard import api_key_form, forms
 from tenantry.dashboard.api_key_form import KeyForm
 from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
-from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain import errors
 from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus

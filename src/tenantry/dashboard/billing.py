@@ -8,8 +8,8 @@ from urllib.parse import quote
 from litestar import Response, get, post
 
 from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
-from tenantry.dashboard.labels import FlashMessage
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain import errors
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION

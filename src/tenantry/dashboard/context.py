@@ -34,6 +34,7 @@ from tenantry.billing.replay import ReplayService
 from tenantry.common.clock import Clock
 from tenantry.dashboard import forms, guards, labels
 from tenantry.dashboard.cookies import Cookies
+from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain.access import Principal
 from tenantry.domain.api_keys import SOON
@@ -43,7 +44,7 @@ from tenantry.domain.names import display_text
 from tenantry.domain.plans import Catalog
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.oidc.sign_in import SignIn
-from tenantry.notifications.composition import format_amount
+from tenantry.notifications.mail_composition import format_amount
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER, STATUSES
 from tenantry.server.security_headers import PAGE_HEADERS
@@ -231,7 +232,7 @@ class PageContext:
             template, status_code, user=guards.current_user(self.request.scope), now=self.services.clock(), **context
         )
 
-    def redirect_with(self, message: labels.FlashMessage, path: str, query: str = "") -> Response[str]:
+    def redirect_with(self, message: FlashMessage, path: str, query: str = "") -> Response[str]:
         """Redirect to the page at ``path``, which shows the message once."""
         response = self.redirect(path + query)
         response.set_cookie(self.cookies.with_flash(self.user.session, path, message))

@@ -13,7 +13,7 @@ from litestar.datastructures import Cookie
 
 from tenantry.api.guards import AnyRequest, Connection
 from tenantry.common.clock import Clock, to_micros
-from tenantry.dashboard.labels import FlashMessage
+from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.domain.sessions import ABSOLUTE, Session, SessionSecret
 from tenantry.integrations.oidc.sign_in import PendingSignIn
 

@@ -4,7 +4,6 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import cache
 from importlib import resources
 from typing import Any, Final, NamedTuple
@@ -51,29 +50,6 @@ class Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def labels() -> Labels:
     content = resources.files(__package__).joinpath("labels.toml").read_bytes()
     return msgspec.toml.decode(content, type=Labels)
-
-
-class FlashMessage(StrEnum):
-    """Messages that a page shows once, at its top, about the form that led to it."""
-
-    MEMBER_ADDED = "Member added."
-    MEMBER_INVITED = "Invitation created. The user becomes a member when they accept it."
-    INVITATION_WITHDRAWN = "Invitation withdrawn."
-    INVITATION_DECLINED = "Invitation declined."
-    INVITATION_ACCEPTED = "Invitation accepted. You are now a member of this organization."
-    ORGANIZATION_LEFT = "You left the organization."
-    MEMBER_CHANGED = "Role changed. It applies from the next request."
-    MEMBER_REMOVED = "Member removed. Their next request is rejected."
-    TRANSFERRED = "Ownership transferred."
-    PROJECT_DELETED = "Project deleted."
-    KEY_SAVED = "Key saved. The changes apply from its next request."
-    OTHERS_SIGNED_OUT = "All other sessions are signed out."
-    CONFIRMATION_SENT = "Confirmation sent to the owner's address."
-    CONFIRMATION_LIMITED = "Not sent: this address was sent several confirmations already. Try again later."
-    ADDRESS_VERIFIED = "The owner's address is already verified."
-    CHECKED_OUT = "Checkout complete. The plan changes when the provider's event arrives, usually within seconds."
-    CHECKOUT_LEFT = "Checkout canceled. Nothing was ordered."
-    PORTAL_LEFT = "Changes made at the provider appear here when its event arrives, usually within seconds."
 
 
 _INVISIBLE: Final = frozenset({"C", "Z"})  # the Unicode categories of control and format characters, and of separators

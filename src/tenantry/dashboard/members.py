@@ -12,9 +12,10 @@ from tenantry.api.parameters import MOST_ON_A_PAGE, Cursor
 from tenantry.dashboard import forms
 from tenantry.dashboard.account import leave_path
 from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
-from tenantry.dashboard.labels import ROLES, FlashMessage
+from tenantry.dashboard.labels import ROLES
 from tenantry.domain import errors
 from tenantry.domain.access import Principal, Role, lower_role
 from tenantry.domain.members import MemberStatus, check_may_give, check_may_manage

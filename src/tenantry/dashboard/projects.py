@@ -10,8 +10,8 @@ from tenantry.api.parameters import Cursor
 from tenantry.api.projects import NewProject, ProjectId
 from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
-from tenantry.dashboard.labels import FlashMessage
 from tenantry.domain.errors import PlanLimitReachedError, ValidationError
 from tenantry.domain.tenants import Project
 

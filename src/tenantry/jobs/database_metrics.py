@@ -13,7 +13,7 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import PERIODIC, TASKS, runs_store
-from tenantry.notifications import mails_store as mails
+from tenantry.notifications import mail_delivery_store as mails
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, PROVIDER, runs_store
 from tenantry.jobs.tasks import LONGEST_JOB, WORK, Work, register
-from tenantry.notifications import mails_store as mails
+from tenantry.notifications import mail_delivery_store as mails
 
 _HEARTBEAT: Final = 10.0
 _STALLED_AFTER: Final = 30.0

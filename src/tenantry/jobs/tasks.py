@@ -22,7 +22,7 @@ from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError, ProviderRefusedError
 from tenantry.jobs import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, MAINTENANCE, PROVIDER, runs_store
 from tenantry.jobs.retention import JOBS_KEPT_HOURS, RetentionService
-from tenantry.notifications.mails import MailDeferredError, MailService
+from tenantry.notifications.mail_delivery import MailDeferredError, MailService
 
 logger = logging.getLogger(__name__)
 

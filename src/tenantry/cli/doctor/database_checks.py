@@ -23,7 +23,7 @@ from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import MAIL, PERIODIC, PROVIDER
 from tenantry.jobs import runs_store as jobs
 from tenantry.jobs.runs_store import JobRuns
-from tenantry.notifications import mails_store as mails
+from tenantry.notifications import mail_delivery_store as mails
 from tenantry.settings import Settings, SettingsError
 
 OLDEST_SERVER: Final = 15

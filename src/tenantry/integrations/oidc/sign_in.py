@@ -23,9 +23,9 @@ from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
 from tenantry.integrations.http_client import FetchError, fetch, is_secure, request
+from tenantry.integrations.oidc.claim_checks import ACCESS_TOKEN, CLAIM_CHECKS, DecodedToken, check
 from tenantry.integrations.oidc.claims import Claims, OidcConfig, verified_email
 from tenantry.integrations.oidc.keys import IssuerMetadata, KeySet
-from tenantry.integrations.oidc.token_checks import ACCESS_TOKEN, CLAIM_CHECKS, DecodedToken, check
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
 _log = logging.getLogger(__name__)

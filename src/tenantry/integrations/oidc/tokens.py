@@ -12,7 +12,7 @@ from joserfc.jwk import Key
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.domain.errors import AuthUnavailableError, DomainError, InvalidCredentialError, TokenExpiredError
-from tenantry.integrations.oidc import token_checks as checks
+from tenantry.integrations.oidc import claim_checks as checks
 from tenantry.integrations.oidc.claims import Claims, OidcConfig, decode
 from tenantry.integrations.oidc.keys import KeySet
 

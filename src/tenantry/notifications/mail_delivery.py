@@ -15,8 +15,8 @@ from tenantry.db.database import Database
 from tenantry.domain import owner_mails as rules
 from tenantry.domain.owner_mails import PendingMail
 from tenantry.integrations.smtp import MailDeliveryError, Mailer, PermanentMailError
-from tenantry.notifications import mails_store as store
-from tenantry.notifications.composition import compose
+from tenantry.notifications import mail_delivery_store as store
+from tenantry.notifications.mail_composition import compose
 
 RetrySchedule = Callable[[int], float | None]
 """Returns the seconds to wait after failed attempt number n, from 1; None to give up."""

@@ -1,0 +1,26 @@
+"""Messages that a page shows once, after a form or a visit to the provider."""
+
+from enum import StrEnum
+
+
+class FlashMessage(StrEnum):
+    """Messages that a page shows once, at its top, about the form that led to it."""
+
+    MEMBER_ADDED = "Member added."
+    MEMBER_INVITED = "Invitation created. The user becomes a member when they accept it."
+    INVITATION_WITHDRAWN = "Invitation withdrawn."
+    INVITATION_DECLINED = "Invitation declined."
+    INVITATION_ACCEPTED = "Invitation accepted. You are now a member of this organization."
+    ORGANIZATION_LEFT = "You left the organization."
+    MEMBER_CHANGED = "Role changed. It applies from the next request."
+    MEMBER_REMOVED = "Member removed. Their next request is rejected."
+    TRANSFERRED = "Ownership transferred."
+    PROJECT_DELETED = "Project deleted."
+    KEY_SAVED = "Key saved. The changes apply from its next request."
+    OTHERS_SIGNED_OUT = "All other sessions are signed out."
+    CONFIRMATION_SENT = "Confirmation sent to the owner's address."
+    CONFIRMATION_LIMITED = "Not sent: this address was sent several confirmations already. Try again later."
+    ADDRESS_VERIFIED = "The owner's address is already verified."
+    CHECKED_OUT = "Checkout complete. The plan changes when the provider's event arrives, usually within seconds."
+    CHECKOUT_LEFT = "Checkout canceled. Nothing was ordered."
+    PORTAL_LEFT = "Changes made at the provider appear here when its event arrives, usually within seconds."

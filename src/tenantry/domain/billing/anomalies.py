@@ -1,0 +1,81 @@
+"""The checks of a single event: whether it can have an effect, and what is unexpected about it."""
+
+from datetime import timedelta
+from typing import Final
+
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.state import BillingPolicy
+
+_SUBSCRIPTION_MODE: Final = "subscription"
+_ACCEPTED_TYPES: Final = ev.HANDLED_TYPES | {ev.SNAPSHOT}
+_MODES: Final = {True: "live", False: "test"}
+_MOST_AHEAD: Final = timedelta(hours=1).total_seconds()
+"""How far ahead of its arrival an event may be dated."""
+
+
+def exclusion(event: BillingEvent, policy: BillingPolicy) -> str | None:
+    """Return why the settings exclude an event, if they do."""
+    if event.account is None and not policy.ignores_other_mode:
+        return None  # the common case
+    if event.account is not None and event.account not in policy.accounts:
+        return f"Ignored: connected account {event.account} is not in PROVIDER_ACCOUNTS."
+    if policy.ignores_other_mode and _is_of_other_mode(event, policy):
+        return (
+            f"Ignored: {_MODES[bool(event.livemode)]} mode, and PROVIDER_LIVEMODE is {_MODES[bool(policy.livemode)]}."
+        )
+    return None
+
+
+def is_replaceable(event: BillingEvent, policy: BillingPolicy) -> bool:
+    """Whether a valid event of the same id replaces an event: it is invalid, or the settings exclude it."""
+    return event.problem is not None or exclusion(event, policy) is not None
+
+
+def _is_of_other_mode(event: BillingEvent, policy: BillingPolicy) -> bool:
+    return policy.livemode is not None and event.livemode is not None and event.livemode != policy.livemode
+
+
+def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str] | None:
+    """Return the outcome and reason of an event that can never have a tenant or does not concern billing."""
+    if excluded := exclusion(event, policy):
+        return Outcome.IGNORED, excluded
+    if event.is_thin:
+        return Outcome.IGNORED, "Ignored: a thin (v2) event has no object. Have the provider send snapshot events."
+    if event.type not in _ACCEPTED_TYPES:
+        return Outcome.IGNORED, "This type is not handled."
+    if event.problem is not None:
+        return Outcome.INVALID, event.problem
+    missing = None
+    if event.type in ev.INVOICE_TYPES:
+        missing = None if event.customer_id else "The invoice names no customer."
+    elif event.type == ev.CHECKOUT_COMPLETED and event.checkout_mode != _SUBSCRIPTION_MODE:
+        missing = "The checkout session is not for a subscription."
+    elif event.type == ev.CHECKOUT_COMPLETED and event.customer_id is None:
+        missing = "The checkout session names no customer."
+    elif not event.org_id:
+        missing = "The metadata names no orgId."
+    return (Outcome.IGNORED, missing) if missing else None
+
+
+def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, ...]:
+    """Return the anomalies of an event that do not depend on its tenant."""
+    event, found = received.event, []
+    if exclusion(event, policy):
+        of_account = event.account is not None and event.account not in policy.accounts
+        return (Anomaly.CONNECTED_ACCOUNT if of_account else Anomaly.IGNORED_LIVEMODE,)
+    if event.problem is not None:
+        found.append(Anomaly.UNUSABLE_OBJECT)
+    elif event.org_id is None and (event.type in ev.SUBSCRIPTION_TYPES or event.checkout_mode == _SUBSCRIPTION_MODE):
+        found.append(Anomaly.MISSING_ORG_ID)
+    elif event.type in (ev.SUBSCRIPTION_UPDATED, ev.SNAPSHOT):
+        if event.price_id is None:
+            found.append(Anomaly.MISSING_PRICE)
+        elif policy.catalog.plan_of_price(event.price_id) is None:
+            found.append(Anomaly.UNKNOWN_PRICE)
+    if _is_of_other_mode(event, policy):
+        found.append(Anomaly.WRONG_LIVEMODE)
+    if event.created > received.received_at.timestamp() + _MOST_AHEAD:
+        found.append(Anomaly.FUTURE_DATED)
+    return tuple(found)
