@@ -18,7 +18,7 @@ from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NoCustomerError, NotFoundError, ProviderNotConfiguredError, ValidationError
-from tenantry.domain.plans import FREE, Catalog
+from tenantry.domain.plans import Catalog
 from tenantry.integrations.stripe.api import ProviderApi
 
 LONGEST_URL: Final = 2048
@@ -66,7 +66,7 @@ class CheckoutService:
     ) -> str:
         """Return the URL at which the caller's tenant subscribes to a plan of the catalog other than ``free``."""
         provider = self._configured()
-        price_id = self._price_of(plan)
+        price_id = self.catalog.checkout_price(plan)
         _check_urls(successUrl=success_url, cancelUrl=cancel_url)
 
         async def create(tenant: TenantRow) -> str:
@@ -105,16 +105,6 @@ class CheckoutService:
                 "The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset."
             )
         return self.provider
-
-    def _price_of(self, plan_id: str) -> str:
-        if plan_id == FREE:
-            raise ValidationError(("plan", f"{FREE} needs no checkout"))
-        plan = next((plan for plan in self.catalog.plans if plan.id == plan_id), None)
-        if plan is None:
-            raise ValidationError(("plan", "is not in the plan catalog"))
-        if not plan.stripe_price_ids:
-            raise ValidationError(("plan", "has no price in the plan catalog"))
-        return plan.stripe_price_ids[0]
 
     async def _once(
         self,

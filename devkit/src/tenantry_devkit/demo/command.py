@@ -42,9 +42,9 @@ from tenantry.settings import (
     load,
     read_environment,
 )
-from tenantry_devkit.demo import setup
+from tenantry_devkit.demo import example_data
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
-from tenantry_devkit.demo.setup import DemoFile, PersistentProvider
+from tenantry_devkit.demo.example_data import DemoFile, PersistentProvider
 from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
 from tenantry_devkit.identity_tokens import DEFAULT_SCOPE, DemoUser, TokenIssuer, load_or_create_signing_key
 from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
@@ -104,9 +104,9 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         if is_named and not inherited((Settings.database_url.name, Settings.database_url.file_name)):
             _check_database(conninfo)
         migrated(conninfo)
-        start = asyncio.run(setup.next_moment(conninfo, system_clock()))
+        start = asyncio.run(example_data.next_moment(conninfo, system_clock()))
         provider = PersistentProvider(
-            directory / setup.PROVIDER_FILE,
+            directory / example_data.PROVIDER_FILE,
             secret_key=file.values["PROVIDER_SECRET_KEY"],
             seed=secrets.randbits(64),  # new ids in each run: the ledger has those of earlier runs
             not_before=start,
@@ -116,13 +116,13 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
             # a key in the environment is for the real provider
             "PROVIDER_API_BASE": "" if "PROVIDER_SECRET_KEY" in environment else provider.url,
             "OIDC_ISSUER": companion.issuer,
-            "OIDC_AUDIENCE": setup.AUDIENCE,
-            "OIDC_CLIENT_ID": setup.CLIENT_ID,
+            "OIDC_AUDIENCE": example_data.AUDIENCE,
+            "OIDC_CLIENT_ID": example_data.CLIENT_ID,
             "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
             "MAIL_FROM": "tenantry demo <billing@demo.example>",
         }
         file.save(local)
-        people = ";".join(f"{user.sub}={_describe(user)}" for user in setup.USERS)
+        people = ";".join(f"{user.sub}={_describe(user)}" for user in example_data.USERS)
         pages = f"Mail inbox={companion.http_url}/inbox;Payment provider={provider.url}/"
         # no load balancer has to notice its end
         values = {"DRAIN_SECONDS": "0", **file.values, **environment}
@@ -135,9 +135,9 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         base = f"http://{host}:{settings.port}"
         file.save({ADDRESS: base})
-        keys = asyncio.run(setup.seed(settings, conninfo))
+        keys = asyncio.run(example_data.seed(settings, conninfo))
         if keys is not None:
-            file.save({LIVE_KEY: keys[0], setup.TEST_KEY: keys[1]})
+            file.save({LIVE_KEY: keys[0], example_data.TEST_KEY: keys[1]})
         _fill(provider.simulator, settings.billing.catalog, base + WEBHOOK_PATH, settings.webhook_secrets[0])
         logs.configure_service(settings.log_format, settings.secrets())
         banner = _banner(settings, file, base, companion, provider)
@@ -158,7 +158,7 @@ def _check_database(conninfo: str) -> None:
             revision = current_revision(connection)
     except psycopg.Error:
         return  # the migration reports the error
-    if revision is not None and asyncio.run(setup.has_other_tenants(conninfo)):
+    if revision is not None and asyncio.run(example_data.has_other_tenants(conninfo)):
         fail(
             f"DATABASE_URL in .env: that database ({_without_password(conninfo)}) has tenants and is not the demo's. "
             "The demo would put a tenant, an OWNER key and a sign-in without a password into it.\n"
@@ -181,9 +181,9 @@ def _with_listener(values: dict[str, str]) -> str:
 
 
 def _fill(provider: Simulator, catalog: Catalog, webhook_url: str, webhook_secret: Secret) -> None:
-    if setup.CUSTOMER not in provider.customers:
-        owner = setup.USERS[0]
-        provider.customer(setup.CUSTOMER, email=owner.email, name=owner.name)
+    if example_data.CUSTOMER not in provider.customers:
+        owner = example_data.USERS[0]
+        provider.customer(example_data.CUSTOMER, email=owner.email, name=owner.name)
     for number, plan in enumerate(catalog.plans):
         for price_id in plan.stripe_price_ids:
             present = provider.prices.get(price_id)
@@ -199,9 +199,9 @@ def _companion(directory: Path, port: str, client_secret: Secret, provider: Pers
     first = int(port) if port.isdigit() else 0
     return Companion(
         directory,
-        users=setup.USERS,
-        audience=setup.AUDIENCE,
-        client_id=setup.CLIENT_ID,
+        users=example_data.USERS,
+        audience=example_data.AUDIENCE,
+        client_id=example_data.CLIENT_ID,
         client_secret=client_secret,
         provider=provider,
         http_port=first + 1 if first else 0,
@@ -223,8 +223,8 @@ def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion,
         place=settings.data_dir if url is None else f"the database {_without_password(url)}",
         provider=provider,
         settings=settings,
-        setup=setup,
-        test_key=file.values.get(setup.TEST_KEY, "-"),
+        data=example_data,
+        test_key=file.values.get(example_data.TEST_KEY, "-"),
     )
     return banner
 
@@ -242,7 +242,7 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
     directory = data_dir(values)
     if not is_demo or not signing_key_path(directory).exists():
         fail(f"There is no demo in {directory}. Start it first: {own_command()} demo")
-    known = next((user for user in setup.USERS if user.sub == user_id), DemoUser(user_id, user_id, None))
+    known = next((user for user in example_data.USERS if user.sub == user_id), DemoUser(user_id, user_id, None))
     user = msgspec.structs.replace(
         known, org_id=org_id or known.org_id, role=role or known.role, email=email or known.email
     )
@@ -290,7 +290,7 @@ def _erase(directory: Path) -> None:
     inbox = directory / INBOX_DIRECTORY
     if inbox.is_dir() and not inbox.is_symlink():
         shutil.rmtree(inbox)
-    for file in (signing_key_path(directory), directory / setup.PROVIDER_FILE):
+    for file in (signing_key_path(directory), directory / example_data.PROVIDER_FILE):
         _unlink(file)
     EmbeddedServer(directory).erase()
     _unlink(directory / DEMO_FILE)

@@ -32,7 +32,7 @@ from tenantry.domain.plans import Plan
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.http_client import new_http_client
 from tenantry.settings import SettingsError, load_for_admin
-from tenantry_devkit.demo.setup import TENANT
+from tenantry_devkit.demo.example_data import TENANT
 from tenantry_devkit.local.chaos import ChaosKind, run_chaos
 from tenantry_devkit.local.endpoint import (
     TIMEOUT,

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from tenantry_devkit.demo.setup import next_moment
+from tenantry_devkit.demo.example_data import next_moment
 from tests.support.billing import rows
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
