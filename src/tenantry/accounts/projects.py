@@ -11,12 +11,11 @@ from msgspec import UNSET, UnsetType
 from tenantry.accounts import projects_store as projects
 from tenantry.audit import trail as audit
 from tenantry.common.clock import Clock, to_micros
-from tenantry.common.encoding import Position, new_id
-from tenantry.common.encoding import encode as encode_cursor
+from tenantry.common.encoding import new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
-from tenantry.db.pagination import Page, window_after
+from tenantry.db.pagination import Page, Position, encode_cursor, window_after
 from tenantry.db.tenants_store import get_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author

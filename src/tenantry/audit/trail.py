@@ -8,12 +8,10 @@ import msgspec
 
 from tenantry.audit import trail_store as audit
 from tenantry.audit.trail_store import AuditFilter, AuditNames, read_all
-from tenantry.common.clock import to_micros
-from tenantry.common.encoding import Position, new_id
-from tenantry.db import pagination
+from tenantry.common.encoding import new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import After, Page, SearchPage
+from tenantry.db.pagination import Page, SearchPage, window_after
 from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author
@@ -33,42 +31,29 @@ class AuditService:
         self, principal: Principal, wanted: AuditFilter, limit: int, cursor: str | None
     ) -> Page[AuditEvent]:
         """Read a page of entries, newest first. Raises `InvalidCursorError`."""
-        rows = await self._read(principal, wanted, limit, pagination.parse_time_cursor(cursor))
-        return pagination.to_page(rows, limit, _position)
+        check_mode(principal, Mode.LIVE)
+        org_id, window = principal.org_id, window_after(limit, cursor)
+        async with self._database.transaction(of_tenant(org_id)) as connection:
+            return await audit.read_page(connection, org_id, wanted, window)
 
     async def search_page(
         self, principal: Principal, wanted: AuditFilter, limit: int, cursor: str | None
     ) -> tuple[SearchPage[AuditEvent], AuditNames]:
         """Read a page of a bounded search, and the `AuditNames` of its entries. Raises `InvalidCursorError`."""
         check_mode(principal, Mode.LIVE)
-        org_id, after = principal.org_id, pagination.parse_time_cursor(cursor)
+        org_id, window = principal.org_id, window_after(limit, cursor)
         async with self._database.transaction(of_tenant(org_id)) as connection:
-            rows, end = await audit.read_page(connection, org_id, wanted, limit=limit, after=after, bounded=True)
-            ids = {row.target_id for row in rows} | {row.actor_id for row in rows if row.actor_id}
-            names = await audit.read_names(connection, org_id, ids)
-        searched = pagination.time_search_end(end, pagination.MAX_SCANNED_ROWS)
-        return pagination.to_search_page(rows, limit, _position, searched), names
+            page = await audit.read_page(connection, org_id, wanted, window, bounded=True)
+            ids = {row.target_id for row in page.data} | {row.actor_id for row in page.data if row.actor_id}
+            return page, await audit.read_names(connection, org_id, ids)
 
     async def export(self, principal: Principal, wanted: AuditFilter) -> AsyncIterator[list[AuditEvent]]:
         """Read all entries, newest first, in parts of one short transaction each."""
-        after: After = (None, None)
-        while True:
-            rows = await self._read(principal, wanted, _EXPORT_ROWS, after)
-            yield rows[:_EXPORT_ROWS]
-            if len(rows) <= _EXPORT_ROWS:
-                return
-            last = rows[_EXPORT_ROWS - 1]
-            after = last.at, last.id
-
-    async def _read(self, principal: Principal, wanted: AuditFilter, limit: int, after: After) -> list[AuditEvent]:
-        check_mode(principal, Mode.LIVE)
-        async with self._database.transaction(of_tenant(principal.org_id)) as connection:
-            rows, _ = await audit.read_page(connection, principal.org_id, wanted, limit=limit, after=after)
-        return rows
-
-
-def _position(event: AuditEvent) -> Position:
-    return Position(to_micros(event.at), event.id)
+        page = await self.list_page(principal, wanted, _EXPORT_ROWS, None)
+        yield page.data
+        while page.next_cursor is not None:
+            page = await self.list_page(principal, wanted, _EXPORT_ROWS, page.next_cursor)
+            yield page.data
 
 
 async def record(

@@ -8,16 +8,12 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import After, Listing
+from tenantry.db.pagination import Listing, SearchPage, Window, window_after
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 
 _COLUMNS: Final = "id, org_id, at, action, actor_kind, actor_id, address, request_id, target_id, before, after"
 _BATCH: Final = 10_000
 _LISTING: Final = Listing(_COLUMNS, "audit_events", "at")
-_BEGIN: Final = (
-    "org_id = %(org)s "
-    "AND (at, id) < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
-)
 _CONDITIONS: Final = {
     "action": "action = %(action)s",
     "actor_id": "actor_id = %(actor_id)s",
@@ -46,37 +42,29 @@ async def insert(connection: Connection, event: AuditEvent) -> None:
 
 
 async def read_page(
-    connection: Connection, org_id: str, wanted: AuditFilter, *, limit: int, after: After, bounded: bool = False
-) -> tuple[list[AuditEvent], tuple[datetime, str] | None]:
-    """Read a tenant's entries after a position, newest first, and one more than ``limit`` if there are more.
+    connection: Connection, org_id: str, wanted: AuditFilter, window: Window, *, bounded: bool = False
+) -> SearchPage[AuditEvent]:
+    """Read a page of a tenant's entries, newest first.
 
-    With ``bounded`` only `MAX_SCANNED_ROWS` entries are examined where no index supports all conditions; the position
-    of the last of them is returned too if there are older ones.
+    With ``bounded`` only `MAX_SCANNED_ROWS` entries are examined where no index supports all conditions.
     """
-    given, start = _given(wanted, after)
+    given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
+    until = given.pop("until", None)
+    if until is not None and (window.after_at is None or until < window.after_at):
+        # as a condition, it would be checked on each newer entry instead of finding its place in the index
+        window = Window(window.limit, until, "")
     indexed = dict(given)
     if bounded:
         indexed.pop("action", None)
         if "target_id" in indexed:
             indexed.pop("actor_id", None)
     # only the given ones: a cached plan for all conditions could use no index
-    condition = " AND ".join((_BEGIN, *(_CONDITIONS[name] for name in indexed)))
+    condition = " AND ".join(("org_id = %(org)s", *(_CONDITIONS[name] for name in indexed)))
     filtered = " AND ".join(_CONDITIONS[name] for name in given if name not in indexed)
-    values = {**given, "org": org_id, "after_at": start[0], "after_id": start[1]}
-    rows, end = await _LISTING.search(connection, condition, filtered or "true", values, limit, bounded=bool(filtered))
-    return [_event(row) for row in rows], end
-
-
-def _given(wanted: AuditFilter, after: After) -> tuple[dict[str, object], After]:
-    """Return the conditions other than ``until``, and the start: ``until`` if that is earlier than ``after``.
-
-    As a condition, ``until`` would be checked on each newer entry instead of finding its place in the index.
-    """
-    given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
-    given.pop("until", None)
-    if wanted.until is not None and (after[0] is None or wanted.until < after[0]):
-        after = wanted.until, ""
-    return given, after
+    values = {**given, "org": org_id}
+    return await _LISTING.page(
+        connection, condition, values, window, _event, filtered=filtered or "true", bounded=bool(filtered)
+    )
 
 
 class AuditNames(msgspec.Struct, frozen=True):
@@ -90,25 +78,25 @@ class AuditNames(msgspec.Struct, frozen=True):
 async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> AuditNames:
     """Read the names of those keys, members and live projects that the tenant has."""
     rows = await connection.fetch(
-        "SELECT 'key', id, name FROM api_keys WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
-        "SELECT 'member', id, subject FROM memberships WHERE tenant_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
-        "SELECT 'project', id, name FROM projects WHERE org_id = %(org)s AND mode = 'live' AND id = ANY(%(ids)s)",
+        "SELECT 'keys', id, name FROM api_keys WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
+        "SELECT 'members', id, subject FROM memberships WHERE tenant_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
+        "SELECT 'projects', id, name FROM projects WHERE org_id = %(org)s AND mode = 'live' AND id = ANY(%(ids)s)",
         {"org": org_id, "ids": list(ids)},
     )
-    found: dict[str, dict[str, str]] = {"key": {}, "member": {}, "project": {}}
+    names: dict[str, dict[str, str]] = {"keys": {}, "members": {}, "projects": {}}
     for kind, row_id, name in rows:
-        found[kind][row_id] = name
-    return AuditNames(found["key"], found["member"], found["project"])
+        names[kind][row_id] = name
+    return AuditNames(**names)
 
 
 async def read_all(connection: Connection, org_id: str, since: datetime | None = None) -> list[AuditEvent]:
     """Read a tenant's entries since a time, oldest first, in batches because the time of a statement is limited."""
-    found: list[AuditEvent] = []
+    found, cursor = list[AuditEvent](), None
     while True:
-        after = (found[-1].at, found[-1].id) if found else (None, None)
-        batch, _ = await read_page(connection, org_id, AuditFilter(since=since), limit=_BATCH, after=after)
-        found += batch[:_BATCH]
-        if len(batch) <= _BATCH:
+        page = await read_page(connection, org_id, AuditFilter(since=since), window_after(_BATCH, cursor))
+        found += page.data
+        cursor = page.next_cursor
+        if cursor is None:
             return found[::-1]
 
 

@@ -13,10 +13,19 @@ from tenantry.billing.ledger_queries_store import LedgerRecord
 from tenantry.billing.ledger_store import customers_of
 from tenantry.billing.replay import FieldComparison, compare
 from tenantry.common.clock import from_epoch
-from tenantry.common.encoding import Position, doc
+from tenantry.common.encoding import doc
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import MAX_SCANNED_ROWS, Page, SearchEnd, SearchPage, parse_cursor, to_search_page
+from tenantry.db.pagination import (
+    INVALID_CURSOR,
+    MAX_SCANNED_ROWS,
+    Page,
+    Position,
+    SearchEnd,
+    SearchPage,
+    decode_cursor,
+    to_page,
+)
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
@@ -81,13 +90,13 @@ class LedgerQueries:
         self, principal: Principal, limit: int, cursor: str | None, *, event_type: str | None, outcome: Outcome | None
     ) -> SearchPage[BillingEventView]:
         """Return a page of the events of one type and outcome, where given. Raises `InvalidCursorError`."""
-        after = _parse_cursor(cursor)
+        after = None if cursor is None else _parse_cursor(cursor)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             rows, end = await store.seek_entries(
                 connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
             )
         last = None if end is None else SearchEnd(Position(end[0], str(end[1])), from_epoch(end[0]), MAX_SCANNED_ROWS)
-        page = to_search_page(rows, limit, _position, last)
+        page = to_page(rows, limit, _position, last)
         return SearchPage([view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)
 
     async def newest_arrival(self, principal: Principal) -> int:
@@ -109,11 +118,10 @@ class LedgerQueries:
         return view(row)
 
 
-def _parse_cursor(cursor: str | None) -> tuple[int, int] | None:
-    if (position := parse_cursor(cursor)) is None:
-        return None
+def _parse_cursor(cursor: str) -> tuple[int, int]:
+    position = decode_cursor(cursor)
     if not position.id.isdecimal():
-        raise InvalidCursorError("The cursor is invalid. Use a nextCursor of this API.")
+        raise InvalidCursorError(INVALID_CURSOR)
     return position.key, min(int(position.id), 2**62)
 
 

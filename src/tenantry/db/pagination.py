@@ -1,14 +1,14 @@
 """Pagination: pages of lists, their cursors and their statements."""
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from tenantry.common import encoding as cursor
 from tenantry.common.clock import from_micros, to_micros
-from tenantry.common.encoding import Position, doc
+from tenantry.common.encoding import doc
 from tenantry.db.connection import Connection
 from tenantry.domain.errors import InvalidCursorError
 
@@ -42,45 +42,48 @@ class Window(NamedTuple):
     after_id: str | None = None
 
 
-After = tuple[datetime | None, str | None]
-"""The position after which a page begins: a time and an id; None on the first page."""
-
 MAX_SCANNED_ROWS: Final = 5000  # entries of a ledger or audit trail that one page of a filtered list reads
 MAX_SCANNED_RECORDS: Final = 10_000  # the same of keys or members, which are fewer and smaller
-_INVALID_CURSOR: Final = "The cursor is invalid. Use a nextCursor of this API."
+_MAX_KEY: Final = 2**62
+INVALID_CURSOR: Final = "The cursor is invalid. Use a nextCursor of this API."
 
 
-def parse_cursor(text: str | None) -> Position | None:
+class Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The end of a page: the last row's sort key, and its id to distinguish equal keys."""
+
+    key: int
+    id: str
+
+
+_decoder = msgspec.msgpack.Decoder(Position)
+
+
+def encode_cursor(position: Position) -> str:
+    """Return the cursor of the page after this row."""
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(position)).rstrip(b"=").decode()
+
+
+def decode_cursor(cursor: str) -> Position:
     """Return the position in a cursor. Raises `InvalidCursorError`."""
-    if text is None:
-        return None
     try:
-        return cursor.decode(text)
-    except cursor.BadCursorError as error:
-        raise InvalidCursorError(_INVALID_CURSOR) from error
-
-
-def parse_time_cursor(text: str | None) -> After:
-    """Return the time and id in a cursor whose key is a time in microseconds. Raises `InvalidCursorError`."""
-    position = parse_cursor(text)
-    if position is None:
-        return None, None
-    try:
-        return from_micros(position.key), position.id
-    except OverflowError as error:
-        raise InvalidCursorError(_INVALID_CURSOR) from error
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        position = _decoder.decode(raw)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise InvalidCursorError(INVALID_CURSOR) from error
+    if not -_MAX_KEY < position.key < _MAX_KEY or "\x00" in position.id:
+        raise InvalidCursorError(INVALID_CURSOR)
+    return position
 
 
 def window_after(limit: int, cursor: str | None) -> Window:
     """Return the window of ``limit`` rows after a cursor whose key is a time. Raises `InvalidCursorError`."""
-    return Window(limit, *parse_time_cursor(cursor))
-
-
-def to_page(rows: list[Row], limit: int, position: Callable[[Row], Position]) -> Page[Row]:
-    """Make a page of up to ``limit`` rows; one more row means that there is a next page."""
-    if len(rows) <= limit:
-        return Page(rows, None)
-    return Page(rows[:limit], cursor.encode(position(rows[limit - 1])))
+    if cursor is None:
+        return Window(limit)
+    position = decode_cursor(cursor)
+    try:
+        return Window(limit, from_micros(position.key), position.id)
+    except OverflowError as error:
+        raise InvalidCursorError(INVALID_CURSOR) from error
 
 
 class SearchEnd(NamedTuple):
@@ -91,18 +94,18 @@ class SearchEnd(NamedTuple):
     looked_at: int
 
 
-def to_search_page(
-    rows: list[Row], limit: int, position: Callable[[Row], Position], end: SearchEnd | None
+def to_page(
+    rows: list[Row], limit: int, position: Callable[[Row], Position], end: SearchEnd | None = None
 ) -> SearchPage[Row]:
-    """Make a page of a bounded search; ``end`` is None if the search has read all rows."""
-    page = to_page(rows, limit, position)
-    if page.next_cursor is None and end is not None:
-        return SearchPage(page.data, cursor.encode(end.position), end.looked_at, end.moment)
-    return SearchPage(page.data, page.next_cursor)
+    """Make a page of up to ``limit`` rows; one more row means that there is a next page.
 
-
-def time_search_end(end: tuple[datetime, str] | None, looked_at: int) -> SearchEnd | None:
-    return None if end is None else SearchEnd(Position(to_micros(end[0]), end[1]), end[0], looked_at)
+    ``end`` is None if a search has read all rows.
+    """
+    if len(rows) > limit:
+        return SearchPage(rows[:limit], encode_cursor(position(rows[limit - 1])))
+    if end is None:
+        return SearchPage(rows, None)
+    return SearchPage(rows, encode_cursor(end.position), end.looked_at, end.moment)
 
 
 class Listing(NamedTuple):
@@ -172,8 +175,11 @@ class Listing(NamedTuple):
             " < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
         )
         values = {**values, **window._asdict()}
-        rows, end = await listing.search(connection, condition, filtered, values, window.limit, bounded=bounded)
-        page = to_search_page(
-            rows, window.limit, lambda row: Position(to_micros(row[0]), row[1]), time_search_end(end, self.most)
-        )
+        rows, last = await listing.search(connection, condition, filtered, values, window.limit, bounded=bounded)
+        end = None if last is None else SearchEnd(_position(last), last[0], self.most)
+        page = to_page(rows, window.limit, _position, end)
         return SearchPage([row_of(row[2:]) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)
+
+
+def _position(row: Sequence[Any]) -> Position:
+    return Position(to_micros(row[0]), row[1])
