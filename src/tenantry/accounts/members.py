@@ -90,7 +90,7 @@ class MemberService:
                 after = msgspec.structs.replace(before, role=role, status=status, removed_at=None)
                 return await _save(connection, author, written, action, before, after, now)
 
-            return (await once(connection, claim, Member, self.clock(), add))[0]
+            return await once(connection, claim, Member, self.clock(), add)
 
     async def change_role(
         self, principal: Principal, author: Author, member_id: str, role: Role, *, binds: bool = True
@@ -180,7 +180,7 @@ class MembershipService:
                 async with self._locked(connection, user, membership_id) as (tenant, member):
                     return _shown(tenant, await _accept(connection, author, member, self.clock()))
 
-            return (await once(connection, claim, Membership, self.clock(), accept))[0]
+            return await once(connection, claim, Membership, self.clock(), accept)
 
     async def accept_named(self, claims: Claims, org_id: str, address: str | None) -> None:
         """Accept the invitation to a tenant that a user's request names.

@@ -71,7 +71,7 @@ class ProjectService:
                 await _record(connection, author, Action.PROJECT_CREATED, None, project, now)
                 return project
 
-            return (await once(connection, claim, Project, now, create))[0]
+            return await once(connection, claim, Project, now, create)
 
     async def get(self, principal: Principal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""

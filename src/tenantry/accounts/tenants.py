@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 
@@ -36,7 +36,7 @@ from tenantry.domain.owner_mails import OwnerAddress, same_address
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Project, Tenant
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.notifications.mail_delivery import MailOutbox, announce
+from tenantry.notifications.mail_delivery import announce
 
 FindEmail = Callable[[], Awaitable[str | None]]
 """Fetches the user's address from the identity provider."""
@@ -83,10 +83,6 @@ class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
     suspended: bool
 
 
-class TenantOutbox(MailOutbox, ingest.Outbox, Protocol):
-    """The jobs that follow a change of a tenant."""
-
-
 @dataclass(frozen=True)
 class TenantService:
     """Tenants, for their users and for the operator.
@@ -98,7 +94,7 @@ class TenantService:
 
     database: Database
     policy: BillingPolicy
-    outbox: TenantOutbox
+    outbox: ingest.Outbox
     clock: Clock
     issuer: str | None = None
     keys_revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
@@ -161,7 +157,7 @@ class TenantService:
                     await announce(connection, self.outbox, tenant_id, None, created.owner_address, now)
                     return created.record
 
-            return (await once(connection, claim, Tenant, now, create))[0]
+            return await once(connection, claim, Tenant, now, create)
 
     async def update(
         self,
@@ -218,7 +214,7 @@ class TenantService:
                 await announce(connection, self.outbox, tenant_id, was, address, now)
                 return record
 
-            return (await once(connection, claim, Tenant, self.clock(), transfer))[0]
+            return await once(connection, claim, Tenant, self.clock(), transfer)
 
     async def put(
         self, author: Author, tenant_id: str, wanted: TenantInput, *, only_new: bool = False

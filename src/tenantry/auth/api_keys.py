@@ -219,7 +219,7 @@ class ApiKeyService:
                 made.append(await create(connection))
                 return made[0].record
 
-            record, _ = await once(connection, claim, ApiKey, self.clock(), keep)
+            record = await once(connection, claim, ApiKey, self.clock(), keep)
         if not made:
             raise errors.IdempotencyReplayError(record.id)
         return made[0]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import msgspec
 import psycopg
@@ -24,6 +24,7 @@ from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, ReceivedEv
 from tenantry.domain.billing.state import BillingPolicy, full_state_types
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.domain.owner_mails import payment_failed
+from tenantry.notifications.mail_delivery import MailOutbox
 from tenantry.notifications.mail_delivery_store import insert_notifications
 
 FAILED: Final = "failed"
@@ -36,13 +37,8 @@ _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.Deadloc
 logger = logging.getLogger(__name__)
 
 
-class Outbox(Protocol):
+class Outbox(MailOutbox, Protocol):
     """Defers jobs in a transaction, on its connection: they run once it is committed."""
-
-    async def defer_mail(
-        self, connection: Connection, ids: Sequence[UUID], traces: Mapping[UUID, str] = ..., /
-    ) -> None:
-        """Deliver these notifications; ``traces`` are the ``traceparent`` of those whose trace is known."""
 
     async def defer_snapshots(
         self, connection: Connection, requests: Sequence[SnapshotRequest], traces: Mapping[str, str] = ..., /

@@ -120,7 +120,7 @@ class ReprocessedChunk(msgspec.Struct, frozen=True):
 
 class _NullOutbox:
     async def defer_mail(
-        self, _connection: Connection, ids: Sequence[UUID], _traces: Mapping[UUID, str] | None = None, /
+        self, _connection: Connection, ids: Sequence[UUID], _traces: Mapping[UUID, str] | None = None, /, **_: object
     ) -> None:
         raise AssertionError(f"a replay would have mailed {ids}")
 

@@ -36,22 +36,21 @@ class Claim(msgspec.Struct, frozen=True):
 
 async def once(
     connection: Connection, claim: Claim | None, kind: type[Answer], now: datetime, act: Callable[[], Awaitable[Answer]]
-) -> tuple[Answer, bool]:
-    """Run ``act`` in the connection's transaction, or return its first answer; the flag says whether it is a replay.
+) -> Answer:
+    """Run ``act`` in the connection's transaction, or return its first answer.
 
     Work and answer are committed together. Without a claim ``act`` simply runs. Raises `IdempotencyInFlightError` and
     `IdempotencyMismatchError`.
     """
     if claim is None:
-        return await act(), False
+        return await act()
     if not await lock(connection, claim):
         raise IdempotencyInFlightError("A request with this Idempotency-Key is still being processed.")
-    kept = await find(connection, claim, kind, now)
-    if kept is not None:
-        return kept, True
-    made = await act()
-    await keep(connection, claim, made, now)
-    return made, False
+    answer = await find(connection, claim, kind, now)
+    if answer is None:
+        answer = await act()
+        await keep(connection, claim, answer, now)
+    return answer
 
 
 async def lock(connection: Connection, claim: Claim) -> bool:
