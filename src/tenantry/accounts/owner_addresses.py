@@ -7,8 +7,6 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import Final
 
-import msgspec
-
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.tenants import record_update
 from tenantry.auth.authentication import lock_and_reauthorize
@@ -58,14 +56,6 @@ def _new_email(tenant: TenantRow | None, claims: Claims) -> str | None:
     return claims.email if confirms or follows else None
 
 
-class AddressToConfirm(msgspec.Struct, frozen=True):
-    """The address of a tenant's owner that a link confirms."""
-
-    tenant_id: str
-    tenant_name: str
-    email: str
-
-
 class ConfirmationRequest(Enum):
     """The outcome of a request for another confirmation mail."""
 
@@ -103,15 +93,14 @@ class OwnerConfirmations:
                 queued = await request_confirmation(connection, self._outbox, tenant_id, found.owner_email, now)
         return ConfirmationRequest.QUEUED if queued else ConfirmationRequest.LIMITED
 
-    async def look_up(self, token: str) -> AddressToConfirm | None:
-        """Return what a link would confirm, without a change; None for an invalid link."""
+    async def look_up(self, token: str) -> TenantRow | None:
+        """Return the tenant whose owner's address a link would confirm, without a change; None for an invalid link."""
         if not _TOKEN.fullmatch(token):
             return None
         async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
-            tenant = await self._find(connection, token)
-            return None if tenant is None else _to_confirm(tenant)
+            return await self._find(connection, token)
 
-    async def confirm(self, author: Author, token: str) -> AddressToConfirm | None:
+    async def confirm(self, author: Author, token: str) -> TenantRow | None:
         """Mark the address as verified, and end every link of the tenant; None for an invalid link.
 
         A link is valid once, for 24 hours, and only while its address is the owner's.
@@ -124,7 +113,7 @@ class OwnerConfirmations:
             if tenant is None or await self._find(connection, token) is None:
                 return None
             await _verify(connection, author, tenant, self._clock())
-            return _to_confirm(tenant)
+            return tenant
 
     async def _find(self, connection: Connection, token: str, *, lock: bool = False) -> TenantRow | None:
         """Find the tenant whose owner's address a link confirms; None if that is another one or verified."""
@@ -155,7 +144,3 @@ async def _verify(connection: Connection, author: Author, tenant: TenantRow, now
         await record_update(connection, author, tenant, now)
     async with connection.within(ACROSS_TENANTS):
         await mail_delivery_store.end_links(connection, tenant_id)
-
-
-def _to_confirm(tenant: TenantRow) -> AddressToConfirm:
-    return AddressToConfirm(tenant.record.id, tenant.record.name, tenant.owner_email)
