@@ -38,7 +38,7 @@ class MailOutbox(Protocol):
         *,
         delay: timedelta | None = None,
     ) -> None:
-        """Deliver these mails, after ``delay`` if given."""
+        """Deliver these mails, after ``delay`` if given; ``traces`` are the ``traceparent`` of those that have one."""
 
 
 async def notify(
@@ -59,19 +59,17 @@ async def notify(
         return
     await store.lock_name(connection, f"security notices of {tenant_id}")
     latest = await store.latest_notices(connection, tenant_id, now - rules.NOTICE_WINDOW)
-    data: rules.SecurityNotice | rules.DigestData = notice
-    if isinstance(notice, rules.KeyLeakedData):
-        mail_type, digest = rules.KEY_LEAKED, rules.DigestData([notice], [], 0)
-    else:
-        mail_type, digest = rules.OWNER_ADDRESS_CHANGED, rules.DigestData([], [notice], 0)
-    delay, due_at = None, None
-    if len(latest) >= rules.NOTICES_PER_HOUR:
-        if await store.add_to_digest(connection, tenant_id, recipient, notice):
-            return
-        due_at = latest[-1] + rules.NOTICE_WINDOW
-        delay, mail_type, data = due_at - now, rules.SECURITY_DIGEST, digest
-    mail_id = await store.insert_owner_mail(connection, tenant_id, mail_type, recipient, data, now, due_at)
-    await outbox.defer_mail(connection, [mail_id], delay=delay)
+    if len(latest) < rules.NOTICES_PER_HOUR:
+        mail_type = rules.KEY_LEAKED if isinstance(notice, rules.KeyLeakedData) else rules.OWNER_ADDRESS_CHANGED
+        mail_id = await store.insert_owner_mail(connection, tenant_id, mail_type, recipient, notice, now)
+        await outbox.defer_mail(connection, [mail_id])
+    elif not await store.add_to_digest(connection, tenant_id, recipient, notice):
+        digest, due_at = rules.DigestData([], [], 0), latest[-1] + rules.NOTICE_WINDOW
+        mail_id = await store.insert_owner_mail(
+            connection, tenant_id, rules.SECURITY_DIGEST, recipient, digest, now, due_at
+        )
+        await store.add_to_digest(connection, tenant_id, recipient, notice)
+        await outbox.defer_mail(connection, [mail_id], delay=due_at - now)
 
 
 async def announce(
