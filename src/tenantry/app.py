@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, cast
 
 from litestar import Litestar
+from prometheus_client import Metric
 
 from tenantry import __version__
 from tenantry.accounts.members import MemberService, MembershipService
@@ -58,7 +59,7 @@ from tenantry.integrations.oidc.sign_in import SignIn, UserInfo
 from tenantry.integrations.smtp import Mailer
 from tenantry.integrations.stripe.api import ProviderApi
 from tenantry.integrations.stripe.signature import SignatureVerifier
-from tenantry.jobs.database_metrics import DatabaseMetric, DatabaseMetrics
+from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
@@ -338,7 +339,7 @@ class Parts:
         """Return what makes the identity provider not ready: its keys were not requested yet."""
         return None if self.keys is None or self.keys.attempted else "identity provider"
 
-    async def read_database_metrics(self) -> list[DatabaseMetric] | None:
+    async def read_database_metrics(self) -> list[Metric] | None:
         """Read the metrics that the database holds, and update those of this process."""
         self._sample()
         return await self.database_metrics.read()

@@ -1,10 +1,11 @@
 """Metrics whose values are in the database."""
 
 import logging
-from collections.abc import Sequence
 
-import msgspec
 import psycopg
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import GaugeMetricFamily as Gauge
 
 from tenantry.billing import reconcile_store
 from tenantry.billing.ledger_queries_store import count_parked
@@ -18,16 +19,6 @@ from tenantry.notifications import mail_delivery_store as mails
 logger = logging.getLogger(__name__)
 
 
-class DatabaseMetric(msgspec.Struct, frozen=True):
-    """A metric with its help text, and its values by labels; a counter if it ``counts``, else a gauge."""
-
-    name: str
-    text: str
-    values: Sequence[tuple[tuple[str, ...], float]]
-    labels: tuple[str, ...] = ()
-    counts: bool = False
-
-
 class DatabaseMetrics:
     """Reads metrics from the database."""
 
@@ -35,9 +26,9 @@ class DatabaseMetrics:
         self._database = database
         self._error = ""
 
-    async def read(self) -> list[DatabaseMetric] | None:
+    async def read(self) -> list[Metric] | None:
         """Read the metrics: none while the database answers with an error, None while it is unreachable."""
-        metrics, error = list[DatabaseMetric](), ""
+        metrics, error = list[Metric](), ""
         try:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
                 metrics = [*await _mails(connection), *await _billing(connection), *await _jobs(connection)]
@@ -53,58 +44,48 @@ class DatabaseMetrics:
         return metrics
 
 
-async def _mails(connection: Connection) -> list[DatabaseMetric]:
+async def _mails(connection: Connection) -> list[Metric]:
     queue = await mails.read_queue(connection)
     oldest = queue.oldest_seconds
     return [
-        _gauge("tenantry_notifications_queued", "Mails still to be delivered.", queue.queued),
-        _gauge("tenantry_notifications_failed", "Mails that were given up.", queue.failed),
-        _gauge("tenantry_notifications_oldest_queued_seconds", "Age of the oldest mail still to be delivered.", oldest),
+        Gauge("tenantry_notifications_queued", "Mails still to be delivered.", queue.queued),
+        Gauge("tenantry_notifications_failed", "Mails that were given up.", queue.failed),
+        Gauge("tenantry_notifications_oldest_queued_seconds", "Age of the oldest mail still to be delivered.", oldest),
     ]
 
 
-async def _billing(connection: Connection) -> list[DatabaseMetric]:
+async def _billing(connection: Connection) -> list[Metric]:
     parked = await count_parked(connection)
     drifted, ambiguous = await reconcile_store.count_drift_and_ambiguity(connection)
     stale = (await reconcile_store.read_findings(connection)).get(STALE_TENANTS, 0)
     return [
-        _gauge("tenantry_billing_events_parked", "Events that wait for their tenant or customer.", parked),
-        _gauge(
+        Gauge("tenantry_billing_events_parked", "Events that wait for their tenant or customer.", parked),
+        Gauge(
             "tenantry_stale_tenants", "Tenants whose period ended without an event since, at the hourly check.", stale
         ),
-        _gauge("tenantry_tenants_drifted", "Tenants that had drifted from the provider, in the last 24 h.", drifted),
-        _gauge("tenantry_ambiguous_events", "Events in an ambiguous order, in the last 24 h.", ambiguous),
+        Gauge("tenantry_tenants_drifted", "Tenants that had drifted from the provider, in the last 24 h.", drifted),
+        Gauge("tenantry_ambiguous_events", "Events in an ambiguous order, in the last 24 h.", ambiguous),
         # deprecated names, for one release
-        _gauge("tenantry_silent_tenants", "Deprecated: tenantry_stale_tenants.", stale),
-        _gauge("tenantry_ties_undecided", "Deprecated: tenantry_ambiguous_events.", ambiguous),
+        Gauge("tenantry_silent_tenants", "Deprecated: tenantry_stale_tenants.", stale),
+        Gauge("tenantry_ties_undecided", "Deprecated: tenantry_ambiguous_events.", ambiguous),
     ]
 
 
-async def _jobs(connection: Connection) -> list[DatabaseMetric]:
-    counted = await runs_store.read_runs(connection)
-    never = set(TASKS) - {run.task for run in counted}
-    runs = [*counted, *(runs_store.JobRuns(task, 0, 0, None) for task in sorted(never))]
-    counts = list((await runs_store.count_by_status(connection)).items())
-    last = dict.fromkeys(PERIODIC, 0.0) | {run.task: run.succeeded_at.timestamp() for run in runs if run.succeeded_at}
-    due = [((queue,), seconds) for queue, seconds in (await runs_store.longest_due(connection)).items()]
-    outcomes = [((run.task, outcome), getattr(run, outcome)) for outcome in ("succeeded", "failed") for run in runs]
-    successes = [((task,), moment) for task, moment in last.items()]
-    return [
-        DatabaseMetric("tenantry_jobs", "Jobs that have not succeeded yet.", counts, ("queue", "status")),
-        DatabaseMetric(
-            "tenantry_jobs_longest_due_seconds", "How long the longest waiting job has been due.", due, ("queue",)
-        ),
-        DatabaseMetric(
-            "tenantry_job_runs", "Finished runs of jobs, by outcome.", outcomes, ("task", "outcome"), counts=True
-        ),
-        DatabaseMetric(
-            "tenantry_job_last_success_timestamp_seconds",
-            "When a job last succeeded; 0 for a scheduled job that never has.",
-            successes,
-            ("task",),
-        ),
-    ]
-
-
-def _gauge(name: str, text: str, value: float) -> DatabaseMetric:
-    return DatabaseMetric(name, text, [((), value)])
+async def _jobs(connection: Connection) -> list[Metric]:
+    jobs = Gauge("tenantry_jobs", "Jobs that have not succeeded yet.", labels=("queue", "status"))
+    for labels, number in (await runs_store.count_by_status(connection)).items():
+        jobs.add_metric(labels, number)
+    text = "How long the longest waiting job has been due."
+    due = Gauge("tenantry_jobs_longest_due_seconds", text, labels=("queue",))
+    for queue, seconds in (await runs_store.longest_due(connection)).items():
+        due.add_metric((queue,), seconds)
+    runs = CounterMetricFamily("tenantry_job_runs", "Finished runs of jobs, by outcome.", labels=("task", "outcome"))
+    text = "When a job last succeeded; 0 for a scheduled job that never has."
+    last = Gauge("tenantry_job_last_success_timestamp_seconds", text, labels=("task",))
+    never = {task: runs_store.JobRuns(task, 0, 0, None) for task in TASKS}
+    for task, run in sorted((never | {run.task: run for run in await runs_store.read_runs(connection)}).items()):
+        runs.add_metric((task, "succeeded"), run.succeeded)
+        runs.add_metric((task, "failed"), run.failed)
+        if run.succeeded_at or task in PERIODIC:
+            last.add_metric((task,), run.succeeded_at.timestamp() if run.succeeded_at else 0)
+    return [jobs, due, runs, last]

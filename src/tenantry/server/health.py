@@ -7,15 +7,15 @@ import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
+from prometheus_client import Metric
 
 from tenantry.common.encoding import doc
-from tenantry.jobs.database_metrics import DatabaseMetric
 from tenantry.server.metrics import Metrics, render_known
 from tenantry.server.shutdown import Shutdown
 
 Check = Callable[[], Awaitable[str | None]]  # returns the problem, or None
 
-ReadDatabaseMetrics = Callable[[], Awaitable[Sequence[DatabaseMetric] | None]]
+ReadDatabaseMetrics = Callable[[], Awaitable[Sequence[Metric] | None]]
 """Returns the metrics kept in the database: none if it answers with an error, None if it is unreachable."""
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

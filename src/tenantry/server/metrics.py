@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Final
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest, multiprocess
+from prometheus_client.core import GaugeMetricFamily
 
 from tenantry import __version__
 from tenantry.db.batcher import BatchObserver
-from tenantry.jobs.database_metrics import DatabaseMetric
 
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 _REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -102,27 +101,19 @@ class Metrics:
         return text + b"".join(lines).replace(present, former)
 
 
-def render_known(known: Sequence[DatabaseMetric] | None) -> bytes:
+def render_known(known: Sequence[Metric] | None) -> bytes:
     """Render the metrics kept in the database; None while it is unreachable."""
     return generate_latest(_DatabaseCollector(known))
 
 
 class _DatabaseCollector(CollectorRegistry):
-    def __init__(self, known: Sequence[DatabaseMetric] | None) -> None:
+    def __init__(self, known: Sequence[Metric] | None) -> None:
         super().__init__()
         up = GaugeMetricFamily("tenantry_database_up", "Whether the database answers.", float(known is not None))
-        self._families = [up, *map(_family, known or ())]
+        self._families = [up, *(known or ())]
 
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         yield from self._families
-
-
-def _family(known: DatabaseMetric) -> GaugeMetricFamily | CounterMetricFamily:
-    kind = CounterMetricFamily if known.counts else GaugeMetricFamily
-    family = kind(known.name, known.text, labels=known.labels)
-    for labels, value in known.values:
-        family.add_metric(labels, value)
-    return family
 
 
 def _drop_dead_worker_metrics() -> None:
