@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from tenantry.audit import trail_store as audit
-from tenantry.audit.trail_store import AuditFilter, AuditNames, read_all
+from tenantry.audit.trail_store import AuditFilter, read_all
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
@@ -16,7 +16,7 @@ from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author
 
-__all__ = ["AuditFilter", "AuditNames", "AuditService", "read_all", "record"]
+__all__ = ["AuditFilter", "AuditService", "read_all", "record"]
 
 _EXPORT_ROWS: Final = 500
 
@@ -38,8 +38,8 @@ class AuditService:
 
     async def search_page(
         self, principal: Principal, wanted: AuditFilter, limit: int, cursor: str | None
-    ) -> tuple[SearchPage[AuditEvent], AuditNames]:
-        """Read a page of a bounded search, and the `AuditNames` of its entries. Raises `InvalidCursorError`."""
+    ) -> tuple[SearchPage[AuditEvent], dict[str, str]]:
+        """Read a page of a bounded search, and the names of what its entries are about. Raises `InvalidCursorError`."""
         check_mode(principal, Mode.LIVE)
         org_id, window = principal.org_id, window_after(limit, cursor)
         async with self._database.transaction(of_tenant(org_id)) as connection:

@@ -67,26 +67,15 @@ async def read_page(
     )
 
 
-class AuditNames(msgspec.Struct, frozen=True):
-    """By their ids: the names of keys and live projects, and the users of members."""
-
-    keys: dict[str, str]
-    members: dict[str, str]
-    projects: dict[str, str]
-
-
-async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> AuditNames:
-    """Read the names of those keys, members and live projects that the tenant has."""
+async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> dict[str, str]:
+    """Read, by their ids, the names of keys and live projects and the users of members that the tenant has."""
     rows = await connection.fetch(
-        "SELECT 'keys', id, name FROM api_keys WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
-        "SELECT 'members', id, subject FROM memberships WHERE tenant_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
-        "SELECT 'projects', id, name FROM projects WHERE org_id = %(org)s AND mode = 'live' AND id = ANY(%(ids)s)",
+        "SELECT id, name FROM api_keys WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
+        "SELECT id, subject FROM memberships WHERE tenant_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
+        "SELECT id, name FROM projects WHERE org_id = %(org)s AND mode = 'live' AND id = ANY(%(ids)s)",
         {"org": org_id, "ids": list(ids)},
     )
-    names: dict[str, dict[str, str]] = {"keys": {}, "members": {}, "projects": {}}
-    for kind, row_id, name in rows:
-        names[kind][row_id] = name
-    return AuditNames(**names)
+    return dict(rows)
 
 
 async def read_all(connection: Connection, org_id: str, since: datetime | None = None) -> list[AuditEvent]:

@@ -9,7 +9,7 @@ from litestar import Response, get
 
 from tenantry.api.audit import EXPORT_TYPE, ndjson
 from tenantry.api.parameters import Cursor
-from tenantry.audit.trail import AuditFilter, AuditNames
+from tenantry.audit.trail import AuditFilter
 from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context
 from tenantry.dashboard.guards import ORG, needs
@@ -22,6 +22,8 @@ _OTHER_ACTORS: Final = {
     ActorKind.SYSTEM: "The service",
     ActorKind.ANYBODY: "An anonymous client",
 }
+_PAGES: Final = {"api_key": "/settings/api-keys", "project": "/projects", "member": "/settings/members"}
+"""The pages of targets, by the first word of an action."""
 
 
 class AuditParty(msgspec.Struct, frozen=True):
@@ -103,30 +105,24 @@ async def export_audit(ctx: Context) -> Response[Any]:
     return ctx.renderer.file(ndjson(first, pages), name, EXPORT_TYPE)
 
 
-def _actor(event: AuditEvent, names: AuditNames) -> AuditParty:
+def _actor(event: AuditEvent, names: Mapping[str, str]) -> AuditParty:
     if event.actor_id is None or event.actor_kind in _OTHER_ACTORS:
         return AuditParty(id=event.actor_id, label=_OTHER_ACTORS.get(event.actor_kind, "Unknown"))
     if event.actor_kind is ActorKind.API_KEY:
-        page = f"/settings/api-keys/{event.actor_id}" if event.actor_id in names.keys else None
-        return AuditParty(names.keys.get(event.actor_id, event.actor_id), event.actor_id, page, label="The key")
+        page = f"/settings/api-keys/{event.actor_id}" if event.actor_id in names else None
+        return AuditParty(names.get(event.actor_id, event.actor_id), event.actor_id, page, label="The key")
     return AuditParty(id=event.actor_id, user_id=event.actor_id)
 
 
-def _target(event: AuditEvent, names: AuditNames) -> AuditParty | None:
-    target_id = event.target_id
-    match event.action.partition(".")[0]:
-        case "api_key":
-            known, path = names.keys, "/settings/api-keys/"
-        case "project":
-            known, path = names.projects, "/projects/"
-        case "member":
-            user_id = names.members.get(target_id) or _field_text(event, "userId") or target_id
-            page = f"/settings/members/{target_id}" if target_id in names.members else None
-            return AuditParty(id=target_id, page=page, user_id=user_id)
-        case _:
-            return None
-    name = known.get(target_id) or _field_text(event, "name") or target_id
-    return AuditParty(name, target_id, f"{path}{target_id}" if target_id in known else None)
+def _target(event: AuditEvent, names: Mapping[str, str]) -> AuditParty | None:
+    kind, target_id = event.action.partition(".")[0], event.target_id
+    if kind not in _PAGES:
+        return None
+    page = f"{_PAGES[kind]}/{target_id}" if target_id in names else None
+    if kind == "member":
+        user_id = names.get(target_id) or _field_text(event, "userId") or target_id
+        return AuditParty(id=target_id, page=page, user_id=user_id)
+    return AuditParty(names.get(target_id) or _field_text(event, "name") or target_id, target_id, page)
 
 
 def _field_text(event: AuditEvent, field: str) -> str:
