@@ -174,12 +174,6 @@ async def find_tenant_id(connection: Connection, user: User, membership_id: str)
     return found
 
 
-async def lock_creations(connection: Connection, user: User) -> None:
-    """Let no other transaction create a tenant for this user until this one ends."""
-    name = f"tenants of\x1f{user.issuer}\x1f{user.subject}"
-    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
-
-
 async def has_created(connection: Connection, user: User, number: int) -> bool:
     """Whether a user has created at least so many tenants that have not ended."""
     created = await connection.fetch_value(

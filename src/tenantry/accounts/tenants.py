@@ -281,7 +281,7 @@ class TenantService:
 
     async def _check_tenant_limit(self, connection: Connection, user: User) -> None:
         """Check the user's number of tenants, one creation after another in all processes until the commit."""
-        await members.lock_creations(connection, user)
+        await connection.lock_name(f"tenants of\x1f{user.issuer}\x1f{user.subject}")
         if await members.has_created(connection, user, self.tenants_per_user):
             raise errors.TenantLimitReachedError(
                 f"A user may create {self.tenants_per_user} organizations. Use one of yours, or ask the operator of "

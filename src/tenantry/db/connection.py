@@ -37,6 +37,7 @@ OF_PEOPLE: Final = TransactionScope(PEOPLE)  # data of a person rather than of a
 ACROSS_TENANTS: Final = TransactionScope(BATCH)  # rows of many tenants: batches, jobs, and operator commands
 
 Rows = list[tuple[Any, ...]]
+_Sent = tuple[Statement, bool]  # the statement of an expected result, and whether that is of its preparation
 Result = TypeVar("Result")
 
 _BEGIN: Final = Statement("BEGIN")
@@ -114,6 +115,10 @@ class Connection(psycopg.AsyncConnection[Any]):
         """Execute a query that returns one number."""
         return int(await self.fetch_value(query, values))
 
+    async def lock_name(self, name: str) -> None:
+        """Wait for the lock of this name, and hold it until the transaction ends."""
+        await self.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
+
     async def enter(self, scope: TransactionScope, *before: BoundStatement) -> None:
         """Run the rest of the transaction, after ``before``, in this scope: one round trip, also to begin it."""
         enter = _ENTER(scope.tenant_id, scope.role) if self.rls_enabled else _NAME_TENANT(scope.tenant_id)
@@ -153,7 +158,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         await super().rollback()
         self._names.clear()
 
-    def _send(self, call: BoundStatement, sent: list["_Sent"]) -> None:
+    def _send(self, call: BoundStatement, sent: list[_Sent]) -> None:
         statement, parameters = call
         if self.prepare_threshold is None:  # a pooler may switch server sessions
             self.pgconn.send_query_params(
@@ -165,11 +170,11 @@ class Connection(psycopg.AsyncConnection[Any]):
                 self._prepared_count += 1
                 name = self._names[statement] = b"batch_%d" % self._prepared_count
                 self.pgconn.send_prepare(name, statement.sql, statement.types)
-                sent.append(_Sent(statement, prepares=True))
+                sent.append((statement, True))
             self.pgconn.send_query_prepared(name, parameters, statement.formats, pq.Format.BINARY)
-        sent.append(_Sent(statement, prepares=False))
+        sent.append((statement, False))
 
-    def _check(self, sent: Sequence["_Sent"], results: Sequence[pq.abc.PGresult]) -> list[pq.abc.PGresult]:
+    def _check(self, sent: Sequence[_Sent], results: Sequence[pq.abc.PGresult]) -> list[pq.abc.PGresult]:
         """Return the results of the statements without those of preparations. Raises the first error."""
         for position, result in enumerate(results):
             if result.status not in _DONE:
@@ -182,13 +187,6 @@ class Connection(psycopg.AsyncConnection[Any]):
     def _rows(self, result: pq.abc.PGresult) -> Rows:
         self._reader.set_pgresult(result)
         return self._reader.load_rows(0, result.ntuples, tuple)
-
-
-class _Sent(NamedTuple):
-    """The statement of an expected result, or of its preparation."""
-
-    statement: Statement
-    prepares: bool
 
 
 class _Exchange:

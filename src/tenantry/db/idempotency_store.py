@@ -44,19 +44,14 @@ async def once(
     """
     if claim is None:
         return await act()
-    if not await lock(connection, claim):
+    name = f"idempotency\x1f{claim.principal}\x1f{claim.route}\x1f{claim.key}"
+    if not await connection.fetch_value(_LOCK, (name,)):
         raise IdempotencyInFlightError("A request with this Idempotency-Key is still being processed.")
     answer = await find(connection, claim, kind, now)
     if answer is None:
         answer = await act()
         await keep(connection, claim, answer, now)
     return answer
-
-
-async def lock(connection: Connection, claim: Claim) -> bool:
-    """Hold the claim until the transaction ends; return False if another request holds it."""
-    name = f"idempotency\x1f{claim.principal}\x1f{claim.route}\x1f{claim.key}"
-    return bool(await connection.fetch_value(_LOCK, (name,)))
 
 
 async def find(connection: Connection, claim: Claim, kind: type[Answer], now: datetime) -> Answer | None:

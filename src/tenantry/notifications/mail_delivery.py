@@ -57,7 +57,7 @@ async def notify(
     if recipient is None:
         logger.warning("tenant %s has no verified owner address: a security notice is not mailed", tenant_id)
         return
-    await store.lock_name(connection, f"security notices of {tenant_id}")
+    await connection.lock_name(f"security notices of {tenant_id}")
     latest = await store.latest_notices(connection, tenant_id, now - rules.NOTICE_WINDOW)
     if len(latest) < rules.NOTICES_PER_HOUR:
         mail_type = rules.KEY_LEAKED if isinstance(notice, rules.KeyLeakedData) else rules.OWNER_ADDRESS_CHANGED
@@ -103,7 +103,7 @@ async def request_confirmation(
     The caller holds the tenant's row, in a transaction across tenants.
     """
     key = rules.limit_key(email)
-    await store.lock_name(connection, f"confirmations to {key}")
+    await connection.lock_name(f"confirmations to {key}")
     for_tenant, to_address, to_address_today = await store.count_confirmations(
         connection, tenant_id, key, hour=now - timedelta(hours=1), day=now - timedelta(days=1)
     )

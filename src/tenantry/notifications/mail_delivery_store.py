@@ -130,11 +130,7 @@ async def insert_notifications(
     connection: Connection, notifications: Sequence[tuple[rules.Notification, str]], now: datetime
 ) -> list[UUID]:
     """Store notifications, each with the id of its event, at most one for each event; return the ids of new ones."""
-    fields = ("id", "type", "recipient_id", "tenant_id", "channels", "data")
-    rows = [
-        {**{name: getattr(notification, name) for name in fields}, "event_id": event_id}
-        for notification, event_id in notifications
-    ]
+    rows = [{**msgspec.structs.asdict(notification), "event_id": event_id} for notification, event_id in notifications]
     values = {"rows": msgspec.json.encode(rows).decode(), "now": now}
     return [row[0] for row in await connection.fetch(INSERT_NOTIFICATIONS, values)]
 
@@ -187,10 +183,6 @@ class MailQueue(NamedTuple):
 async def read_queue(connection: Connection) -> MailQueue:
     [row] = await connection.fetch(READ_QUEUE)
     return MailQueue(*row)
-
-
-async def lock_name(connection: Connection, name: str) -> None:
-    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
 
 async def latest_notices(connection: Connection, tenant_id: str, since: datetime) -> list[datetime]:
