@@ -80,7 +80,6 @@ _SEQUENCES: Final = """
 SELECT s.relname FROM pg_class s JOIN pg_class t ON t.relnamespace = s.relnamespace AND t.relowner = s.relowner
  WHERE s.relkind = 'S' AND t.oid = 'tenants'::regclass
 """
-_POLICIES: Final = "SELECT polname FROM pg_policy WHERE polrelid = to_regclass(%s)"
 _MEMBER_OF: Final = f"SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND {_MAY_TAKE.format(login='%s::name')}"  # noqa: S608
 
 Connection = psycopg.Connection[Any]
@@ -155,7 +154,7 @@ def privilege_changes(connection: Connection) -> Iterator[list[sql.Composed]]:
     yield [*_grants_beside_tables(connection)]
     tables = privileges().tables
     for table in (*(name for name in tables if name not in RLS_POLICIES), *RLS_POLICIES):
-        policies = _policies(connection, table) if table in RLS_POLICIES else ()
+        policies = _policies(table) if table in RLS_POLICIES else ()
         yield [*_table_grants(table, tables[table]), *policies]
     comment = sql.SQL("COMMENT ON POLICY {} ON tenants IS {}")
     yield [comment.format(sql.Identifier(TENANT_POLICY), sql.Literal(mark))]
@@ -201,9 +200,8 @@ def _table_grants(table: str, grants: Mapping[str, str]) -> Iterator[sql.Compose
         yield sql.SQL("GRANT {} ON {} TO {}").format(sql.SQL(granted), name, sql.Identifier(role))
 
 
-def _policies(connection: Connection, table: str) -> Iterator[sql.Composed]:
+def _policies(table: str) -> Iterator[sql.Composed]:
     """Limit `API` to one tenant's rows of a table, and change nothing for other roles."""
-    existing = _column(connection, _POLICIES, table)
     name = sql.Identifier(table)
     yield sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(name)
     for policy, statement in {
@@ -211,8 +209,7 @@ def _policies(connection: Connection, table: str) -> Iterator[sql.Composed]:
         TENANT_POLICY: sql.SQL("CREATE POLICY {policy} ON {table} AS RESTRICTIVE TO {role} USING ({rows})"),
     }.items():
         parts = {"policy": sql.Identifier(policy), "table": name}
-        if policy in existing:
-            yield sql.SQL("DROP POLICY {policy} ON {table}").format(**parts)
+        yield sql.SQL("DROP POLICY IF EXISTS {policy} ON {table}").format(**parts)
         yield statement.format(**parts, role=sql.Identifier(API), rows=sql.SQL(RLS_POLICIES[table]))
 
 
