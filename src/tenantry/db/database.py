@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.tracing import Tracing
@@ -23,7 +23,7 @@ from tenantry.domain.errors import DatabaseUnavailableError
 _RECONNECT_TIMEOUT: Final = 1.0  # after that the next request retries at once
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 _UNAVAILABLE: Final = (
-    psycopg.OperationalError,
+    psycopg.OperationalError,  # also a timeout of the pool
     psycopg.InterfaceError,
     psycopg.errors.ReadOnlySqlTransaction,  # a standby, or a primary made read-only
     psycopg.errors.IdleInTransactionSessionTimeout,
@@ -191,7 +191,7 @@ class Database:
                     except OUTGROWN:
                         await connection.close()
                         raise
-        except (*_UNAVAILABLE, PoolTimeout) as error:
+        except _UNAVAILABLE as error:
             raise DatabaseUnavailableError(_UNREACHABLE) from error
 
     def pool_stats(self) -> dict[str, int]:

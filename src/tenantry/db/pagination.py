@@ -137,15 +137,13 @@ class Listing(NamedTuple):
         )
 
     async def search(
-        self, connection: Connection, condition: str, filtered: str, values: Values, limit: int, *, bounded: bool = True
+        self, connection: Connection, condition: str, filtered: str, values: Values, limit: int
     ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
         """Do the same among the first ``most`` rows that match ``condition``, which an index must support.
 
-        Also return the key and tie of the last row read if there are more. Unless ``bounded``, read all rows. ``most``
-        is a literal: a cached plan would not consider a parameter's value.
+        Also return the key and tie of the last row read if there are more. ``most`` is a literal: a cached plan would
+        not consider a parameter's value.
         """
-        if not bounded:
-            return await self.read(connection, condition, filtered, values, limit), None
         source = f"FROM {self.table} WHERE {condition} {self._order}"
         rows = await connection.fetch(
             f"SELECT {self.columns} FROM (SELECT {self.source_columns} {source} LIMIT {self.most}) AS k "  # noqa: S608  # our own
@@ -168,14 +166,17 @@ class Listing(NamedTuple):
         filtered: str = "true",
         bounded: bool = False,
     ) -> SearchPage[Row]:
-        """Return a page of the rows that match both conditions, by a time ``key``; ``bounded`` is as in `search`."""
+        """Return a page of the rows that match both conditions, by a time ``key``; with ``bounded`` as `search`."""
         listing = self._replace(columns=f"{self.key}, {self.tie}, {self.columns}")
         condition += (
             f" AND ({self.key}, {self.tie})"
             " < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
         )
         values = {**values, **window._asdict()}
-        rows, last = await listing.search(connection, condition, filtered, values, window.limit, bounded=bounded)
+        if bounded:
+            rows, last = await listing.search(connection, condition, filtered, values, window.limit)
+        else:
+            rows, last = await listing.read(connection, condition, filtered, values, window.limit), None
         end = None if last is None else SearchEnd(_position(last), last[0], self.most)
         page = to_page(rows, window.limit, _position, end)
         return SearchPage([row_of(row[2:]) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)

@@ -4,8 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import psycopg
@@ -30,8 +29,6 @@ _POOL_SIZE: Final = 2
 _SOUND: Final = 60.0
 _A_MOMENT: Final = timedelta(seconds=2)
 _MOST_ORPHANED: Final = 1000
-
-NO_TRACES: Final[Mapping[Any, str]] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +81,7 @@ class JobQueue:
         self,
         connection: Connection,
         ids: Sequence[UUID],
-        traces: Mapping[UUID, str] = NO_TRACES,
+        traces: Mapping[UUID, str] | None = None,
         *,
         delay: timedelta | None = None,
     ) -> None:
@@ -96,11 +93,11 @@ class JobQueue:
             return
         later = None if delay is None else await runs_store.now(connection) + delay
         deferrer = self._app.configure_task(DELIVER_MAIL, queue=MAIL, connection=connection, schedule_at=later)
-        arguments = [self._with_trace({"notification_id": str(mail)}, traces.get(mail)) for mail in ids]
+        arguments = [self._with_trace({"notification_id": str(mail)}, (traces or {}).get(mail)) for mail in ids]
         await _deferred(deferrer.batch_defer_async(*arguments))
 
     async def defer_snapshots(
-        self, connection: Connection, requests: Sequence[SnapshotRequest], traces: Mapping[str, str] = NO_TRACES
+        self, connection: Connection, requests: Sequence[SnapshotRequest], traces: Mapping[str, str] | None = None
     ) -> None:
         """Fetch snapshots of tenants, which the transaction has locked, once it is committed.
 
@@ -117,7 +114,7 @@ class JobQueue:
                 FETCH_SNAPSHOT, queue=PROVIDER, connection=connection, lock=f"{FETCH_SNAPSHOT} {tenant_id}",
                 schedule_at=now + _A_MOMENT if later else None,
             )  # fmt: skip
-            arguments = self._with_trace({"tenant_id": tenant_id}, traces.get(tenant_id))
+            arguments = self._with_trace({"tenant_id": tenant_id}, (traces or {}).get(tenant_id))
             await _deferred(deferrer.defer_async(**arguments))
 
     def _with_trace(self, arguments: JSONDict, trace: str | None) -> JSONDict:

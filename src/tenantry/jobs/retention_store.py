@@ -100,17 +100,13 @@ async def purgeable_tenants(connection: Connection, now: datetime) -> list[str]:
 
 async def purge_rows(connection: Connection, tenant_id: str) -> int:
     """Delete some of a tenant's rows; return how many, 0 when only the tenant itself remains."""
-    deleted = 0
-    for statement in PURGE_ROWS:
-        cursor = await connection.execute(statement, (tenant_id, ROWS_PER_STATEMENT))
-        deleted += cursor.rowcount
-    return deleted
+    limits = tenant_id, ROWS_PER_STATEMENT
+    return sum([(await connection.execute(statement, limits)).rowcount for statement in PURGE_ROWS])
 
 
 async def lock_deleted_tenant(connection: Connection, tenant_id: str, now: datetime) -> bool:
     """Lock a tenant deleted 30 days ago; return False if it is not deleted, or locked by another transaction."""
-    cursor = await connection.execute(LOCK_DELETED, (tenant_id, now - DELETED_TENANTS_KEPT))
-    return await cursor.fetchone() is not None
+    return await connection.fetch_row(LOCK_DELETED, (tenant_id, now - DELETED_TENANTS_KEPT)) is not None
 
 
 async def delete_tenant(connection: Connection, tenant_id: str) -> None:
