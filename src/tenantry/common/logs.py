@@ -9,7 +9,6 @@ import logging
 import re
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -84,7 +83,7 @@ class _RedactingFormatter(logging.Formatter):
         return {name: self._redact_field(value) if isinstance(value, str) else value for name, value in fields.items()}
 
     def _traceback(self, record: logging.LogRecord) -> str:
-        text = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else record.exc_text or ""
+        text = self.formatException(record.exc_info) if record.exc_info else record.exc_text or ""
         if record.stack_info:
             text += f"\n{record.stack_info}"
         return self._redact(text.strip("\n"))
