@@ -62,7 +62,7 @@ class RouteGuard:
     async def __call__(self, connection: Connection, handler: BaseRouteHandler) -> None:
         """Authorize the caller. Raises `DomainError`, and whatever reading the body raises."""
         await self._check(connection, handler)
-        scope = _extras(connection)
+        scope = extras(connection)
         if scope["method"] in _SAFE_METHODS or scope.get(BODY_COMPLETE):
             return
         await cast("AnyRequest", connection).body()
@@ -118,9 +118,9 @@ class Access:
                 )
             if to_create and claims.org_id is not None:
                 requested_organization(claims.org_id, header(connection, "x-organization-id"))
-            if CLAIMS not in _extras(connection):  # otherwise the first check counted it
-                await admit_user(self._admission, _extras(connection), claims, f"{what} of", limit)
-            _extras(connection)[CLAIMS] = claims
+            if CLAIMS not in extras(connection):  # otherwise the first check counted it
+                await admit_user(self._admission, extras(connection), claims, f"{what} of", limit)
+            extras(connection)[CLAIMS] = claims
 
         return RouteGuard(guard, Credential.USER)
 
@@ -133,12 +133,12 @@ class Access:
                 credential = bearer_credential(header(connection, "authorization"))
                 if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
                     raise errors.InvalidCredentialError("This needs the operator's token.")
-            _extras(connection)[OPERATOR] = True
+            extras(connection)[OPERATOR] = True
 
         return RouteGuard(guard, Credential.OPERATOR)
 
     async def _admit(self, connection: Connection) -> Principal:
-        scope = _extras(connection)
+        scope = extras(connection)
         header_in = partial(header_of, scope)
         if CALLER in scope:  # the first check admitted and counted it
             return await authenticate_again(self._admission, scope, header_in)
@@ -155,14 +155,14 @@ class Access:
         return None if credential.startswith(b"svc_") else await self._authenticator.verify_token(credential)
 
 
-def _extras(connection: Connection) -> dict[str, object]:
+def extras(connection: Connection) -> dict[str, Any]:
     """The ASGI scope, as a dictionary that also holds this service's values."""
-    return cast("dict[str, object]", connection.scope)
+    return cast("dict[str, Any]", connection.scope)
 
 
 def header(connection: Connection, name: str) -> bytes | None:
     """The raw value of a header. Repeated headers are joined, which makes a credential invalid."""
-    return header_of(_extras(connection), name.encode())
+    return header_of(extras(connection), name.encode())
 
 
 Caller = NamedDependency[Principal]
@@ -177,7 +177,7 @@ IdempotencyClaim = NamedDependency[Claim | None]
 
 def current_principal(request: AnyRequest) -> Principal:
     """Return the caller that a guard authorized."""
-    principal = _extras(request).get(CALLER)
+    principal = extras(request).get(CALLER)
     if not isinstance(principal, Principal):
         raise errors.MissingCredentialError("This route has no guard.")
     return principal
@@ -185,7 +185,7 @@ def current_principal(request: AnyRequest) -> Principal:
 
 def current_claims(request: AnyRequest) -> Claims:
     """Return the claims of the user that a guard authorized."""
-    claims = _extras(request).get(CLAIMS)
+    claims = extras(request).get(CLAIMS)
     if not isinstance(claims, Claims):
         raise errors.MissingCredentialError("This route has no guard.")
     return claims
@@ -204,7 +204,7 @@ async def current_claim(request: AnyRequest) -> Claim | None:
         raise errors.InvalidIdempotencyKeyError("Idempotency-Key must be 1 to 255 visible ASCII characters.")
     if redact(key) != key:  # a client may send a credential here by mistake; it must not be stored
         key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
-    user = _extras(request).get(CLAIMS)
+    user = extras(request).get(CLAIMS)
     owner = f"user:{user.issuer}:{user.subject}" if isinstance(user, Claims) else claimant(current_principal(request))
     return Claim(owner, f"{request.method} {request.url.path}", key, hashlib.sha256(await request.body()).digest())
 
@@ -216,7 +216,7 @@ def claimant(principal: Principal) -> str:
 
 def current_author(request: AnyRequest) -> Author:
     """Return the author of a change: whom a guard authorized, or an anonymous client."""
-    scope = _extras(request)
+    scope = extras(request)
     claims, principal = scope.get(CLAIMS), scope.get(CALLER)
     if isinstance(claims, Claims):
         return author_of(request, ActorKind.USER, claims.subject)

@@ -84,9 +84,8 @@ async def show_memberships(ctx: Context, cursor: Cursor = None) -> Response[str]
 
 @post(_MEMBERSHIP + "/accept", guards=[needs()])
 async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
-    author = author_of(ctx.request, ActorKind.USER, ctx.user.claims.subject)
     try:
-        membership = await ctx.services.memberships.accept(ctx.user.session.user, author, membership_id, None)
+        membership = await ctx.services.memberships.accept(ctx.user.session.user, ctx.author, membership_id, None)
     except MemberNotActiveError as error:
         return await _memberships_page(ctx, None, error)
     return ctx.redirect_with(FlashMessage.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}")
@@ -98,7 +97,7 @@ async def decline_invitation(ctx: Context, membership_id: MembershipId) -> Respo
     membership = await memberships.get(user.session.user, membership_id)
     if membership.status is MemberStatus.ACTIVE or user.claims.org_id == membership.org_id:
         return ctx.redirect(leave_path(membership_id))  # declining would end access that the user has
-    await memberships.end(user.session.user, author_of(ctx.request, ActorKind.USER, user.claims.subject), membership_id)
+    await memberships.end(user.session.user, ctx.author, membership_id)
     return ctx.redirect_with(FlashMessage.INVITATION_DECLINED, _MEMBERSHIPS)
 
 
@@ -111,9 +110,8 @@ async def show_leave_organization(ctx: Context, membership_id: MembershipId) -> 
 async def leave_organization(ctx: Context, membership_id: MembershipId) -> Response[str]:
     if not ctx.form.checked("leaving"):
         return await _leave_page(ctx, membership_id, {"leaving": "Check this box to leave."})
-    author = author_of(ctx.request, ActorKind.USER, ctx.user.claims.subject)
     try:
-        await ctx.services.memberships.end(ctx.user.session.user, author, membership_id, leaves=True)
+        await ctx.services.memberships.end(ctx.user.session.user, ctx.author, membership_id, leaves=True)
     except LastOwnerError:
         return await _leave_page(ctx, membership_id, {"last": "last"})
     return ctx.redirect_with(FlashMessage.ORGANIZATION_LEFT, _MEMBERSHIPS)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -77,24 +77,18 @@ def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyF
     return values
 
 
-class ValidKeyForm(NamedTuple):
-    """The parsed form. ``expires_at`` is unset if the expiry stays as it is."""
-
-    name: str
-    scopes: tuple[str, ...]
-    mode: Mode
-    expires_at: datetime | UnsetType | None
-
-
 class _CheckedFields(msgspec.Struct):
     name: Name
     mode: Mode
 
 
-def parse(
+def check(
     values: KeyForm, now: datetime, key: ApiKey | None = None, further: Mapping[str, str] = MappingProxyType({})
-) -> ValidKeyForm:
-    """Parse the form; ``key`` is the key to change. Raises `InvalidFormError`, also for ``further`` errors."""
+) -> datetime | UnsetType | None:
+    """Check the form, and return when the key expires: unset if that stays as it is. ``key`` is the key to change.
+
+    Raises `InvalidFormError`, also for ``further`` errors.
+    """
     found = {**further, **_scope_errors(values, key)}
     expires_at: datetime | UnsetType | None = UNSET
     if key is None or values.expiry != _UNCHANGED:
@@ -102,8 +96,8 @@ def parse(
             expires_at = _parse_expiry(values, now)
         except InvalidFormError as error:
             found |= error.errors
-    valid = validate(_CheckedFields, {"name": values.name, "mode": values.mode}, _MESSAGES, found)
-    return ValidKeyForm(valid.name, values.scopes, valid.mode, expires_at)
+    validate(_CheckedFields, {"name": values.name, "mode": values.mode}, _MESSAGES, found)
+    return expires_at
 
 
 def _scope_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:

@@ -78,11 +78,10 @@ async def show_new_key(ctx: Context) -> Response[str]:
 async def create_key(ctx: Context) -> Response[str]:
     values, replaces = api_key_form.submitted_values(ctx.form), ctx.form.text("replaces")
     try:
-        valid = api_key_form.parse(values, ctx.services.clock())
-        expires_at = None if valid.expires_at is UNSET else valid.expires_at
-        create = partial(ctx.services.api_keys.create, ctx.principal, ctx.author, name=valid.name, scopes=valid.scopes)
-        create = partial(create, access_level=None, mode=valid.mode, expires_at=expires_at, replaces=replaces or None)
-        made = await ctx.once(lambda claim: create(claim=claim))
+        expires_at = api_key_form.check(values, ctx.services.clock()) or None
+        create = partial(ctx.services.api_keys.create, ctx.principal, ctx.author, replaces=replaces or None)
+        create = partial(create, name=values.name, scopes=values.scopes, access_level=None)
+        made = await ctx.once(partial(create, mode=Mode(values.mode), expires_at=expires_at))
     except _REJECTIONS as error:
         return await _new_page(ctx, values, replaces, error)
     return _secret_page(ctx, made)
@@ -101,11 +100,11 @@ async def edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
     changed, conflicts = forms.find_edits(ctx.form, values.editable, current)
     values = api_key_form.only_changed(values, changed, key)
     try:
-        valid = api_key_form.parse(values, ctx.services.clock(), key, conflicts)
-        name = valid.name if "name" in changed else UNSET
-        scopes = valid.scopes if "scope" in changed else UNSET
+        expires_at = api_key_form.check(values, ctx.services.clock(), key, conflicts)
+        name = values.name if "name" in changed else UNSET
+        scopes = values.scopes if "scope" in changed else UNSET
         await ctx.services.api_keys.update(
-            ctx.principal, ctx.author, key_id, name=name, scopes=scopes, expires_at=valid.expires_at
+            ctx.principal, ctx.author, key_id, name=name, scopes=scopes, expires_at=expires_at
         )
     except errors.LastOwnerError:
         return _edit_page(ctx, key, values, _LAST_OWNER_KEY)
@@ -128,8 +127,7 @@ async def rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
     overlap = timedelta(seconds=int(seconds))
     old = await keys.get(ctx.principal, key_id)
     try:
-        rotate = partial(keys.rotate, ctx.principal, ctx.author, key_id, overlap=overlap)
-        made = await ctx.once(lambda claim: rotate(claim=claim))
+        made = await ctx.once(partial(keys.rotate, ctx.principal, ctx.author, key_id, overlap=overlap))
     except errors.KeyLimitReachedError as limit:
         return _rotate_page(ctx, old, limit)
     # No more queries: if one failed now, the secret would be lost.

@@ -10,7 +10,6 @@ from litestar import Response, get, post
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
-from tenantry.db.idempotency_store import Claim
 from tenantry.domain import errors
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 from tenantry.domain.plans import FREE
@@ -51,14 +50,14 @@ async def start_checkout(ctx: Context) -> Response[str]:
     plan, canceled = ctx.form.text("plan"), _return_url(ctx, FlashMessage.CHECKOUT_LEFT)
     bought = f"{_return_url(ctx, FlashMessage.CHECKED_OUT)}&plan={quote(plan, safe='')}"
     create = partial(ctx.services.checkout.create_checkout, ctx.principal, ctx.author, plan=plan)
-    return await _redirect_to_provider(ctx, lambda claim: create(success_url=bought, cancel_url=canceled, claim=claim))
+    return await _redirect_to_provider(ctx, partial(create, success_url=bought, cancel_url=canceled))
 
 
 @post(ORG + _PORTAL, guards=[needs("billing:write")])
 async def open_portal(ctx: Context) -> Response[str]:
     return_url = _return_url(ctx, FlashMessage.PORTAL_LEFT)
     create = partial(ctx.services.checkout.create_portal, ctx.principal, ctx.author, return_url=return_url)
-    return await _redirect_to_provider(ctx, lambda claim: create(claim=claim))
+    return await _redirect_to_provider(ctx, create)
 
 
 def _return_url(ctx: PageContext, message: FlashMessage) -> str:
@@ -67,7 +66,7 @@ def _return_url(ctx: PageContext, message: FlashMessage) -> str:
     return f"{ctx.services.base_url}{path}?notice={ctx.cookies.signed_flash(ctx.user.session, path, message)}"
 
 
-async def _redirect_to_provider(ctx: PageContext, get_url: Callable[[Claim], Awaitable[str]]) -> Response[str]:
+async def _redirect_to_provider(ctx: PageContext, get_url: Callable[..., Awaitable[str]]) -> Response[str]:
     """Redirect by a page: the answer to a form must not redirect to another origin (CSP form-action)."""
     try:
         url = await ctx.once(get_url)

@@ -192,11 +192,11 @@ class PageContext:
 
     @property
     def author(self) -> Author:
-        """The user as the author of a change in the tenant of the address."""
-        return author_of(self.request, ActorKind(self.principal.kind), self.principal.id)
+        """The user as the author of a change."""
+        return author_of(self.request, ActorKind.USER, self.user.claims.subject)
 
-    async def once(self, act: Callable[[Claim], Awaitable[Result]]) -> Result:
-        """Call ``act`` with the form's idempotency claim, which makes a double submission have one effect.
+    async def once(self, act: Callable[..., Awaitable[Result]]) -> Result:
+        """Call ``act`` with the form's idempotency ``claim``, which makes a double submission have one effect.
 
         The claim covers all fields: a user may go back and change some. After a double click, wait for the result of
         the first submission, up to 2 s. Raises `InvalidIdempotencyKeyError` for a form without a ``once`` token.
@@ -208,7 +208,7 @@ class PageContext:
         claim = Claim(claimant(self.principal), route, f"form:{digest.hexdigest()}", digest.digest())
         for _ in range(20):
             with suppress(IdempotencyInFlightError):
-                return await act(claim)
+                return await act(claim=claim)
             await asyncio.sleep(0.1)
         raise IdempotencyInFlightError("This form is still being processed. Look for its result in a moment.")
 

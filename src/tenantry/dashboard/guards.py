@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
 from litestar import Request
 from litestar.exceptions import ClientException
 from litestar.handlers import BaseRouteHandler
 
-from tenantry.api.guards import AnyRequest, Connection, Credential, RouteGuard
+from tenantry.api.guards import AnyRequest, Connection, Credential, RouteGuard, extras
 from tenantry.auth.authentication import Authenticator
 from tenantry.auth.sessions import ActiveSession, SessionService
 from tenantry.auth.sessions_store import TenantOfUser
@@ -126,7 +126,7 @@ class SessionGuard(msgspec.Struct, frozen=True):
         """
         org_id: str | None = connection.path_params.get("org_id")
         token = self.cookies.session(connection)
-        is_get = _state(connection)["method"] == "GET"
+        is_get = extras(connection)["method"] == "GET"
         is_visit = is_get and is_navigation(connection)
         is_use = not is_head(connection) and (is_visit or not is_get)  # the script's polling extends no session
         visit = await self.sessions.look_up(token, org_id, is_use=is_use) if token else None
@@ -143,13 +143,13 @@ class SessionGuard(msgspec.Struct, frozen=True):
             flash=self.cookies.flash(connection, visit.session) if is_visit and is_use else None,
             tenant=next((one for one in visit.tenants if one.id == org_id), None),
         )
-        _state(connection)[_USER] = user
+        extras(connection)[_USER] = user
         if org_id is not None:
             if user.tenant is None:
                 raise NotFoundError("organization")
             caller, role = await self.authenticator.as_user(user.claims, user.tenant.id)
             user = msgspec.structs.replace(user, caller=caller, role=role)
-            _state(connection)[_USER] = user
+            extras(connection)[_USER] = user
         return user
 
     async def recognize(self, connection: Connection) -> None:
@@ -190,7 +190,7 @@ def needs(scope: str | None = None, *, allow_stale_login: bool = False, owner_on
             user = await sessions.authenticate(connection, allow_stale_login=allow_stale_login)
         except NotSignedInError as error:
             raise NotSignedInError(await _same_origin_form(connection)) from error
-        _state(connection)[CALLER] = user.caller
+        extras(connection)[CALLER] = user.caller
         if scope is not None and not (user.may(scope) and (owner_only is None or user.is_owner)):
             raise RoleTooLowError(user, scope, owner_only)
 
@@ -205,7 +205,7 @@ async def check_form(request: AnyRequest) -> None:
     form = await read_form(request)
     if user is None or is_cross_site(request) or not has_token(form, user.form_token):
         raise CsrfError(form if is_same_origin(request) else None)
-    _state(request)[_FORM] = form
+    extras(request)[_FORM] = form
 
 
 async def _same_origin_form(connection: Connection) -> Form | None:
@@ -222,11 +222,8 @@ def current_user(scope: Mapping[str, object]) -> DashboardUser | None:
 
 
 def current_form(request: AnyRequest) -> Form:
-    """Return the form that `check_form` checked. Raises `CsrfError`."""
-    form = _state(request).get(_FORM)
-    if not isinstance(form, Form):
-        raise CsrfError
-    return form
+    """Return the form that `check_form` checked."""
+    return cast("Form", extras(request)[_FORM])
 
 
 def is_navigation(connection: Connection) -> bool:
@@ -234,7 +231,7 @@ def is_navigation(connection: Connection) -> bool:
 
     For browsers that do not say so, the dashboard's script marks its requests.
     """
-    handler = _state(connection).get("route_handler")  # missing if no route answers
+    handler = extras(connection).get("route_handler")  # missing if no route answers
     if isinstance(handler, BaseRouteHandler) and handler.opt.get(SCRIPT_ONLY):
         return False
     mode = connection.headers.get("sec-fetch-mode")
@@ -243,8 +240,4 @@ def is_navigation(connection: Connection) -> bool:
 
 def is_head(connection: Connection) -> bool:
     """Whether this is a HEAD request, which must have no effect."""
-    return IS_HEAD in _state(connection)
-
-
-def _state(connection: Connection) -> dict[str, Any]:
-    return cast("dict[str, Any]", connection.scope)
+    return IS_HEAD in extras(connection)

@@ -84,7 +84,7 @@ async def invite_member(ctx: Context) -> Response[str]:
         if _is_self(ctx, valid.user_id):
             _check_sure(ctx.user.role, valid.role, sure=sure)
         add = partial(ctx.services.members.add, ctx.principal, ctx.author, user_id=valid.user_id, role=valid.role)
-        member = await ctx.once(lambda claim: add(claim=claim))
+        member = await ctx.once(add)
     except _REJECTIONS as error:
         return _invite_page(ctx, values, error, sure=sure)
     is_invited = member.status is MemberStatus.INVITED
@@ -218,7 +218,7 @@ async def transfer(ctx: Context) -> Response[str]:
         valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
         email, is_verified = valid.owner_email, same_address(ctx.user.claims.email or "", valid.owner_email)
         change = partial(services.tenants.transfer, principal, ctx.author, tenant.id, user_id=valid.user_id)
-        await ctx.once(lambda claim: change(owner_email=email, email_verified=is_verified, claim=claim))
+        await ctx.once(partial(change, owner_email=email, email_verified=is_verified))
     except InvalidFormError as error:
         return await _transfer_page(ctx, values, typed, error)
     except errors.ValidationError:

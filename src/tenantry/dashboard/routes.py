@@ -1,7 +1,5 @@
 """All routes of the dashboard."""
 
-from types import ModuleType
-
 from litestar import Request, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, ValidationException
@@ -47,7 +45,9 @@ class Dashboard:
         errors = self._errors
         router = Router(
             "/",
-            route_handlers=[handler for module in _MODULES for handler in _handlers(module)],
+            route_handlers=[
+                value for module in _MODULES for value in vars(module).values() if isinstance(value, HTTPRouteHandler)
+            ],
             include_in_schema=False,
             before_request=guards.check_form,
             opt={guards.DASHBOARD: self._components},
@@ -65,7 +65,3 @@ class Dashboard:
             },
         )
         return [router, self.assets.route()]
-
-
-def _handlers(module: ModuleType) -> list[HTTPRouteHandler]:
-    return [value for value in vars(module).values() if isinstance(value, HTTPRouteHandler)]
