@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tenantry_devkit.simulator.account import Agenda, SimulatedClock, period_end
+from tenantry_devkit.simulator.account import Schedule, SimulatedClock, period_end
 
 
 def moment(text: str) -> int:
@@ -29,21 +29,18 @@ def test_a_period_ends_on_the_anchors_day(anchor: str, interval: str, count: int
     assert period_end(moment(anchor), interval, count, moment(after)) == moment(end)
 
 
-def test_actions_are_done_in_the_order_of_their_moments() -> None:
-    agenda, done = Agenda(), list[str]()
-    agenda.register(note=done.append)
-    agenda.add(20, "note", "second")
-    agenda.add(10, "note", "first")
-    agenda.add(20, "note", "third")
-    agenda.add(30, "note", "later")
-    restored = Agenda()
-    restored.register(note=done.append)
-    restored.restore(agenda.tasks())
-    agenda.run_due(20)
-    assert done == ["first", "second", "third"]
-    assert agenda.next_moment() == 30
-    restored.run_due(30)
-    assert done == ["first", "second", "third", "first", "second", "third", "later"]
+def test_what_is_due_is_taken_in_the_order_of_its_moments() -> None:
+    schedule = Schedule[str]()
+    schedule.add(20, "second")
+    schedule.add(10, "first")
+    schedule.add(20, "third")
+    schedule.add(30, "later")
+    assert schedule.items() == ["first", "second", "third", "later"]
+    assert list(schedule.take_due(20)) == ["first", "second", "third"]
+    assert schedule.next_moment() == 30
+    schedule.add(5, "fourth")
+    assert list(schedule.take_due(30)) == ["fourth", "later"]
+    assert schedule.next_moment() is None
 
 
 def test_clock_stands_still_and_never_goes_back() -> None:

@@ -190,8 +190,8 @@ def _fill(provider: Simulator, catalog: Catalog, webhook_url: str, webhook_secre
             if present is None or present.unit_amount != _PRICE_STEP * number:
                 provider.price(price_id, _PRICE_STEP * number)
     types = tuple(HANDLED_TYPES)
-    endpoint = WebhookEndpoint(url=webhook_url, secret=webhook_secret.reveal(), enabled_events=types)
-    provider.store_endpoint(endpoint, _ENDPOINT)
+    secret = webhook_secret.reveal()
+    provider.store_endpoint(WebhookEndpoint(id=_ENDPOINT, url=webhook_url, secret=secret, enabled_events=types))
 
 
 def _companion(directory: Path, port: str, client_secret: Secret, provider: PersistentProvider) -> Companion:

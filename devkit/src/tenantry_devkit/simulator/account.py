@@ -3,10 +3,10 @@
 import heapq
 import itertools
 from calendar import monthrange
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,12 +22,17 @@ from tenantry_devkit.simulator.objects import (
     Item,
     PortalSession,
     Price,
+    ProviderObject,
     Subscription,
     WebhookEndpoint,
 )
 
 _DAYS: Final = {"day": 1, "week": 7}
 _MONTHS: Final = {"month": 1, "year": 12}
+
+S = TypeVar("S")
+T = TypeVar("T", bound=ProviderObject)
+B = TypeVar("B", bound=BillingObject)
 
 
 class SimulatedClock:
@@ -56,36 +61,26 @@ class Task(NamedTuple):
     arguments: tuple[str | int, ...]
 
 
-class Agenda:
-    """Future tasks, ordered by moment, then in the order in which they were added."""
+class Schedule(Generic[S]):
+    """Items by the moment when they are due, then in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._actions: dict[str, Callable[..., None]] = {}
-        self._entries: list[tuple[int, int, Task]] = []
+        self._entries: list[tuple[int, int, S]] = []
         self._numbers = itertools.count()
 
-    def register(self, **actions: Callable[..., None]) -> None:
-        self._actions |= actions
+    def add(self, moment: int, item: S) -> None:
+        heapq.heappush(self._entries, (moment, next(self._numbers), item))
 
-    def add(self, moment: int, action: str, *arguments: str | int) -> None:
-        """Schedule an action, which must check whether it still applies: tasks are never removed."""
-        heapq.heappush(self._entries, (moment, next(self._numbers), Task(moment, action, arguments)))
-
-    def tasks(self) -> list[Task]:
-        return [task for _, _, task in sorted(self._entries)]
-
-    def restore(self, tasks: Iterable[Task]) -> None:
-        for task in tasks:
-            self.add(task.moment, task.action, *task.arguments)
+    def items(self) -> list[S]:
+        return [item for _, _, item in sorted(self._entries)]
 
     def next_moment(self) -> int | None:
         return self._entries[0][0] if self._entries else None
 
-    def run_due(self, now: int) -> None:
-        """Run the tasks due by ``now``, including those that they schedule for the same moment."""
+    def take_due(self, now: int) -> Iterator[S]:
+        """Remove and return what is due by ``now``, including items that are added meanwhile."""
         while self._entries and self._entries[0][0] <= now:
-            task = heapq.heappop(self._entries)[2]
-            self._actions[task.action](*task.arguments)
+            yield heapq.heappop(self._entries)[2]
 
 
 def period_end(anchor: int, interval: str, count: int, after: int) -> int:
@@ -98,10 +93,8 @@ def period_end(anchor: int, interval: str, count: int, after: int) -> int:
         return anchor + ((after - anchor) // length + 1) * length
     start = datetime.fromtimestamp(anchor, UTC)
     step = _MONTHS[interval] * count
-    number = max(1, timedelta(seconds=after - anchor) // timedelta(days=31 * step))
-    while (end := int(_months_later(start, number * step).timestamp())) <= after:
-        number += 1
-    return end
+    ends = (int(_months_later(start, number * step).timestamp()) for number in itertools.count(1))
+    return next(end for end in ends if end > after)
 
 
 def _months_later(start: datetime, months: int) -> datetime:
@@ -134,19 +127,6 @@ _KINDS: Final[Mapping[type, str]] = {
     CheckoutSession: "checkout.session", PortalSession: "portal session", WebhookEndpoint: "webhook endpoint",
     Event: "event",
 }  # fmt: skip
-TABLES: Final[Mapping[str, type]] = {
-    "prices": Price,
-    "customers": Customer,
-    "subscriptions": Subscription,
-    "invoices": Invoice,
-    "checkout_sessions": CheckoutSession,
-    "portal_sessions": PortalSession,
-    "endpoints": WebhookEndpoint,
-    "events": Event,
-}
-
-T = TypeVar("T")
-B = TypeVar("B", bound=BillingObject)
 
 
 class Account:
@@ -157,22 +137,21 @@ class Account:
         self.ids = ids
         self.api_version = api_version
         self.url = url
-        self.agenda = Agenda()
-        self.tables: dict[type, dict[str, Any]] = {kind: {} for kind in TABLES.values()}
-        self.prices: dict[str, Price] = self.tables[Price]
-        self.customers: dict[str, Customer] = self.tables[Customer]
-        self.subscriptions: dict[str, Subscription] = self.tables[Subscription]
-        self.invoices: dict[str, Invoice] = self.tables[Invoice]
-        self.checkout_sessions: dict[str, CheckoutSession] = self.tables[CheckoutSession]
-        self.portal_sessions: dict[str, PortalSession] = self.tables[PortalSession]
-        self.endpoints: dict[str, WebhookEndpoint] = self.tables[WebhookEndpoint]
-        self.events: dict[str, Event] = self.tables[Event]
+        self.agenda = Schedule[Task]()
+        self.tables: dict[type, dict[str, Any]] = {kind: {} for kind in _KINDS}
         self.on_event: Callable[[Event], None] = lambda _: None
         self._request: tuple[str | None, str | None] = None, None
 
     @property
     def now(self) -> int:
         return self.clock.now()
+
+    def table(self, kind: type[T]) -> dict[str, T]:
+        return self.tables[kind]
+
+    def plan(self, moment: int, action: str, *arguments: str | int) -> None:
+        """Schedule an action, which must check whether it still applies: tasks are never removed."""
+        self.agenda.add(moment, Task(moment, action, arguments))
 
     @contextmanager
     def request(self, request_id: str, idempotency_key: str | None) -> Iterator[None]:
@@ -185,7 +164,7 @@ class Account:
 
     def find(self, kind: type[T], wanted: str, *, param: str = "id") -> T:
         """Return the object with this id; raises `ApiError` if there is none."""
-        thing: T | None = self.tables[kind].get(wanted)
+        thing = self.table(kind).get(wanted)
         if thing is None:
             raise missing(kind, wanted, param=param)
         return thing
@@ -201,18 +180,16 @@ class Account:
         """Set whether future charges succeed; this emits no event."""
         return self.change(self.find_customer(customer_id), card=card)
 
-    def add(self, thing: B, *event_types: str) -> B:
-        """Add an object and emit events about it."""
-        self.tables[type(thing)][thing.id] = thing
-        for event_type in event_types:
-            self.emit(event_type, thing)
+    def add(self, thing: T) -> T:
+        """Add an object, or replace the one with its id."""
+        self.table(type(thing))[thing.id] = thing
         return thing
 
     def change(self, before: B, *event_types: str, **fields: object) -> B:
         """Replace fields of an object, and emit events if that changes anything."""
         after = replace(before, **fields)
         if after != before:
-            self.tables[type(after)][after.id] = after
+            self.add(after)
             for event_type in event_types:
                 self.emit(event_type, after, before)
         return after
@@ -228,8 +205,6 @@ class Account:
             before=before if event_type.endswith(".updated") else None,
             request_id=request_id,
             idempotency_key=idempotency_key,
-            pending_webhooks=sum(endpoint.wants(event_type) for endpoint in self.endpoints.values()),
-            number=len(self.events) + 1,
+            pending_webhooks=sum(endpoint.wants(event_type) for endpoint in self.table(WebhookEndpoint).values()),
         )
-        self.events[event.id] = event
-        self.on_event(event)
+        self.on_event(self.add(event))

@@ -2,9 +2,9 @@
 
 import hmac
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from litestar import Request, Response
 from msgspec import Struct
@@ -22,6 +22,7 @@ from tenantry_devkit.simulator.objects import (
     Invoice,
     Json,
     Price,
+    ProviderObject,
     Shape,
     Subscription,
     WebhookEndpoint,
@@ -31,17 +32,20 @@ from tenantry_devkit.simulator.objects import (
     render_event,
 )
 
+T = TypeVar("T", bound=ProviderObject)
+
 _EVENT_SECONDS: Final = 30 * DAY
 """How long the API lists an event."""
-_OBJECTS: Final = {
-    "prices": Price,
-    "customers": Customer,
-    "subscriptions": Subscription,
-    "invoices": Invoice,
-    "checkout/sessions": CheckoutSession,
-    "webhook_endpoints": WebhookEndpoint,
+_OBJECTS: Final[Mapping[str, tuple[type[ProviderObject], type[params.ListParameters]]]] = {
+    "prices": (Price, params.PriceList),
+    "customers": (Customer, params.CustomerList),
+    "subscriptions": (Subscription, params.SubscriptionList),
+    "invoices": (Invoice, params.InvoiceList),
+    "checkout/sessions": (CheckoutSession, params.InvoiceList),
+    "webhook_endpoints": (WebhookEndpoint, params.ListParameters),
+    "events": (Event, params.EventList),
 }
-"""The objects that can be retrieved, by their path."""
+"""What can be retrieved and listed, with the list's filters, by its path."""
 _EXPANDABLE: Final = {
     "customer": Customer, "subscription": Subscription, "latest_invoice": Invoice, "price": Price,
 }  # fmt: skip
@@ -54,33 +58,25 @@ class Api:
         self._engine = engine
         self._account = engine.account
         self._answers: dict[str, tuple[object, str, int, Json]] = {}
-        nothing = params.Parameters
         operations: dict[str, tuple[Callable[..., object], type[Struct]]] = {
             "POST /v1/prices": (self._create_price, params.NewPrice),
-            "GET /v1/prices": (partial(self._list, Price), params.PriceList),
             "POST /v1/customers": (self._create_customer, params.CustomerFields),
-            "GET /v1/customers": (partial(self._list, Customer), params.CustomerList),
             "POST /v1/customers/{}": (self._update_customer, params.CustomerFields),
-            "DELETE /v1/customers/{}": (lambda _, wanted: engine.delete_customer(wanted), nothing),
+            "DELETE /v1/customers/{}": (lambda _, wanted: engine.delete_customer(wanted), Struct),
             "POST /v1/subscriptions": (self._create_subscription, params.NewSubscription),
-            "GET /v1/subscriptions": (partial(self._list, Subscription), params.SubscriptionList),
             "POST /v1/subscriptions/{}": (self._update_subscription, params.SubscriptionChanges),
-            "DELETE /v1/subscriptions/{}": (lambda _, wanted: engine.cancel(wanted), nothing),
-            "GET /v1/invoices": (partial(self._list, Invoice), params.InvoiceList),
-            "POST /v1/invoices/{}/pay": (lambda _, wanted: engine.pay(wanted), nothing),
+            "DELETE /v1/subscriptions/{}": (lambda _, wanted: engine.cancel(wanted), Struct),
+            "POST /v1/invoices/{}/pay": (lambda _, wanted: engine.pay(wanted), Struct),
             "POST /v1/checkout/sessions": (self._create_checkout, params.NewCheckoutSession),
-            "GET /v1/checkout/sessions": (partial(self._list, CheckoutSession), params.InvoiceList),
-            "POST /v1/checkout/sessions/{}/expire": (lambda _, wanted: engine.expire(wanted), nothing),
+            "POST /v1/checkout/sessions/{}/expire": (lambda _, wanted: engine.expire(wanted), Struct),
             "POST /v1/billing_portal/sessions": (lambda given: engine.portal(**asdict(given)), params.NewPortalSession),
-            "GET /v1/events": (partial(self._list, Event), params.EventList),
-            "GET /v1/events/{}": (lambda _, wanted: self._event(wanted), nothing),
             "POST /v1/events/{}/retry": (self._retry_event, params.EventRetry),
             "POST /v1/webhook_endpoints": (self._create_endpoint, params.NewWebhookEndpoint),
-            "GET /v1/webhook_endpoints": (partial(self._list, WebhookEndpoint), params.ListParameters),
-            "DELETE /v1/webhook_endpoints/{}": (self._delete_endpoint, nothing),
+            "DELETE /v1/webhook_endpoints/{}": (self._delete_endpoint, Struct),
         }
-        for path, kind in _OBJECTS.items():
-            operations[f"GET /v1/{path}/{{}}"] = partial(self._retrieve, kind), nothing
+        for path, (kind, filters) in _OBJECTS.items():
+            operations[f"GET /v1/{path}"] = partial(self._list, kind), filters
+            operations[f"GET /v1/{path}/{{}}"] = partial(self._retrieve, kind), Struct
         self._operations = [
             (re.compile(re.escape(route).replace(r"\{\}", "([^/]+)")), *operation)
             for route, operation in operations.items()
@@ -174,27 +170,28 @@ class Api:
                 answer[name] = render(thing, shape)
         self._expand(answer.get(name), rest, shape)
 
-    def _retrieve(self, kind: type, _: params.Parameters, wanted: str) -> object:
-        return self._account.find(kind, wanted)
+    def _retrieve(self, kind: type[T], _: Struct, wanted: str) -> T:
+        thing = self._account.find(kind, wanted)
+        if not self._is_listed(thing):
+            raise missing(kind, wanted)
+        return thing
 
-    def _list(self, kind: type, given: params.ListParameters) -> tuple[list[Any], bool]:
+    def _list(self, kind: type[ProviderObject], given: params.ListParameters) -> tuple[list[Any], bool]:
         """Return a page of the objects that pass the filters."""
         customer = getattr(given, "customer", None)
         if customer is not None:
             self._account.find(Customer, customer, param="customer")
-        things = self._account.tables[kind].values()
+        things = self._account.table(kind).values()
         matching = [thing for thing in things if given.matches(thing) and self._is_listed(thing)]
         return params.page(matching[::-1], kind, given)
 
     def _create_price(self, given: params.NewPrice) -> Price:
-        fields = asdict(given) | asdict(given.recurring)
-        fields |= {"currency": given.currency.lower(), "metadata": merged({}, given.metadata)}
+        fields = asdict(given) | asdict(given.recurring) | {"currency": given.currency.lower()}
         del fields["recurring"]
         return self._engine.price(None, fields.pop("unit_amount"), **fields)
 
     def _create_customer(self, given: params.CustomerFields) -> Customer:
-        metadata = merged({}, given.metadata)
-        return self._engine.customer(metadata=metadata, card=given.card or Card.WORKS, **given.fields)
+        return self._engine.customer(metadata=given.metadata, card=given.card or Card.WORKS, **given.fields)
 
     def _update_customer(self, given: params.CustomerFields, customer_id: str) -> Customer:
         before = self._account.find_customer(customer_id)
@@ -206,7 +203,7 @@ class Api:
         return self._engine.subscribe(
             given.customer,
             self._priced(given.items, "items"),
-            metadata=merged({}, given.metadata),
+            metadata=given.metadata,
             trial_days=0 if given.trial_end else given.trial_period_days,
             trial_end=None if given.trial_end == "now" else given.trial_end,
             cancel_at_period_end=given.cancel_at_period_end,
@@ -214,31 +211,25 @@ class Api:
         )
 
     def _update_subscription(self, given: params.SubscriptionChanges, subscription_id: str) -> Subscription:
-        return self._engine.update_subscription(
-            subscription_id,
-            items=given.items,
-            metadata=given.metadata,
-            cancel_at_period_end=given.cancel_at_period_end,
-            end_trial=given.trial_end == "now",
-        )
+        return self._engine.update_subscription(subscription_id, **asdict(given))
 
     def _create_checkout(self, given: params.NewCheckoutSession) -> CheckoutSession:
         if given.customer is not None and given.customer_email is not None:
             raise ApiError(400, "You may only specify one of these parameters: customer, customer_email.")
         if given.ui_mode in {"hosted", "hosted_page"} and given.success_url is None:
             raise missing_parameter("success_url")
-        fields = asdict(given) | {"metadata": merged({}, given.metadata)}
+        fields = asdict(given)
         for name in ("line_items", "subscription_data", "ui_mode"):
             del fields[name]
         return self._engine.checkout(
             self._priced(given.line_items, "line_items"),
-            subscription_metadata=merged({}, given.subscription_data.metadata),
+            subscription_metadata=given.subscription_data.metadata,
             trial_days=given.subscription_data.trial_period_days,
             **fields,
         )
 
     def _retry_event(self, given: params.EventRetry, event_id: str) -> Event:
-        event = self._event(event_id)
+        event = self._retrieve(Event, given, event_id)
         self._engine.courier.again(event, given.webhook_endpoint)
         return event
 
@@ -247,10 +238,10 @@ class Api:
         endpoint = self._engine.store_endpoint(WebhookEndpoint(secret=self._account.ids.new("whsec"), **fields))
         return {**render(endpoint, Shape.NEW), "secret": endpoint.secret}  # only now, like the provider
 
-    def _delete_endpoint(self, _: params.Parameters, endpoint_id: str) -> Json:
-        endpoint = self._account.find(WebhookEndpoint, endpoint_id)
-        del self._account.endpoints[endpoint.id]
-        return {"id": endpoint.id, "object": "webhook_endpoint", "deleted": True}
+    def _delete_endpoint(self, _: Struct, endpoint_id: str) -> Json:
+        self._account.find(WebhookEndpoint, endpoint_id)
+        del self._account.table(WebhookEndpoint)[endpoint_id]
+        return {"id": endpoint_id, "object": "webhook_endpoint", "deleted": True}
 
     def _priced(self, items: Sequence[params.NewItem], name: str) -> list[tuple[Price, int]]:
         return [
@@ -258,11 +249,5 @@ class Api:
             for number, item in enumerate(items)
         ]
 
-    def _is_listed(self, thing: object) -> bool:
+    def _is_listed(self, thing: ProviderObject) -> bool:
         return not isinstance(thing, Event) or thing.created > self._account.now - _EVENT_SECONDS
-
-    def _event(self, event_id: str) -> Event:
-        event = self._account.find(Event, event_id)
-        if not self._is_listed(event):
-            raise missing(Event, event_id)
-        return event

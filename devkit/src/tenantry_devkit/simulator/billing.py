@@ -1,6 +1,6 @@
 """Prices, subscriptions and invoices: trials, renewals, failed payments, cancellation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -15,7 +15,7 @@ from tenantry_devkit.simulator.objects import (
     Invoice,
     Item,
     Line,
-    Metadata,
+    MetadataChanges,
     Price,
     Subscription,
     id_of,
@@ -64,14 +64,19 @@ class SubscriptionBilling:
 
     def __init__(self, account: Account, rules: Rules) -> None:
         self.account = account
+        self.prices: Mapping[str, Price] = account.table(Price)
+        self.customers: Mapping[str, Customer] = account.table(Customer)
+        self.subscriptions: Mapping[str, Subscription] = account.table(Subscription)
+        """All subscriptions by id, oldest first, including ended ones."""
+        self.invoices: Mapping[str, Invoice] = account.table(Invoice)
         self._rules = rules
-        account.agenda.register(
-            expire_incomplete=self._expire_incomplete,
-            warn_of_trial_end=self._warn_of_trial_end,
-            end_period=self._end_period,
-            collect=self._collect,
-            retry=self._retry,
-        )
+        self._actions: dict[str, Callable[..., None]] = {
+            "expire_incomplete": self._expire_incomplete,
+            "warn_of_trial_end": self._warn_of_trial_end,
+            "end_period": self._end_period,
+            "collect": self._collect,
+            "retry": self._retry,
+        }
 
     def price(
         self,
@@ -84,36 +89,36 @@ class SubscriptionBilling:
         product: str | None = None,
         nickname: str | None = None,
         lookup_key: str | None = None,
-        metadata: Metadata | None = None,
+        metadata: MetadataChanges | None = None,
     ) -> Price:
         """Create a price, or replace the one with this id for new subscriptions.
 
         It is ``amount`` of the currency's smallest unit per so many days, weeks, months or years.
         """
-        account = self.account
         price = Price(
-            id=price_id or account.ids.new("price"),
-            created=account.now,
-            product=product or account.ids.new("prod"),
+            id=price_id or self.account.ids.new("price"),
+            created=self.account.now,
+            product=product or self.account.ids.new("prod"),
             unit_amount=amount,
             currency=currency,
             interval=interval,
             interval_count=interval_count,
             nickname=nickname,
             lookup_key=lookup_key,
-            metadata=metadata or {},
+            metadata=merged({}, metadata),
         )
-        return account.add(price, "price.created")
+        self.account.add(price)
+        self.account.emit("price.created", price)
+        return price
 
     def subscribe(
         self,
         customer: Customer | str,
         price: Price | str | Sequence[tuple[Price, int]],
         *,
-        metadata: Metadata | None = None,
+        metadata: MetadataChanges | None = None,
         trial_days: int = 0,
         trial_end: int | None = None,
-        quantity: int = 1,
         cancel_at_period_end: bool = False,
         first_payment: FirstPayment = FirstPayment.CHECKOUT,
     ) -> Subscription:
@@ -123,17 +128,15 @@ class SubscriptionBilling:
         ``FirstPayment.ALLOW_INCOMPLETE`` it is like a plain API call: only ``created``, already active.
         """
         account, now = self.account, self.account.now
-        customer = account.find_customer(id_of(customer), param="customer").id
-        prices = self._with_quantities(price, quantity)
+        payer = account.find_customer(id_of(customer), param="customer")
+        prices = self._with_quantities(price)
         if trial_days:
             trial_end = now + trial_days * DAY
-        first = prices[0][0]
-        end = trial_end or period_end(now, first.interval, first.interval_count, now)
-        cost = 0 if trial_end else sum(price.unit_amount * quantity for price, quantity in prices)
+        end = trial_end or period_end(now, prices[0][0].interval, prices[0][0].interval_count, now)
         subscription = Subscription(
             id=account.ids.new("sub"),
             created=now,
-            customer=customer,
+            customer=payer.id,
             status="trialing" if trial_end else "incomplete",
             items=tuple(
                 Item(id=account.ids.new("si"), created=now, price=price, quantity=quantity)
@@ -142,53 +145,44 @@ class SubscriptionBilling:
             anchor=end if trial_end else now,
             period_start=now,
             period_end=end,
-            metadata=dict(metadata or {}),
+            metadata=merged({}, metadata),
             trial_start=now if trial_end else None,
             trial_end=trial_end,
             **_cancellation(end, now) if cancel_at_period_end else {},
         )
         invoice = self._draft(subscription, "subscription_create")
-        at_once = first_payment is FirstPayment.ALLOW_INCOMPLETE
-        fields: dict[str, Any] = {"latest_invoice": invoice.id}
-        if not trial_end and self._can_pay(invoice) and (at_once or not cost):
-            fields["status"] = "active"
-        if at_once:
-            fields["default_payment_method"] = account.customers[customer].payment_method
-        account.add(subscription)
-        subscription = account.change(subscription, **fields)
+        can_pay = self._can_pay(invoice)
+        begun = {"status": "active"} if can_pay and not trial_end else {}
+        paid = {**begun, "default_payment_method": payer.payment_method}
+        at_once = paid if first_payment is FirstPayment.ALLOW_INCOMPLETE else {} if invoice.amount_due else begun
+        subscription = account.add(replace(subscription, latest_invoice=invoice.id, **at_once))
         account.emit("customer.subscription.created", subscription)
         account.emit("invoice.created", invoice)
         invoice = self._finalize(invoice)
-        if self._can_pay(invoice):
-            invoice = self._mark_paid(invoice)
+        if can_pay:
+            self._mark_paid(invoice)
         else:
             self._mark_failed(invoice, None)
-        if not at_once:  # as at the end of a checkout
-            fields = {"default_payment_method": account.customers[customer].payment_method}
-            if invoice.status == "paid" and subscription.status == "incomplete":
-                fields["status"] = "active"
-            account.change(subscription, _UPDATED, **fields)
-        subscription = account.subscriptions[subscription.id]
+        subscription = account.change(subscription, _UPDATED, **paid)
         if subscription.status == "incomplete":
-            account.agenda.add(now + _FIRST_PAYMENT_TIME, "expire_incomplete", subscription.id)
+            account.plan(now + _FIRST_PAYMENT_TIME, "expire_incomplete", subscription.id)
         if trial_end:
-            warning = max(now, trial_end - _TRIAL_WARNING)
-            account.agenda.add(warning, "warn_of_trial_end", subscription.id, trial_end)
-        account.agenda.add(end, "end_period", subscription.id, end)
-        return account.subscriptions[subscription.id]
+            account.plan(max(now, trial_end - _TRIAL_WARNING), "warn_of_trial_end", subscription.id, trial_end)
+        account.plan(end, "end_period", subscription.id, end)
+        return subscription
 
     def change_plan(self, subscription: Subscription | str, price: Price | str) -> Subscription:
         """Replace the first item's price."""
         first = self.account.find(Subscription, id_of(subscription)).items[0]
         return self.update_subscription(subscription, items=[ItemChange(first.id, id_of(price))])
 
-    def set_metadata(self, subscription: Subscription | str, metadata: Mapping[str, str]) -> Subscription:
+    def set_metadata(self, subscription: Subscription | str, metadata: MetadataChanges) -> Subscription:
         """Set these metadata values; an empty one removes its key."""
         return self.update_subscription(subscription, metadata=metadata)
 
     def end_trial(self, subscription: Subscription | str) -> Subscription:
         """End the trial and begin the first paid period now."""
-        return self.update_subscription(subscription, end_trial=True)
+        return self.update_subscription(subscription, trial_end="now")
 
     def cancel(self, subscription: Subscription | str, *, at_period_end: bool = False) -> Subscription:
         """Cancel now, or at the end of the period."""
@@ -205,36 +199,34 @@ class SubscriptionBilling:
         subscription: Subscription | str,
         *,
         items: Sequence[ItemChange] = (),
-        metadata: Mapping[str, str | None] | None = None,
+        metadata: MetadataChanges | None = None,
         cancel_at_period_end: bool | None = None,
-        end_trial: bool = False,
+        trial_end: int | Literal["now"] | None = None,
     ) -> Subscription:
         """Change the given fields; raises `ApiError` for an ended subscription.
 
         There are no prorations: a new price counts from the next invoice, unless its interval is different. Then a new
-        period begins, and is charged, at once. An empty metadata value removes its key.
+        period begins, and is charged, at once. An empty metadata value removes its key. ``trial_end`` ends only now.
         """
         account = self.account
         before = self._active_subscription(subscription)
-        fields: dict[str, Any] = {}
-        if items:
-            fields["items"] = self._changed_items(before, items)
-        if metadata is not None:
-            fields["metadata"] = merged(before.metadata, metadata)
+        fields: dict[str, Any] = {
+            "items": self._changed_items(before, items),
+            "metadata": merged(before.metadata, metadata),
+        }
         if cancel_at_period_end is not None and cancel_at_period_end != before.cancel_at_period_end:
             ends = _cancellation(before.period_end, account.now)
             fields |= ends if cancel_at_period_end else dict.fromkeys(ends)
             fields["cancel_at_period_end"] = cancel_at_period_end
-        begins_period = False
-        if items and before.status != "trialing":
+        if before.status == "trialing":
+            begins_period = trial_end == "now"
+            fields["trial_end"] = account.now if begins_period else before.trial_end
+        else:
             begins_period = _interval(fields["items"]) != _interval(before.items)
-        if end_trial and before.status == "trialing":
-            fields |= {"trial_end": account.now}
-            begins_period = True
         if not begins_period:
             return account.change(before, _UPDATED, **fields)
         self._begin_period(before, account.now, anchor=account.now, reason="subscription_update", fields=fields)
-        return account.subscriptions[before.id]
+        return self.subscriptions[before.id]
 
     def _active_subscription(self, subscription: Subscription | str) -> Subscription:
         """Return a subscription; raises `ApiError` if it does not exist or has ended."""
@@ -254,7 +246,7 @@ class SubscriptionBilling:
             ended_at=now,
             cancellation_reason=reason,
         )
-        invoice = account.invoices[after.latest_invoice or ""]
+        invoice = self.invoices[after.latest_invoice or ""]
         if invoice.status in {"draft", "open"}:
             account.change(invoice, auto_advance=False, next_payment_attempt=None)
         return after
@@ -276,8 +268,7 @@ class SubscriptionBilling:
 
     def _draft(self, subscription: Subscription, reason: str) -> Invoice:
         """Draft an invoice for the current period, which costs nothing in a trial. The caller emits its event."""
-        account = self.account
-        customer = account.customers[subscription.customer]
+        account, customer = self.account, self.customers[subscription.customer]
         is_trial = subscription.status == "trialing"
         period: dict[str, Any] = {"period_start": subscription.period_start, "period_end": subscription.period_end}
         lines = tuple(
@@ -308,22 +299,19 @@ class SubscriptionBilling:
 
     def _finalize(self, invoice: Invoice) -> Invoice:
         """Open a draft for payment."""
-        account = self.account
-        numbered = sum(
-            each.customer == invoice.customer and each.number is not None for each in account.invoices.values()
-        )
-        prefix = account.customers[invoice.customer].invoice_prefix
-        return account.change(
+        own = [each for each in self.invoices.values() if each.customer == invoice.customer and each.number]
+        prefix = self.customers[invoice.customer].invoice_prefix
+        return self.account.change(
             invoice,
             "invoice.finalized",
             status="open",
-            number=f"{prefix}-{numbered + 1:04}",
-            hosted_invoice_url=f"{account.url}/i/{invoice.id}",
-            finalized_at=account.now,
+            number=f"{prefix}-{len(own) + 1:04}",
+            hosted_invoice_url=f"{self.account.url}/i/{invoice.id}",
+            finalized_at=self.account.now,
         )
 
     def _can_pay(self, invoice: Invoice) -> bool:
-        return not invoice.amount_due or self.account.customers[invoice.customer].card is Card.WORKS
+        return not invoice.amount_due or self.customers[invoice.customer].card is Card.WORKS
 
     def _mark_paid(self, invoice: Invoice) -> Invoice:
         return self.account.change(
@@ -347,39 +335,35 @@ class SubscriptionBilling:
             next_payment_attempt=next_attempt,
         )
 
-    def _with_quantities(
-        self, price: Price | str | Sequence[tuple[Price, int]], quantity: int = 1
-    ) -> Sequence[tuple[Price, int]]:
+    def _with_quantities(self, price: Price | str | Sequence[tuple[Price, int]]) -> Sequence[tuple[Price, int]]:
         if isinstance(price, Price | str):
-            return [(self.account.find(Price, id_of(price), param="price"), quantity)]
+            return [(self.account.find(Price, id_of(price), param="price"), 1)]
         return price
 
     def _changed_items(self, subscription: Subscription, changes: Sequence[ItemChange]) -> tuple[Item, ...]:
         account = self.account
         items = {item.id: item for item in subscription.items}
         for number, change in enumerate(changes):
-            item = items.get(change.id or "")
-            if change.id is not None and item is None:
-                raise missing(Item, change.id, param=f"items[{number}][id]")
-            if change.deleted and change.id is not None:
-                del items[change.id]
-                continue
-            param = f"items[{number}][price]"
+            fields: dict[str, Any] = {} if change.quantity is None else {"quantity": change.quantity}
             if change.price is not None:
-                price = account.find(Price, change.price, param=param)
-            elif item is not None:
-                price = item.price
+                fields["price"] = account.find(Price, change.price, param=f"items[{number}][price]")
+            if change.id is None and change.price is None:
+                raise missing_parameter(f"items[{number}][price]")
+            if change.id is None:
+                item = Item(id=account.ids.new("si"), created=account.now, **fields)
+                items[item.id] = item
+            elif change.id not in items:
+                raise missing(Item, change.id, param=f"items[{number}][id]")
+            elif change.deleted:
+                del items[change.id]
             else:
-                raise missing_parameter(param)
-            item = item or Item(id=account.ids.new("si"), created=account.now, price=price)
-            quantity = item.quantity if change.quantity is None else change.quantity
-            items[item.id] = replace(item, price=price, quantity=quantity)
+                items[change.id] = replace(items[change.id], **fields)
         if not items:
             raise ApiError(400, "A subscription must have at least one active item.")
         return tuple(items.values())
 
     def _end_period(self, subscription_id: str, end: int) -> None:
-        subscription = self.account.subscriptions[subscription_id]
+        subscription = self.subscriptions[subscription_id]
         if subscription.has_ended or subscription.period_end != end or subscription.status == "incomplete":
             return
         if subscription.cancel_at_period_end:
@@ -409,22 +393,22 @@ class SubscriptionBilling:
             invoice = self._draft(replace(before, **fields), reason)
             fields["latest_invoice"] = invoice.id
         after = account.change(before, _UPDATED, **fields)
-        account.agenda.add(after.period_end, "end_period", after.id, after.period_end)
+        account.plan(after.period_end, "end_period", after.id, after.period_end)
         if invoice is not None:
             account.emit("invoice.created", invoice)
             if self._rules.draft_seconds and reason == "subscription_cycle":
-                account.agenda.add(account.now + self._rules.draft_seconds, "collect", invoice.id)
+                account.plan(account.now + self._rules.draft_seconds, "collect", invoice.id)
             else:
                 self._collect(invoice.id)
 
     def _collect(self, invoice_id: str) -> None:
-        invoice = self.account.invoices[invoice_id]
-        if invoice.status == "draft" and not self.account.subscriptions[invoice.subscription].has_ended:
+        invoice = self.invoices[invoice_id]
+        if invoice.status == "draft" and not self.subscriptions[invoice.subscription].has_ended:
             self._try(self._finalize(invoice))
 
     def _retry(self, invoice_id: str, moment: int) -> None:
-        invoice = self.account.invoices[invoice_id]
-        has_ended = self.account.subscriptions[invoice.subscription].has_ended
+        invoice = self.invoices[invoice_id]
+        has_ended = self.subscriptions[invoice.subscription].has_ended
         if invoice.status == "open" and invoice.next_payment_attempt == moment and not has_ended:
             self._try(invoice)
 
@@ -437,9 +421,9 @@ class SubscriptionBilling:
         is_last = invoice.attempt_count >= len(tries)
         moment = None if is_last else account.now + tries[invoice.attempt_count] * DAY
         self._mark_failed(invoice, moment)
-        subscription = account.subscriptions[invoice.subscription]
+        subscription = self.subscriptions[invoice.subscription]
         if moment is not None:
-            account.agenda.add(moment, "retry", invoice.id, moment)
+            account.plan(moment, "retry", invoice.id, moment)
         elif self._rules.when_retries_end == "cancel":
             self._end(subscription, "payment_failed")
             return
@@ -451,22 +435,22 @@ class SubscriptionBilling:
         """Mark an invoice as paid; if it is the newest, its subscription becomes active again."""
         account = self.account
         paid = self._mark_paid(invoice)
-        subscription = account.subscriptions[invoice.subscription]
+        subscription = self.subscriptions[invoice.subscription]
         if subscription.latest_invoice == invoice.id and subscription.status in {"incomplete", "past_due", "unpaid"}:
             account.change(subscription, _UPDATED, status="active")
         return paid
 
     def _expire_incomplete(self, subscription_id: str) -> None:
         account, now = self.account, self.account.now
-        subscription = account.subscriptions[subscription_id]
+        subscription = self.subscriptions[subscription_id]
         if subscription.status == "incomplete":
             account.change(subscription, _UPDATED, status="incomplete_expired", ended_at=now)
-            invoice = account.invoices[subscription.latest_invoice or ""]
+            invoice = self.invoices[subscription.latest_invoice or ""]
             over = {"status": "void", "auto_advance": False, "next_payment_attempt": None, "voided_at": now}
             account.change(invoice, "invoice.voided", **over)
 
     def _warn_of_trial_end(self, subscription_id: str, trial_end: int) -> None:
-        subscription = self.account.subscriptions[subscription_id]
+        subscription = self.subscriptions[subscription_id]
         if subscription.status == "trialing" and subscription.trial_end == trial_end:
             self.account.emit("customer.subscription.trial_will_end", subscription)
 

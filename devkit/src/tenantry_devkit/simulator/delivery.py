@@ -1,8 +1,6 @@
 """Webhook deliveries, retries, and repeatable faults."""
 
 import asyncio
-import heapq
-import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
@@ -14,11 +12,12 @@ from typing import Final, TypeVar
 
 import httpx2
 import msgspec
+from msgspec.structs import replace
 
 from tenantry.common.clock import Clock
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.signature import sign
-from tenantry_devkit.simulator.account import Account
+from tenantry_devkit.simulator.account import Account, Schedule
 from tenantry_devkit.simulator.objects import Event, WebhookEndpoint, render_event
 
 T = TypeVar("T")
@@ -109,19 +108,13 @@ class Courier:
         self._concurrency = concurrency
         self._client = client
         self._own_client: httpx2.AsyncClient | None = None
-        self._queue: list[tuple[int, int, Delivery]] = []
-        self._numbers = itertools.count()
-        self._lock = asyncio.Lock()
+        self.lock = asyncio.Lock()
+        self.queue = Schedule[Delivery]()
         self.rules: list[DeliveryRule] = []
         self.log: list[Delivery] = []
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a run is delivering, including what becomes due meanwhile."""
-        return self._lock.locked()
-
     def enqueue(self, event: Event) -> None:
-        for endpoint in self._account.endpoints.values():
+        for endpoint in self._account.table(WebhookEndpoint).values():
             if endpoint.wants(event.type):
                 self._add(event, endpoint.id, 0)
 
@@ -132,7 +125,7 @@ class Courier:
         sent = Counter(delivery.endpoint for delivery in self.log if delivery.event == event.id)
         return [
             self._add(event, wanting.id, sent[wanting.id], is_planned=True)
-            for wanting in self._account.endpoints.values()
+            for wanting in self._account.table(WebhookEndpoint).values()
             if wanting.id == endpoint or (endpoint is None and wanting.wants(event.type))
         ]
 
@@ -142,15 +135,12 @@ class Courier:
         for delivery in deliveries:
             if delivery.state is State.PENDING:
                 delivery.due = min(delivery.due, self._account.now) if delivery.attempts else delivery.due
-                self._push(delivery)
-
-    def next_moment(self) -> int | None:
-        return self._queue[0][0] if self._queue else None
+                self.queue.add(delivery.due, delivery)
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
         """Allow only this task to call `deliver_due` within the block."""
-        async with self._lock:
+        async with self.lock:
             try:
                 yield
             finally:
@@ -171,16 +161,12 @@ class Courier:
         now, kind = self._account.now, event.type
         delivery = Delivery(event=event.id, type=kind, endpoint=endpoint, copy=copy, due=now, is_planned=is_planned)
         self.log.append(delivery)
-        self._push(delivery)
+        self.queue.add(delivery.due, delivery)
         return delivery
-
-    def _push(self, delivery: Delivery) -> None:
-        heapq.heappush(self._queue, (delivery.due, next(self._numbers), delivery))
 
     def _take_due(self) -> list[Delivery]:
         due: list[Delivery] = []
-        while self._queue and self._queue[0][0] <= self._account.now:
-            delivery = heapq.heappop(self._queue)[2]
+        for delivery in self.queue.take_due(self._account.now):
             if delivery.is_planned:
                 due.append(delivery)
             else:
@@ -189,7 +175,7 @@ class Courier:
 
     def _plan(self, delivery: Delivery) -> None:
         """Apply the newest matching rule to a delivery, and schedule its copies."""
-        event = self._account.events[delivery.event]
+        event = self._account.table(Event)[delivery.event]
         rule = next((rule for rule in reversed(self.rules) if rule.matches(event, delivery.endpoint)), DeliveryRule())
         # one generator for each delivery: its faults do not depend on other deliveries
         chance = random.Random(f"{self._seed} {delivery.event} {delivery.endpoint}")  # noqa: S311
@@ -197,16 +183,13 @@ class Courier:
         if chance.random() < rule.drop:
             delivery.state = State.LOST
             return
-        copies = [delivery]
-        copies += [
-            msgspec.structs.replace(delivery, copy=number, attempts=[]) for number in range(1, rule.duplicates + 1)
-        ]
-        self.log.extend(copies[1:])
+        duplicates = [replace(delivery, copy=number, attempts=[]) for number in range(1, rule.duplicates + 1)]
+        self.log.extend(duplicates)
         least, most = rule.delay_seconds
-        for copy in copies:
+        for copy in (delivery, *duplicates):
             copy.may_be_shuffled = rule.reorder
             copy.due += least if least == most else chance.randint(least, most)
-            self._push(copy)
+            self.queue.add(copy.due, copy)
 
     def _shuffled(self, batch: list[Delivery]) -> list[Delivery]:
         """Shuffle the deliveries that rules allow to be reordered."""
@@ -219,17 +202,17 @@ class Courier:
 
     async def _attempt(self, delivery: Delivery) -> None:
         now = self._account.now
-        endpoint = self._account.endpoints.get(delivery.endpoint)
+        endpoint = self._account.table(WebhookEndpoint).get(delivery.endpoint)
         if endpoint is None or endpoint.status != "enabled":
             delivery.state = State.FAILED
             return
-        status, error = await self._post(endpoint, self._account.events[delivery.event])
+        status, error = await self._post(endpoint, self._account.table(Event)[delivery.event])
         delivery.attempts.append(Attempt(now, status, error))
         if status in _GOOD:
             delivery.state = State.DELIVERED
         elif len(delivery.attempts) <= len(RETRY_SECONDS):
             delivery.due = now + RETRY_SECONDS[len(delivery.attempts) - 1]
-            self._push(delivery)
+            self.queue.add(delivery.due, delivery)
         else:
             delivery.state = State.FAILED
 

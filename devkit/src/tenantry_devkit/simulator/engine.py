@@ -12,22 +12,23 @@ from msgspec.structs import replace
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
-from tenantry_devkit.simulator.account import TABLES, Account, ApiError, SimulatedClock, Task
+from tenantry_devkit.simulator.account import Account, ApiError, SimulatedClock, Task
 from tenantry_devkit.simulator.billing import DAY, Rules, SubscriptionBilling, declined
 from tenantry_devkit.simulator.delivery import Courier, Delivery, DeliveryRule
 from tenantry_devkit.simulator.objects import (
     NEW_VERSION,
+    BillingObject,
     Card,
     CheckoutSession,
     Customer,
     Event,
     Ids,
-    Invoice,
+    MetadataChanges,
     PortalSession,
     Price,
-    Subscription,
     WebhookEndpoint,
     id_of,
+    merged,
 )
 
 SECRET_KEY: Final = "sk_test_simulator"  # noqa: S105  # for simulators only
@@ -44,14 +45,7 @@ class AccountState(msgspec.Struct, frozen=True, kw_only=True):
     now: int
     url: str
     tasks: list[Task]
-    prices: list[Price]
-    customers: list[Customer]
-    subscriptions: list[Subscription]
-    invoices: list[Invoice]
-    checkout_sessions: list[CheckoutSession]
-    portal_sessions: list[PortalSession]
-    endpoints: list[WebhookEndpoint]
-    events: list[Event]
+    objects: list[BillingObject | PortalSession | WebhookEndpoint | Event]
     deliveries: list[Delivery]
 
     def encode(self) -> bytes:
@@ -93,15 +87,10 @@ class SimulationEngine(SubscriptionBilling):
         account = Account(clock=clock, ids=Ids(seed), api_version=api_version, url=url)
         self.courier = Courier(account, wall_clock=wall_clock, seed=seed, concurrency=concurrency, client=client)
         super().__init__(account, rules or Rules())
-        self.prices: Mapping[str, Price] = account.prices
-        self.customers: Mapping[str, Customer] = account.customers
-        self.subscriptions: Mapping[str, Subscription] = account.subscriptions
-        """All subscriptions by id, oldest first, including ended ones."""
-        self.invoices: Mapping[str, Invoice] = account.invoices
-        self.checkout_sessions: Mapping[str, CheckoutSession] = account.checkout_sessions
-        self.endpoints: Mapping[str, WebhookEndpoint] = account.endpoints
+        self.checkout_sessions: Mapping[str, CheckoutSession] = account.table(CheckoutSession)
+        self.endpoints: Mapping[str, WebhookEndpoint] = account.table(WebhookEndpoint)
         self._auto_deliver = auto_deliver
-        account.agenda.register(expire_checkout=self._expire_if_open)
+        self._actions["expire_checkout"] = self._expire_if_open
         account.on_event = self.courier.enqueue
         for price_id, amount in prices.items():
             self.price(price_id, amount)
@@ -133,7 +122,8 @@ class SimulationEngine(SubscriptionBilling):
         async with self.courier.locked():
             while (moment := self._next_moment()) is not None and moment <= target:
                 account.clock.move_to(moment)
-                account.agenda.run_due(moment)
+                for task in account.agenda.take_due(moment):
+                    self._actions[task.action](*task.arguments)
                 if self._auto_deliver:
                     await self.courier.deliver_due()
             account.clock.move_to(target)
@@ -141,7 +131,7 @@ class SimulationEngine(SubscriptionBilling):
     async def catch_up(self) -> None:
         """Do what is due now, unless another task is doing it."""
         moment = self._next_moment()
-        if moment is not None and moment <= self.account.now and not self.courier.is_busy:
+        if moment is not None and moment <= self.account.now and not self.courier.lock.locked():
             await self.advance()
 
     async def run(self) -> None:
@@ -151,7 +141,7 @@ class SimulationEngine(SubscriptionBilling):
             await asyncio.sleep(_ONE_SECOND)
 
     def _next_moment(self) -> int | None:
-        moments = [self.account.agenda.next_moment(), self.courier.next_moment() if self._auto_deliver else None]
+        moments = [self.account.agenda.next_moment(), self.courier.queue.next_moment() if self._auto_deliver else None]
         return min((moment for moment in moments if moment is not None), default=None)
 
     def state(self) -> AccountState:
@@ -160,9 +150,9 @@ class SimulationEngine(SubscriptionBilling):
         return AccountState(
             now=account.now,
             url=account.url,
-            tasks=account.agenda.tasks(),
+            tasks=account.agenda.items(),
+            objects=[thing for table in account.tables.values() for thing in table.values()],
             deliveries=self.courier.log,
-            **{name: list(account.tables[kind].values()) for name, kind in TABLES.items()},
         )
 
     def restore(self, state: AccountState) -> None:
@@ -172,14 +162,15 @@ class SimulationEngine(SubscriptionBilling):
         """
         before, after = (msgspec.json.encode(f"{address}/")[:-1] for address in (state.url, self.url))
         state = AccountState.decode(state.encode().replace(before, after))
-        for name, kind in TABLES.items():
-            self.account.tables[kind].update((thing.id, thing) for thing in getattr(state, name))
-        self.account.agenda.restore(state.tasks)
+        for thing in state.objects:
+            self.account.add(thing)
+        for task in state.tasks:
+            self.account.agenda.add(task.moment, task)
         self.courier.restore(state.deliveries)
 
     def events(self, *types: str) -> list[Event]:
         """Return the events of these types, or all, oldest first."""
-        return [event for event in self.account.events.values() if not types or event.type in types]
+        return [event for event in self.account.table(Event).values() if not types or event.type in types]
 
     async def deliver(self) -> int:
         """Attempt every due delivery in order; return the number of requests."""
@@ -235,12 +226,10 @@ class SimulationEngine(SubscriptionBilling):
         endpoint = WebhookEndpoint(url=url, secret=secret, enabled_events=types, api_version=api_version)
         return self.store_endpoint(endpoint)
 
-    def store_endpoint(self, endpoint: WebhookEndpoint, endpoint_id: str | None = None) -> WebhookEndpoint:
-        """Send future events there too; replaces the endpoint with this id."""
+    def store_endpoint(self, endpoint: WebhookEndpoint) -> WebhookEndpoint:
+        """Send future events there too; replaces the endpoint with this id, if it has one."""
         account = self.account
-        endpoint = replace(endpoint, id=endpoint_id or account.ids.new("we"), created=account.now)
-        account.endpoints[endpoint.id] = endpoint
-        return endpoint
+        return account.add(replace(endpoint, id=endpoint.id or account.ids.new("we"), created=account.now))
 
     def customer(
         self,
@@ -249,7 +238,7 @@ class SimulationEngine(SubscriptionBilling):
         email: str | None = None,
         name: str | None = None,
         description: str | None = None,
-        metadata: Mapping[str, str] | None = None,
+        metadata: MetadataChanges | None = None,
         card: Card = Card.WORKS,
     ) -> Customer:
         account = self.account
@@ -259,13 +248,15 @@ class SimulationEngine(SubscriptionBilling):
             created=account.now,
             payment_method=account.ids.new("pm"),
             invoice_prefix=fresh[-_PREFIX_LENGTH:].upper(),
-            metadata=dict(metadata or {}),
+            metadata=merged({}, metadata),
             card=card,
             email=email,
             name=name,
             description=description,
         )
-        return account.add(customer, "customer.created")
+        account.add(customer)
+        account.emit("customer.created", customer)
+        return customer
 
     def card_declines(self, customer: Customer | str) -> None:
         """Let the customer's future payments fail."""
@@ -278,7 +269,7 @@ class SimulationEngine(SubscriptionBilling):
     def delete_customer(self, customer: Customer | str) -> Customer:
         """Delete a customer and end the subscriptions at once."""
         account, before = self.account, self.account.find_customer(id_of(customer))
-        for subscription in list(account.subscriptions.values()):
+        for subscription in list(self.subscriptions.values()):
             if subscription.customer == before.id and not subscription.has_ended:
                 self.cancel(subscription)
         account.emit("customer.deleted", before)
@@ -288,8 +279,8 @@ class SimulationEngine(SubscriptionBilling):
         self,
         price: Price | str | Sequence[tuple[Price, int]],
         *,
-        metadata: Mapping[str, str] | None = None,
-        subscription_metadata: Mapping[str, str] | None = None,
+        metadata: MetadataChanges | None = None,
+        subscription_metadata: MetadataChanges | None = None,
         customer: Customer | str | None = None,
         customer_email: str | None = None,
         client_reference_id: str | None = None,
@@ -302,7 +293,7 @@ class SimulationEngine(SubscriptionBilling):
 
         The subscription gets the session's metadata, or its own. Raises `ApiError` for a malformed URL.
         """
-        account, metadata = self.account, dict(metadata or {})
+        account = self.account
         _check_url(success_url, "success_url")
         _check_url(cancel_url, "cancel_url")
         known = None if customer is None else account.find_customer(id_of(customer), param="customer").id
@@ -319,11 +310,11 @@ class SimulationEngine(SubscriptionBilling):
             customer=known,
             customer_email=customer_email,
             client_reference_id=client_reference_id,
-            metadata=metadata,
-            subscription_metadata=metadata if subscription_metadata is None else dict(subscription_metadata),
+            metadata=merged({}, metadata),
+            subscription_metadata=merged({}, metadata if subscription_metadata is None else subscription_metadata),
             trial_days=trial_days,
         )
-        account.agenda.add(session.expires_at, "expire_checkout", session_id)
+        account.plan(session.expires_at, "expire_checkout", session_id)
         return account.add(session)
 
     def complete(self, session: CheckoutSession | str, card: Card = Card.WORKS) -> CheckoutSession:
@@ -336,7 +327,7 @@ class SimulationEngine(SubscriptionBilling):
             raise declined()
         fields: dict[str, Any] = {"status": "complete", "url": None, "payment_status": "paid"}
         customer = session.customer or self.customer(email=session.customer_email).id
-        self.account.set_card(customer, card)
+        account.set_card(customer, card)
         if session.mode == "subscription":
             subscription = self.subscribe(
                 customer, session.prices, metadata=session.subscription_metadata, trial_days=session.trial_days
@@ -358,8 +349,7 @@ class SimulationEngine(SubscriptionBilling):
         known, session_id = account.find_customer(id_of(customer), param="customer").id, account.ids.new("bps")
         url = f"{account.url}/p/session/{session_id}"
         session = PortalSession(id=session_id, created=account.now, customer=known, url=url, return_url=return_url)
-        account.portal_sessions[session_id] = session
-        return session
+        return account.add(session)
 
     def _open_session(self, session: CheckoutSession | str) -> CheckoutSession:
         found = self.account.find(CheckoutSession, id_of(session))

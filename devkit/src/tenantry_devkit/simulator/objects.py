@@ -13,10 +13,10 @@ from msgspec import Struct
 
 _ALPHABET: Final = string.ascii_letters + string.digits
 _LENGTH: Final = 24
-ENDED: Final = frozenset({"canceled", "incomplete_expired"})
-"""The final statuses of a subscription."""
 
 Metadata = Mapping[str, str]
+MetadataChanges = Mapping[str, str | None]
+"""An empty value, or null, removes its key."""
 
 
 class Ids:
@@ -29,9 +29,8 @@ class Ids:
         return f"{prefix}_{''.join(self._random.choices(_ALPHABET, k=_LENGTH))}"
 
 
-def merged(metadata: Metadata, changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return metadata with these changes; an empty value removes its key."""
-    return {key: value for key, value in {**metadata, **changes}.items() if value}
+def merged(metadata: Metadata, changes: MetadataChanges | None) -> dict[str, str]:
+    return {key: value for key, value in {**metadata, **(changes or {})}.items() if value}
 
 
 class Card(StrEnum):
@@ -41,9 +40,14 @@ class Card(StrEnum):
     DECLINES = "declines"
 
 
-class Price(Struct, frozen=True, kw_only=True, tag=True):
+class ProviderObject(Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """``created`` is in seconds since the Unix epoch, like all times."""
+
     id: str
     created: int
+
+
+class Price(ProviderObject, frozen=True, kw_only=True):
     product: str
     unit_amount: int
     currency: str = "eur"
@@ -55,11 +59,9 @@ class Price(Struct, frozen=True, kw_only=True, tag=True):
     metadata: Metadata = {}
 
 
-class Customer(Struct, frozen=True, kw_only=True, tag=True):
+class Customer(ProviderObject, frozen=True, kw_only=True):
     """``card`` is not part of the provider's object."""
 
-    id: str
-    created: int
     payment_method: str
     invoice_prefix: str
     email: str | None = None
@@ -70,20 +72,16 @@ class Customer(Struct, frozen=True, kw_only=True, tag=True):
     deleted: bool = False
 
 
-class Item(Struct, frozen=True, kw_only=True):
+class Item(ProviderObject, frozen=True, kw_only=True):
     """A price of a subscription, with a quantity."""
 
-    id: str
-    created: int
     price: Price
     quantity: int = 1
 
 
-class Subscription(Struct, frozen=True, kw_only=True, tag=True):
-    """Periods are counted from ``anchor``, in seconds since the Unix epoch like all times."""
+class Subscription(ProviderObject, frozen=True, kw_only=True):
+    """Periods are counted from ``anchor``."""
 
-    id: str
-    created: int
     customer: str
     status: str
     items: tuple[Item, ...]
@@ -108,7 +106,7 @@ class Subscription(Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def has_ended(self) -> bool:
-        return self.status in ENDED
+        return self.status in {"canceled", "incomplete_expired"}
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -121,9 +119,7 @@ class Line(Struct, frozen=True, kw_only=True):
     period_end: int
 
 
-class Invoice(Struct, frozen=True, kw_only=True, tag=True):
-    id: str
-    created: int
+class Invoice(ProviderObject, frozen=True, kw_only=True):
     customer: str
     customer_email: str | None
     customer_name: str | None
@@ -147,11 +143,9 @@ class Invoice(Struct, frozen=True, kw_only=True, tag=True):
     voided_at: int | None = None
 
 
-class CheckoutSession(Struct, frozen=True, kw_only=True, tag=True):
+class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     """``subscription_metadata`` and ``trial_days`` are for the subscription that it creates."""
 
-    id: str
-    created: int
     expires_at: int
     mode: str
     url: str | None
@@ -174,18 +168,16 @@ class CheckoutSession(Struct, frozen=True, kw_only=True, tag=True):
         return sum(price.unit_amount * quantity for price, quantity in self.prices)
 
 
-class PortalSession(Struct, frozen=True, kw_only=True):
-    id: str
-    created: int
+class PortalSession(ProviderObject, frozen=True, kw_only=True):
     customer: str
     url: str
     return_url: str | None = None
 
 
-class WebhookEndpoint(Struct, frozen=True, kw_only=True):
+class WebhookEndpoint(ProviderObject, frozen=True, kw_only=True):
     """An address that receives events, signed with ``secret``, in the shape of ``api_version`` or the account's.
 
-    The simulator sets ``id`` and ``created``.
+    The simulator sets ``created``, and ``id`` if it is empty.
     """
 
     url: str
@@ -205,18 +197,15 @@ class WebhookEndpoint(Struct, frozen=True, kw_only=True):
 BillingObject = Price | Customer | Subscription | Invoice | CheckoutSession
 
 
-class Event(Struct, frozen=True, kw_only=True):
-    """An object after a change and, for an update, ``before`` it. ``number`` counts the account's events from 1."""
+class Event(ProviderObject, frozen=True, kw_only=True):
+    """An object after a change and, for an update, ``before`` it."""
 
-    id: str
     type: str
-    created: int
     object: BillingObject
     before: BillingObject | None = None
     request_id: str | None = None
     idempotency_key: str | None = None
     pending_webhooks: int = 0
-    number: int = 0
 
     @property
     def customer(self) -> str | None:
@@ -225,7 +214,7 @@ class Event(Struct, frozen=True, kw_only=True):
         return None if isinstance(self.object, Price) else self.object.customer
 
 
-def id_of(thing: Customer | Subscription | Invoice | Price | CheckoutSession | Event | WebhookEndpoint | str) -> str:
+def id_of(thing: ProviderObject | str) -> str:
     return thing if isinstance(thing, str) else thing.id
 
 
@@ -397,17 +386,8 @@ def render_event(event: Event, api_version: str) -> Json:
     data: Json = {"object": render(event.object, shape)}
     if event.before is not None:
         data["previous_attributes"] = previous_attributes(render(event.before, shape), data["object"])
-    return {
-        "id": event.id,
-        "object": "event",
-        "api_version": api_version,
-        "created": event.created,
-        "data": data,
-        "livemode": False,
-        "pending_webhooks": event.pending_webhooks,
-        "request": {"id": event.request_id, "idempotency_key": event.idempotency_key},
-        "type": event.type,
-    }
+    request = {"id": event.request_id, "idempotency_key": event.idempotency_key}
+    return _filled("event", event, object="event", api_version=api_version, data=data, request=request)
 
 
 def previous_attributes(before: Json, after: Json) -> Json:

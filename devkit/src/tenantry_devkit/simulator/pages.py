@@ -92,7 +92,7 @@ async def complete_checkout(request: AnyRequest, session_id: FromPath[str], engi
 async def show_portal(session_id: FromPath[str], engine: Engine) -> Response[str]:
     session = engine.account.find(PortalSession, session_id)
     customer = engine.customers[session.customer]
-    return pages().page("portal.html", form_action="'self'", session=session, customer=customer, account=engine.account)
+    return pages().page("portal.html", form_action="'self'", session=session, customer=customer, engine=engine)
 
 
 @post("/p/session/{session_id:str}")
@@ -175,9 +175,7 @@ def _answer(request: AnyRequest, result: Mapping[str, object], page: str = "/") 
 @get("/")
 async def overview(engine: Engine) -> Response[str]:
     events = engine.events()[-_SHOWN_EVENTS:][::-1]
-    return pages().page(
-        "overview.html", form_action="'self'", account=engine.account, courier=engine.courier, events=events
-    )
+    return pages().page("overview.html", form_action="'self'", engine=engine, events=events)
 
 
 @get("/_simulator/clock")

@@ -75,11 +75,7 @@ def decode(values: Mapping[str, Any], kind: type[S]) -> S:
         raise ApiError(400, f"Invalid {param}: {match[1]}", param=param) from None
 
 
-class Parameters(Struct, kw_only=True):
-    pass
-
-
-class Range(Parameters):
+class Range(Struct):
     gt: int | None = None
     gte: int | None = None
     lt: int | None = None
@@ -94,7 +90,7 @@ def in_range(value: int, wanted: Range | int | None) -> bool:
     return all(compare(value, bound) for compare, bound in bounds if bound is not None)
 
 
-class ListParameters(Parameters):
+class ListParameters(Struct):
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     starting_after: str | None = None
     ending_before: str | None = None
@@ -113,12 +109,12 @@ Metadata = dict[str, str | None]
 """Null removes a key."""
 
 
-class Recurring(Parameters):
+class Recurring(Struct):
     interval: Literal["day", "week", "month", "year"] = "month"
     interval_count: int = 1
 
 
-class NewPrice(Parameters):
+class NewPrice(Struct):
     currency: str
     unit_amount: int
     recurring: Recurring = field(default_factory=Recurring)
@@ -137,11 +133,11 @@ class PriceList(ListParameters):
         return super().matches(thing) and (not self.lookup_keys or thing.lookup_key in self.lookup_keys)
 
 
-class InvoiceSettings(Parameters):
+class InvoiceSettings(Struct):
     default_payment_method: str | None = None
 
 
-class CustomerFields(Parameters):
+class CustomerFields(Struct):
     """Of a new customer, or changes to one; null unsets a value."""
 
     email: str | UnsetType | None = UNSET
@@ -173,12 +169,12 @@ class CustomerList(ListParameters):
         return super().matches(thing) and not thing.deleted
 
 
-class NewItem(Parameters):
+class NewItem(Struct):
     price: str
     quantity: int = 1
 
 
-class NewSubscription(Parameters):
+class NewSubscription(Struct):
     customer: str
     items: AtLeastOne[NewItem]
     metadata: Metadata = {}
@@ -188,7 +184,7 @@ class NewSubscription(Parameters):
     payment_behavior: Literal["allow_incomplete"] = "allow_incomplete"
 
 
-class SubscriptionChanges(Parameters):
+class SubscriptionChanges(Struct):
     items: tuple[ItemChange, ...] = ()
     metadata: Metadata | None = None
     cancel_at_period_end: bool | None = None
@@ -223,12 +219,12 @@ class InvoiceList(ListParameters):
     status: str | None = None
 
 
-class SubscriptionData(Parameters):
+class SubscriptionData(Struct):
     metadata: Metadata = {}
     trial_period_days: int = 0
 
 
-class NewCheckoutSession(Parameters):
+class NewCheckoutSession(Struct):
     mode: Literal["subscription", "payment"]
     line_items: AtLeastOne[NewItem]
     customer: str | None = None
@@ -241,7 +237,7 @@ class NewCheckoutSession(Parameters):
     ui_mode: str = "hosted"
 
 
-class NewPortalSession(Parameters):
+class NewPortalSession(Struct):
     customer: str
     return_url: str | None = None
 
@@ -255,11 +251,11 @@ class EventList(ListParameters):
         return super().matches(thing) and (not wanted or any(fnmatchcase(thing.type, each) for each in wanted))
 
 
-class EventRetry(Parameters):
+class EventRetry(Struct):
     webhook_endpoint: str | None = None
 
 
-class NewWebhookEndpoint(Parameters):
+class NewWebhookEndpoint(Struct):
     url: str
     enabled_events: AtLeastOne[str]
     api_version: str | None = None
@@ -267,7 +263,7 @@ class NewWebhookEndpoint(Parameters):
     metadata: Metadata = {}
 
 
-class Expansion(Parameters):
+class Expansion(Struct):
     expand: tuple[str, ...] = ()
 
 
@@ -275,18 +271,14 @@ def page(newest_first: Sequence[Any], kind: type, given: ListParameters) -> tupl
     """Return the requested page, and whether there are more objects in the direction of reading."""
     if given.starting_after is not None and given.ending_before is not None:
         raise ApiError(400, "You may only specify one of these parameters: starting_after, ending_before.")
-    places = {thing.id: place for place, thing in enumerate(newest_first)}
-
-    def place(param: str, wanted: str) -> int:
-        if wanted not in places:
+    ids = [thing.id for thing in newest_first]
+    for param, wanted in (("starting_after", given.starting_after), ("ending_before", given.ending_before)):
+        if wanted is not None and wanted not in ids:
             raise missing(kind, wanted, param=param)
-        return places[wanted]
-
     if given.ending_before is not None:
-        rest = newest_first[: place("ending_before", given.ending_before)]
+        rest = newest_first[: ids.index(given.ending_before)]
         return list(rest[-given.limit :]), len(rest) > given.limit
-    first = 0 if given.starting_after is None else place("starting_after", given.starting_after) + 1
-    rest = newest_first[first:]
+    rest = newest_first if given.starting_after is None else newest_first[ids.index(given.starting_after) + 1 :]
     return list(rest[: given.limit]), len(rest) > given.limit
 
 
