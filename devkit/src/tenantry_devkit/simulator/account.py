@@ -130,13 +130,12 @@ _KINDS: Final[Mapping[type, str]] = {
 
 
 class Account:
-    """All objects by id, oldest first. ``url`` is the address of hosted pages."""
+    """All objects by id, oldest first."""
 
-    def __init__(self, *, clock: SimulatedClock, ids: Ids, api_version: str, url: str) -> None:
+    def __init__(self, *, clock: SimulatedClock, ids: Ids, api_version: str) -> None:
         self.clock = clock
         self.ids = ids
         self.api_version = api_version
-        self.url = url
         self.agenda = Schedule[Task]()
         self.tables: dict[type, dict[str, Any]] = {kind: {} for kind in _KINDS}
         self.on_event: Callable[[Event], None] = lambda _: None

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tenantry_devkit.simulator.account import Account, ApiError, missing, missing_parameter, period_end
 from tenantry_devkit.simulator.objects import (
@@ -62,8 +62,10 @@ class ItemChange(Struct, frozen=True):
 class SubscriptionBilling:
     """Creates and changes prices and subscriptions. It schedules their future on the account's agenda."""
 
-    def __init__(self, account: Account, rules: Rules) -> None:
+    def __init__(self, account: Account, rules: Rules, url: str) -> None:
         self.account = account
+        self.url = url
+        """The address where it is served, without a slash at the end; those of hosted pages begin with it."""
         self.prices: Mapping[str, Price] = account.table(Price)
         self.customers: Mapping[str, Customer] = account.table(Customer)
         self.subscriptions: Mapping[str, Subscription] = account.table(Subscription)
@@ -225,7 +227,7 @@ class SubscriptionBilling:
             begins_period = _interval(fields["items"]) != _interval(before.items)
         if not begins_period:
             return account.change(before, _UPDATED, **fields)
-        self._begin_period(before, account.now, anchor=account.now, reason="subscription_update", fields=fields)
+        self._begin_period(before, account.now, "subscription_update", anchor=account.now, **fields)
         return self.subscriptions[before.id]
 
     def _active_subscription(self, subscription: Subscription | str) -> Subscription:
@@ -270,14 +272,8 @@ class SubscriptionBilling:
         """Draft an invoice for the current period, which costs nothing in a trial. The caller emits its event."""
         account, customer = self.account, self.customers[subscription.customer]
         is_trial = subscription.status == "trialing"
-        period: dict[str, Any] = {"period_start": subscription.period_start, "period_end": subscription.period_end}
         lines = tuple(
-            Line(
-                id=account.ids.new("il"),
-                item=item,
-                amount=0 if is_trial else item.price.unit_amount * item.quantity,
-                **period,
-            )
+            Line(id=account.ids.new("il"), item=item, amount=0 if is_trial else item.price.unit_amount * item.quantity)
             for item in subscription.items
         )
         invoice = Invoice(
@@ -293,7 +289,8 @@ class SubscriptionBilling:
             currency=subscription.items[0].price.currency,
             amount_due=sum(line.amount for line in lines),
             lines=lines,
-            **period,
+            period_start=subscription.period_start,
+            period_end=subscription.period_end,
         )
         return account.add(invoice)
 
@@ -306,7 +303,7 @@ class SubscriptionBilling:
             "invoice.finalized",
             status="open",
             number=f"{prefix}-{len(own) + 1:04}",
-            hosted_invoice_url=f"{self.account.url}/i/{invoice.id}",
+            hosted_invoice_url=f"{self.url}/i/{invoice.id}",
             finalized_at=self.account.now,
         )
 
@@ -369,30 +366,24 @@ class SubscriptionBilling:
         if subscription.cancel_at_period_end:
             self._end(subscription, "cancellation_requested")
         else:
-            self._begin_period(subscription, end, anchor=subscription.anchor, reason="subscription_cycle", fields={})
+            self._begin_period(subscription, end, "subscription_cycle")
 
-    def _begin_period(
-        self, before: Subscription, start: int, *, anchor: int, reason: str, fields: dict[str, Any]
-    ) -> None:
-        """Begin and bill the next period; an unpaid subscription is not billed."""
+    def _begin_period(self, before: Subscription, start: int, reason: str, **fields: Any) -> None:  # noqa: ANN401
+        """Begin and bill the next period, with changed fields; an unpaid subscription is not billed."""
         account = self.account
-        items: tuple[Item, ...] = fields.get("items", before.items)
-        price = items[0].price
-        fields = {
-            **fields,
-            "anchor": anchor,
-            "period_start": start,
-            "period_end": period_end(anchor, price.interval, price.interval_count, start),
-        }
-        if before.status == "trialing":
-            fields["status"] = "active"
-        if before.cancel_at_period_end and fields.get("cancel_at_period_end") is not False:
-            fields["cancel_at"] = fields["period_end"]
+        after = replace(before, **fields, period_start=start)
+        end = period_end(after.anchor, *_interval(after.items), start)
+        after = replace(
+            after,
+            period_end=end,
+            status="active" if before.status == "trialing" else before.status,
+            cancel_at=end if after.cancel_at_period_end else after.cancel_at,
+        )
         invoice = None
         if before.status != "unpaid":
-            invoice = self._draft(replace(before, **fields), reason)
-            fields["latest_invoice"] = invoice.id
-        after = account.change(before, _UPDATED, **fields)
+            invoice = self._draft(after, reason)
+            after = replace(after, latest_invoice=invoice.id)
+        account.change(before, _UPDATED, **asdict(after))
         account.plan(after.period_end, "end_period", after.id, after.period_end)
         if invoice is not None:
             account.emit("invoice.created", invoice)

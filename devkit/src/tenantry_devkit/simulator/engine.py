@@ -84,9 +84,9 @@ class SimulationEngine(SubscriptionBilling):
         clock = SimulatedClock(moment, running=wall_clock if running else None)
         self.secret_key = secret_key
         """The API key that it accepts."""
-        account = Account(clock=clock, ids=Ids(seed), api_version=api_version, url=url)
+        account = Account(clock=clock, ids=Ids(seed), api_version=api_version)
         self.courier = Courier(account, wall_clock=wall_clock, seed=seed, concurrency=concurrency, client=client)
-        super().__init__(account, rules or Rules())
+        super().__init__(account, rules or Rules(), url)
         self.checkout_sessions: Mapping[str, CheckoutSession] = account.table(CheckoutSession)
         self.endpoints: Mapping[str, WebhookEndpoint] = account.table(WebhookEndpoint)
         self._auto_deliver = auto_deliver
@@ -96,15 +96,6 @@ class SimulationEngine(SubscriptionBilling):
             self.price(price_id, amount)
         for endpoint in endpoints:
             self.store_endpoint(endpoint)
-
-    @property
-    def url(self) -> str:
-        """The address where it is served, without a slash at the end; those of hosted pages begin with it."""
-        return self.account.url
-
-    @url.setter
-    def url(self, url: str) -> None:
-        self.account.url = url
 
     @property
     def now(self) -> datetime:
@@ -149,7 +140,7 @@ class SimulationEngine(SubscriptionBilling):
         account = self.account
         return AccountState(
             now=account.now,
-            url=account.url,
+            url=self.url,
             tasks=account.agenda.items(),
             objects=[thing for table in account.tables.values() for thing in table.values()],
             deliveries=self.courier.log,
@@ -303,7 +294,7 @@ class SimulationEngine(SubscriptionBilling):
             created=account.now,
             expires_at=account.now + DAY,
             mode=mode,
-            url=f"{account.url}/c/pay/{session_id}",
+            url=f"{self.url}/c/pay/{session_id}",
             prices=tuple(self._with_quantities(price)),
             success_url=success_url and success_url.replace("{CHECKOUT_SESSION_ID}", session_id),
             cancel_url=cancel_url,
@@ -347,7 +338,7 @@ class SimulationEngine(SubscriptionBilling):
         account = self.account
         _check_url(return_url, "return_url")
         known, session_id = account.find_customer(id_of(customer), param="customer").id, account.ids.new("bps")
-        url = f"{account.url}/p/session/{session_id}"
+        url = f"{self.url}/p/session/{session_id}"
         session = PortalSession(id=session_id, created=account.now, customer=known, url=url, return_url=return_url)
         return account.add(session)
 

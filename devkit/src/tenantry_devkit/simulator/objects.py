@@ -110,13 +110,11 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """A line of an invoice."""
+    """A line of an invoice, for its period."""
 
     id: str
     item: Item
     amount: int
-    period_start: int
-    period_end: int
 
 
 class Invoice(ProviderObject, frozen=True, kw_only=True):
@@ -359,7 +357,7 @@ def _line(line: Line, invoice: Invoice, shape: Shape) -> Json:
         description=f"{quantity} x {price.nickname or price.id}",
         invoice=invoice.id,
         metadata=dict(invoice.subscription_metadata),
-        period={"end": line.period_end, "start": line.period_start},
+        period={"end": invoice.period_end, "start": invoice.period_start},
         quantity=quantity,
         **purpose,
     )

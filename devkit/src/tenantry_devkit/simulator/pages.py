@@ -200,7 +200,7 @@ async def set_card(request: AnyRequest, customer_id: FromPath[str], engine: Engi
 
 @post("/_simulator/customers/{customer_id:str}/portal")
 async def open_portal(request: AnyRequest, customer_id: FromPath[str], engine: Engine) -> Response[Any]:
-    url = engine.portal(customer_id, f"{engine.account.url}/").url
+    url = engine.portal(customer_id, f"{engine.url}/").url
     return _answer(request, {"url": url}, url)
 
 

@@ -16,8 +16,7 @@ from tenantry_devkit.simulator.billing import ItemChange
 from tenantry_devkit.simulator.objects import Card, Customer, Event, Json, Price, Subscription
 
 FORM: Final = "application/x-www-form-urlencoded"
-_NAME: Final = re.compile(r"([^\[\]]+)((?:\[[^\[\]]*\])*)")
-_PART: Final = re.compile(r"\[([^\[\]]*)\]")
+_NAME: Final = re.compile(r"[^\[\]]+(\[[^\[\]]*\])*")
 _INVALID: Final = re.compile(r"(Object missing required field `(?P<missing>\w+)`|.*?)( - at `\$\.?(?P<place>.*)`)?")
 """The message of a ``msgspec.ValidationError``."""
 _MOST: Final = 2000
@@ -41,10 +40,9 @@ def parse(*encoded: str) -> Json:
 
 
 def _put(values: Json, name: str, value: str) -> None:
-    match = _NAME.fullmatch(name)
-    if match is None:
+    if _NAME.fullmatch(name) is None:
         raise ApiError(400, f"Invalid parameter name: {name}", param=name)
-    *path, last = match[1], *_PART.findall(match[2])
+    *path, last = name.replace("]", "").split("[")
     for part in path:
         inner = values.setdefault(part or str(len(values)), {})
         if not isinstance(inner, dict):
