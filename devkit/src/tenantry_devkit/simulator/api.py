@@ -28,11 +28,12 @@ from tenantry_devkit.simulator.objects import (
     WebhookEndpoint,
     as_list,
     merged,
-    render,
     render_event,
 )
 
 T = TypeVar("T", bound=ProviderObject)
+_Result = ProviderObject | Json | tuple[list[Any], bool]
+"""An object, JSON, or a page of a list and whether there is more."""
 
 _EVENT_SECONDS: Final = 30 * DAY
 """How long the API lists an event."""
@@ -58,7 +59,7 @@ class Api:
         self._engine = engine
         self._account = engine.account
         self._answers: dict[str, tuple[object, str, int, Json]] = {}
-        operations: dict[str, tuple[Callable[..., object], type[Struct]]] = {
+        operations: dict[str, tuple[Callable[..., _Result], type[Struct]]] = {
             "POST /v1/prices": (self._create_price, params.NewPrice),
             "POST /v1/customers": (self._create_customer, params.CustomerFields),
             "POST /v1/customers/{}": (self._update_customer, params.CustomerFields),
@@ -144,16 +145,13 @@ class Api:
             return 200, answer
         raise ApiError(404, f"Unrecognized request URL ({method}: {path}).")
 
-    def _json(self, result: object, path: str, shape: Shape) -> Json:
-        """Return the JSON of an object, or of a page of a list and whether there is more."""
-        match result:
-            case dict():
-                return result
-            case [list(things), bool(has_more)]:
-                return as_list(path, [self._json(thing, path, shape) for thing in things], has_more=has_more)
-            case Event():
-                return render_event(result, self._account.api_version)
-        return render(result, shape)
+    def _json(self, result: _Result, path: str, shape: Shape) -> Json:
+        if isinstance(result, tuple):
+            things, has_more = result
+            return as_list(path, [self._json(thing, path, shape) for thing in things], has_more=has_more)
+        if isinstance(result, Event):
+            return render_event(result, self._account.api_version)
+        return result.render(shape) if isinstance(result, ProviderObject) else result
 
     def _expand(self, answer: object, path: Sequence[str], shape: Shape) -> None:
         """Replace the ids at this path by their objects, as in ``expand[]=data.customer``."""
@@ -167,7 +165,7 @@ class Api:
         if isinstance(value, str) and name in _EXPANDABLE:
             thing = self._account.tables[_EXPANDABLE[name]].get(value)
             if thing is not None:
-                answer[name] = render(thing, shape)
+                answer[name] = thing.render(shape)
         self._expand(answer.get(name), rest, shape)
 
     def _retrieve(self, kind: type[T], _: Struct, wanted: str) -> T:
@@ -236,7 +234,7 @@ class Api:
     def _create_endpoint(self, given: params.NewWebhookEndpoint) -> Json:
         fields = asdict(given) | {"metadata": merged({}, given.metadata)}
         endpoint = self._engine.store_endpoint(WebhookEndpoint(secret=self._account.ids.new("whsec"), **fields))
-        return {**render(endpoint, Shape.NEW), "secret": endpoint.secret}  # only now, like the provider
+        return {**endpoint.render(Shape.NEW), "secret": endpoint.secret}  # only now, like the provider
 
     def _delete_endpoint(self, _: Struct, endpoint_id: str) -> Json:
         self._account.find(WebhookEndpoint, endpoint_id)

@@ -2,7 +2,7 @@
 
 import random
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -40,11 +40,51 @@ class Card(StrEnum):
     DECLINES = "declines"
 
 
+Json = dict[str, Any]
+
+OLD_VERSION: Final = "2024-06-20"
+"""A version of the old shape."""
+NEW_VERSION: Final = "2025-03-31.basil"
+"""The first version of the new shape."""
+_DATE_LENGTH: Final = 10
+
+
+class Shape(StrEnum):
+    """Since API version 2025-03-31, billing periods are in the items, and an invoice's subscription in ``parent``."""
+
+    OLD = "old"
+    NEW = "new"
+
+    @classmethod
+    def of(cls, api_version: str) -> "Shape":
+        return cls.NEW if api_version[:_DATE_LENGTH] >= NEW_VERSION[:_DATE_LENGTH] else cls.OLD
+
+
+@cache
+def _templates() -> dict[str, Json]:
+    """Return the attributes of each kind of object, with the values that all objects of the kind have."""
+    templates: dict[str, Json] = msgspec.json.decode((files(__package__) / "objects.json").read_bytes())
+    return templates
+
+
+def _filled(kind: str, thing: object, **values: object) -> Json:
+    """Return the attributes of a kind: from ``values``, else of the same name from ``thing``, else the template's."""
+    return {name: getattr(thing, name, value) for name, value in _templates()[kind].items()} | values
+
+
+def as_list(url: str, data: list[Json], **more: object) -> Json:
+    return {"object": "list", "data": data, "has_more": False, "url": url, **more}
+
+
 class ProviderObject(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """``created`` is in seconds since the Unix epoch, like all times."""
 
     id: str
     created: int
+
+    def render(self, _shape: Shape, /) -> Json:
+        """Return the JSON in this shape; that of a webhook endpoint is without its secret."""
+        return _filled(type(self).__name__, self)
 
 
 class Price(ProviderObject, frozen=True, kw_only=True):
@@ -58,6 +98,14 @@ class Price(ProviderObject, frozen=True, kw_only=True):
     active: bool = True
     metadata: Metadata = {}
 
+    def render(self, _shape: Shape, /) -> Json:
+        decimal, recurring = str(self.unit_amount), _filled("recurring", self)
+        return _filled("Price", self, recurring=recurring, unit_amount_decimal=decimal)
+
+    def plan(self) -> Json:
+        """Return the object that preceded prices, which subscriptions and lines still have."""
+        return _filled("plan", self, amount=self.unit_amount, amount_decimal=str(self.unit_amount))
+
 
 class Customer(ProviderObject, frozen=True, kw_only=True):
     """``card`` is not part of the provider's object."""
@@ -70,6 +118,12 @@ class Customer(ProviderObject, frozen=True, kw_only=True):
     metadata: Metadata = {}
     card: Card = Card.WORKS
     deleted: bool = False
+
+    def render(self, _shape: Shape, /) -> Json:
+        if self.deleted:
+            return {"id": self.id, "object": "customer", "deleted": True}
+        settings = _filled("invoice_settings", self, default_payment_method=self.payment_method)
+        return _filled("Customer", self, invoice_settings=settings)
 
 
 class Item(ProviderObject, frozen=True, kw_only=True):
@@ -108,6 +162,33 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
     def has_ended(self) -> bool:
         return self.status in {"canceled", "incomplete_expired"}
 
+    def render(self, shape: Shape, /) -> Json:
+        first, count = self.items[0], len(self.items)
+        period = {"current_period_end": self.period_end, "current_period_start": self.period_start}
+        items = [
+            _filled(
+                "Item",
+                item,
+                plan=item.price.plan(),
+                price=item.price.render(shape),
+                subscription=self.id,
+                **(period if shape is Shape.NEW else {}),
+            )
+            for item in self.items
+        ]
+        return _filled(
+            "Subscription",
+            self,
+            billing_cycle_anchor=self.anchor,
+            cancellation_details={"comment": None, "feedback": None, "reason": self.cancellation_reason},
+            currency=first.price.currency,
+            items=as_list(f"/v1/subscription_items?subscription={self.id}", items, total_count=count),
+            plan=first.price.plan() if count == 1 else None,
+            quantity=first.quantity if count == 1 else None,
+            start_date=self.created,
+            **(period if shape is Shape.OLD else {}),
+        )
+
 
 class Line(Struct, frozen=True, kw_only=True):
     """A line of an invoice, for its period."""
@@ -115,6 +196,33 @@ class Line(Struct, frozen=True, kw_only=True):
     id: str
     item: Item
     amount: int
+
+    def render(self, invoice: "Invoice", shape: Shape) -> Json:
+        price, quantity = self.item.price, self.item.quantity
+        billed: Json = {"subscription": invoice.subscription, "subscription_item": self.item.id}
+        if shape is Shape.OLD:
+            purpose = {**billed, "plan": price.plan(), "price": price.render(shape), "type": "subscription"}
+        else:
+            details = {**billed, "invoice_item": None, "proration": False}
+            purpose = {
+                "parent": {"subscription_item_details": details, "type": "subscription_item_details"},
+                "pricing": {
+                    "price_details": {"price": price.id, "product": price.product},
+                    "type": "price_details",
+                    "unit_amount_decimal": str(price.unit_amount),
+                },
+            }
+        return _filled(
+            "Line",
+            self,
+            currency=price.currency,
+            description=f"{quantity} x {price.nickname or price.id}",
+            invoice=invoice.id,
+            metadata=dict(invoice.subscription_metadata),
+            period={"end": invoice.period_end, "start": invoice.period_start},
+            quantity=quantity,
+            **purpose,
+        )
 
 
 class Invoice(ProviderObject, frozen=True, kw_only=True):
@@ -140,6 +248,33 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
     paid_at: int | None = None
     voided_at: int | None = None
 
+    def render(self, shape: Shape, /) -> Json:
+        details: Json = {"metadata": dict(self.subscription_metadata)}
+        is_paid, is_payable = self.status == "paid", self.status in {"draft", "open"}
+        purpose: Json
+        if shape is Shape.OLD:
+            purpose = {"subscription": self.subscription, "subscription_details": details, "paid": is_paid}
+        else:
+            details["subscription"] = self.subscription
+            parent = {"quote_details": None, "subscription_details": details, "type": "subscription_details"}
+            purpose = {"parent": parent}
+        lines = [line.render(self, shape) for line in self.lines]
+        return _filled(
+            "Invoice",
+            self,
+            amount_remaining=self.amount_due - self.amount_paid,
+            attempted=is_paid or self.attempt_count > 0,
+            effective_at=self.finalized_at,
+            ending_balance=None if self.status == "draft" else 0,
+            invoice_pdf=self.hosted_invoice_url and f"{self.hosted_invoice_url}/pdf",
+            lines=as_list(f"/v1/invoices/{self.id}/lines", lines, total_count=len(lines)),
+            next_payment_attempt=self.next_payment_attempt if is_payable else None,
+            status_transitions=_filled("status_transitions", self),
+            subtotal=self.amount_due,
+            total=self.amount_due,
+            **purpose,
+        )
+
 
 class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     """``subscription_metadata`` and ``trial_days`` are for the subscription that it creates."""
@@ -164,6 +299,16 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     @property
     def amount(self) -> int:
         return sum(price.unit_amount * quantity for price, quantity in self.prices)
+
+    def render(self, _shape: Shape, /) -> Json:
+        return _filled(
+            "CheckoutSession",
+            self,
+            amount_subtotal=self.amount,
+            amount_total=self.amount,
+            currency=self.prices[0][0].currency,
+            customer_details={"email": self.customer_email} if self.customer_email else None,
+        )
 
 
 class PortalSession(ProviderObject, frozen=True, kw_only=True):
@@ -216,176 +361,13 @@ def id_of(thing: ProviderObject | str) -> str:
     return thing if isinstance(thing, str) else thing.id
 
 
-Json = dict[str, Any]
-
-OLD_VERSION: Final = "2024-06-20"
-"""A version of the old shape."""
-NEW_VERSION: Final = "2025-03-31.basil"
-"""The first version of the new shape."""
-_DATE_LENGTH: Final = 10
-
-
-class Shape(StrEnum):
-    """Since API version 2025-03-31, billing periods are in the items, and an invoice's subscription in ``parent``."""
-
-    OLD = "old"
-    NEW = "new"
-
-    @classmethod
-    def of(cls, api_version: str) -> "Shape":
-        return cls.NEW if api_version[:_DATE_LENGTH] >= NEW_VERSION[:_DATE_LENGTH] else cls.OLD
-
-
-@cache
-def _templates() -> dict[str, Json]:
-    """Return the attributes of each kind of object, with the values that all objects of the kind have."""
-    templates: dict[str, Json] = msgspec.json.decode((files(__package__) / "objects.json").read_bytes())
-    return templates
-
-
-def _filled(kind: str, thing: object, **values: object) -> Json:
-    """Return the attributes of a kind: from ``values``, else of the same name from ``thing``, else the template's."""
-    return {name: getattr(thing, name, value) for name, value in _templates()[kind].items()} | values
-
-
-def as_list(url: str, data: list[Json], **more: object) -> Json:
-    return {"object": "list", "data": data, "has_more": False, "url": url, **more}
-
-
-def _customer(customer: Customer) -> Json:
-    if customer.deleted:
-        return {"id": customer.id, "object": "customer", "deleted": True}
-    settings = _filled("invoice_settings", customer, default_payment_method=customer.payment_method)
-    return _filled("customer", customer, invoice_settings=settings)
-
-
-def _checkout(session: CheckoutSession) -> Json:
-    return _filled(
-        "checkout.session",
-        session,
-        amount_subtotal=session.amount,
-        amount_total=session.amount,
-        currency=session.prices[0][0].currency,
-        customer_details={"email": session.customer_email} if session.customer_email else None,
-    )
-
-
-def _price(price: Price) -> Json:
-    decimal, recurring = str(price.unit_amount), _filled("recurring", price)
-    return _filled("price", price, recurring=recurring, unit_amount_decimal=decimal)
-
-
-def _plan(price: Price) -> Json:
-    return _filled("plan", price, amount=price.unit_amount, amount_decimal=str(price.unit_amount))
-
-
-def _subscription(subscription: Subscription, shape: Shape) -> Json:
-    first, count = subscription.items[0], len(subscription.items)
-    period = {"current_period_end": subscription.period_end, "current_period_start": subscription.period_start}
-    items = [
-        _filled(
-            "subscription_item",
-            item,
-            plan=_plan(item.price),
-            price=_price(item.price),
-            subscription=subscription.id,
-            **(period if shape is Shape.NEW else {}),
-        )
-        for item in subscription.items
-    ]
-    return _filled(
-        "subscription",
-        subscription,
-        billing_cycle_anchor=subscription.anchor,
-        cancellation_details={"comment": None, "feedback": None, "reason": subscription.cancellation_reason},
-        currency=first.price.currency,
-        items=as_list(f"/v1/subscription_items?subscription={subscription.id}", items, total_count=count),
-        plan=_plan(first.price) if count == 1 else None,
-        quantity=first.quantity if count == 1 else None,
-        start_date=subscription.created,
-        **(period if shape is Shape.OLD else {}),
-    )
-
-
-def _invoice(invoice: Invoice, shape: Shape) -> Json:
-    details: Json = {"metadata": dict(invoice.subscription_metadata)}
-    is_paid, is_payable = invoice.status == "paid", invoice.status in {"draft", "open"}
-    purpose: Json
-    if shape is Shape.OLD:
-        purpose = {"subscription": invoice.subscription, "subscription_details": details, "paid": is_paid}
-    else:
-        details["subscription"] = invoice.subscription
-        parent = {"quote_details": None, "subscription_details": details, "type": "subscription_details"}
-        purpose = {"parent": parent}
-    lines = [_line(line, invoice, shape) for line in invoice.lines]
-    return _filled(
-        "invoice",
-        invoice,
-        amount_remaining=invoice.amount_due - invoice.amount_paid,
-        attempted=is_paid or invoice.attempt_count > 0,
-        effective_at=invoice.finalized_at,
-        ending_balance=None if invoice.status == "draft" else 0,
-        invoice_pdf=invoice.hosted_invoice_url and f"{invoice.hosted_invoice_url}/pdf",
-        lines=as_list(f"/v1/invoices/{invoice.id}/lines", lines, total_count=len(lines)),
-        next_payment_attempt=invoice.next_payment_attempt if is_payable else None,
-        status_transitions=_filled("status_transitions", invoice),
-        subtotal=invoice.amount_due,
-        total=invoice.amount_due,
-        **purpose,
-    )
-
-
-def _line(line: Line, invoice: Invoice, shape: Shape) -> Json:
-    price, quantity = line.item.price, line.item.quantity
-    billed: Json = {"subscription": invoice.subscription, "subscription_item": line.item.id}
-    if shape is Shape.OLD:
-        purpose = {**billed, "plan": _plan(price), "price": _price(price), "type": "subscription"}
-    else:
-        details = {**billed, "invoice_item": None, "proration": False}
-        purpose = {
-            "parent": {"subscription_item_details": details, "type": "subscription_item_details"},
-            "pricing": {
-                "price_details": {"price": price.id, "product": price.product},
-                "type": "price_details",
-                "unit_amount_decimal": str(price.unit_amount),
-            },
-        }
-    return _filled(
-        "line_item",
-        line,
-        currency=price.currency,
-        description=f"{quantity} x {price.nickname or price.id}",
-        invoice=invoice.id,
-        metadata=dict(invoice.subscription_metadata),
-        period={"end": invoice.period_end, "start": invoice.period_start},
-        quantity=quantity,
-        **purpose,
-    )
-
-
-_RENDERERS: Final[Mapping[type, Callable[[Any, Shape], Json]]] = {
-    Subscription: _subscription,
-    Invoice: _invoice,
-    Price: lambda price, _: _price(price),
-    Customer: lambda customer, _: _customer(customer),
-    CheckoutSession: lambda session, _: _checkout(session),
-    PortalSession: lambda session, _: _filled("billing_portal.session", session),
-    WebhookEndpoint: lambda endpoint, _: _filled("webhook_endpoint", endpoint),
-}
-
-
-def render(thing: object, shape: Shape) -> Json:
-    """Return the JSON of an object in this shape; that of a webhook endpoint is without its secret."""
-    return _RENDERERS[type(thing)](thing, shape)
-
-
 def render_event(event: Event, api_version: str) -> Json:
     shape = Shape.of(api_version)
-    data: Json = {"object": render(event.object, shape)}
+    data: Json = {"object": event.object.render(shape)}
     if event.before is not None:
-        data["previous_attributes"] = previous_attributes(render(event.before, shape), data["object"])
+        data["previous_attributes"] = previous_attributes(event.before.render(shape), data["object"])
     request = {"id": event.request_id, "idempotency_key": event.idempotency_key}
-    return _filled("event", event, object="event", api_version=api_version, data=data, request=request)
+    return _filled("Event", event, object="event", api_version=api_version, data=data, request=request)
 
 
 def previous_attributes(before: Json, after: Json) -> Json:
