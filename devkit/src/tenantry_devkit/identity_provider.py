@@ -163,13 +163,12 @@ class Grants:
         if device.grant is not None:
             del self._devices[device_code]
             return device.grant
-        is_early = now < device.next_poll
-        if is_early:
+        error = OAuthError("authorization_pending", "The user has not entered the code yet.")
+        if now < device.next_poll:
             device.interval += _SLOW_DOWN
+            error = OAuthError("slow_down", "The device polls too often.")
         device.next_poll = now + device.interval
-        if is_early:
-            raise OAuthError("slow_down", "The device polls too often.")
-        raise OAuthError("authorization_pending", "The user has not entered the code yet.")
+        raise error
 
     def _store(self, text: str, entry: _OneTimeToken) -> None:
         self._tokens = {**self._unexpired(self._tokens), text: entry}
@@ -321,20 +320,17 @@ class _IdentityProvider:
         ]
 
     async def _discovery(self) -> dict[str, Any]:
-        endpoints = {
-            "authorization_endpoint": "authorize",
-            "token_endpoint": "token",
-            "device_authorization_endpoint": "device_authorization",
-            "revocation_endpoint": "revoke",
-            "userinfo_endpoint": "userinfo",
-            "jwks_uri": "jwks",
-            "end_session_endpoint": "logout",
-        }
-        has_secret = self.client_secret is not None
+        issuer, has_secret = self.tokens.issuer, self.client_secret is not None
         grant_types = ["authorization_code", "refresh_token", DEVICE_GRANT]
         return {
-            "issuer": self.tokens.issuer,
-            **{name: f"{self.tokens.issuer}/{path}" for name, path in endpoints.items()},
+            "issuer": issuer,
+            "authorization_endpoint": f"{issuer}/authorize",
+            "token_endpoint": f"{issuer}/token",
+            "device_authorization_endpoint": f"{issuer}/device_authorization",
+            "revocation_endpoint": f"{issuer}/revoke",
+            "userinfo_endpoint": f"{issuer}/userinfo",
+            "jwks_uri": f"{issuer}/jwks",
+            "end_session_endpoint": f"{issuer}/logout",
             "scopes_supported": list(OIDC_SCOPES),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
@@ -491,10 +487,9 @@ class _IdentityProvider:
             return self._reject("post_logout_redirect_uri needs a loopback address, and client_id.")
         return redirect(_with_query(target, {"state": parameters["state"]} if "state" in parameters else {}))
 
-    async def _begin_device(self, parameters: Parameters) -> dict[str, Any]:
+    async def _begin_device(self, parameters: Parameters, request: AnyRequest) -> dict[str, Any]:
         """Begin the sign-in of a device (RFC 8628)."""
-        if parameters.get("client_id") != self.tokens.client_id:
-            raise OAuthError("invalid_client", "The client is unknown.")
+        self._check_client(parameters, request)
         device_code, user_code = self.grants.begin_device(_granted_scopes(parameters.get("scope", "")))
         page = f"{self.tokens.issuer}/device"
         return {

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from tenantry.common.clock import Clock
+from tenantry.common.clock import Clock, from_epoch
 from tenantry_devkit.simulator.objects import (
     BillingObject,
     Card,
@@ -39,14 +39,12 @@ class SimulatedClock:
     """Stands still until it is moved, or follows ``running`` if that is given."""
 
     def __init__(self, start: int, *, running: Clock | None = None) -> None:
+        self._clock = running or (lambda: from_epoch(0))
+        self._since = self._clock()
         self._moment = start
-        self._running = running
-        self._since = running() if running else None
 
     def now(self) -> int:
-        if self._running is None or self._since is None:
-            return self._moment
-        return self._moment + int((self._running() - self._since).total_seconds())
+        return self._moment + int((self._clock() - self._since).total_seconds())
 
     def move_to(self, moment: int) -> None:
         """Advance to ``moment``; ignore an earlier one."""

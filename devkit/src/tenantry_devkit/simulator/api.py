@@ -162,10 +162,9 @@ class Api:
             return
         name, *rest = path
         value = answer.get(name)
-        if isinstance(value, str) and name in _EXPANDABLE:
-            thing = self._account.tables[_EXPANDABLE[name]].get(value)
-            if thing is not None:
-                answer[name] = thing.render(shape)
+        things = self._account.tables[_EXPANDABLE[name]] if name in _EXPANDABLE else {}
+        if isinstance(value, str) and value in things:
+            answer[name] = things[value].render(shape)
         self._expand(answer.get(name), rest, shape)
 
     def _retrieve(self, kind: type[T], _: Struct, wanted: str) -> T:

@@ -424,11 +424,10 @@ class SubscriptionBilling:
 
     def _settle(self, invoice: Invoice) -> Invoice:
         """Mark an invoice as paid; if it is the newest, its subscription becomes active again."""
-        account = self.account
         paid = self._mark_paid(invoice)
         subscription = self.subscriptions[invoice.subscription]
         if subscription.latest_invoice == invoice.id and subscription.status in {"incomplete", "past_due", "unpaid"}:
-            account.change(subscription, _UPDATED, status="active")
+            self.account.change(subscription, _UPDATED, status="active")
         return paid
 
     def _expire_incomplete(self, subscription_id: str) -> None:

@@ -59,7 +59,6 @@ _HOUR: Final = 3600
 RETRY_SECONDS: Final = (5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, *[12 * _HOUR] * 4)
 """The delays after failed attempts: about three days, as at the provider."""
 _TIMEOUT: Final = 20.0
-_GOOD: Final = range(200, 300)
 
 
 class State(StrEnum):
@@ -151,8 +150,7 @@ class Courier:
     async def deliver_due(self) -> int:
         """Attempt all due deliveries, including those that become due meanwhile; return the number of requests."""
         count = 0
-        while due := self._take_due():
-            batch = self._shuffled([delivery for delivery in due if delivery.state is State.PENDING])
+        while batch := self._shuffled(self._take_due()):
             await in_parallel(batch, self._attempt, tasks=min(self._concurrency, len(batch)))
             count += len(batch)
         return count
@@ -203,12 +201,12 @@ class Courier:
     async def _attempt(self, delivery: Delivery) -> None:
         now = self._account.now
         endpoint = self._account.table(WebhookEndpoint).get(delivery.endpoint)
-        if endpoint is None or endpoint.status != "enabled":
+        if endpoint is None:
             delivery.state = State.FAILED
             return
         status, error = await self._post(endpoint, self._account.table(Event)[delivery.event])
         delivery.attempts.append(Attempt(now, status, error))
-        if status in _GOOD:
+        if httpx2.codes.is_success(status or 0):
             delivery.state = State.DELIVERED
         elif len(delivery.attempts) <= len(RETRY_SECONDS):
             delivery.due = now + RETRY_SECONDS[len(delivery.attempts) - 1]

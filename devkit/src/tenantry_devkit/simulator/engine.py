@@ -137,12 +137,11 @@ class SimulationEngine(SubscriptionBilling):
 
     def state(self) -> AccountState:
         """Return the whole account, for `restore`, without delivery rules, idempotency keys and the seed."""
-        account = self.account
         return AccountState(
-            now=account.now,
+            now=self.account.now,
             url=self.url,
-            tasks=account.agenda.items(),
-            objects=[thing for table in account.tables.values() for thing in table.values()],
+            tasks=self.account.agenda.items(),
+            objects=[thing for table in self.account.tables.values() for thing in table.values()],
             deliveries=self.courier.log,
         )
 

@@ -46,7 +46,6 @@ OLD_VERSION: Final = "2024-06-20"
 """A version of the old shape."""
 NEW_VERSION: Final = "2025-03-31.basil"
 """The first version of the new shape."""
-_DATE_LENGTH: Final = 10
 
 
 class Shape(StrEnum):
@@ -57,7 +56,7 @@ class Shape(StrEnum):
 
     @classmethod
     def of(cls, api_version: str) -> "Shape":
-        return cls.NEW if api_version[:_DATE_LENGTH] >= NEW_VERSION[:_DATE_LENGTH] else cls.OLD
+        return cls.NEW if api_version >= NEW_VERSION.partition(".")[0] else cls.OLD
 
 
 @cache
@@ -327,14 +326,13 @@ class WebhookEndpoint(ProviderObject, frozen=True, kw_only=True):
     secret: str
     enabled_events: tuple[str, ...] = ("*",)
     api_version: str | None = None
-    status: str = "enabled"
     description: str | None = None
     metadata: Metadata = {}
     id: str = ""
     created: int = 0
 
     def wants(self, event_type: str) -> bool:
-        return self.status == "enabled" and ("*" in self.enabled_events or event_type in self.enabled_events)
+        return "*" in self.enabled_events or event_type in self.enabled_events
 
 
 BillingObject = Price | Customer | Subscription | Invoice | CheckoutSession
