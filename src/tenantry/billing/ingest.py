@@ -38,7 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 class Outbox(MailOutbox, Protocol):
-    """Defers jobs in a transaction, on its connection: they run once it is committed."""
+    """Defers jobs in a transaction, on its connection: they run once it is committed.
+
+    Without an outbox, as in a replay, failed payments are not mailed and no snapshots are fetched.
+    """
 
     async def defer_snapshots(
         self, connection: Connection, requests: Sequence[SnapshotRequest], traces: Mapping[str, str] = ..., /
@@ -73,7 +76,7 @@ _DUPLICATE: Final = Receipt(None)
 class WebhookService:
     """Applies verified events in batches: locked, deduplicated, folded and committed together."""
 
-    def __init__(self, lanes: Sequence[Lane], policy: BillingPolicy, outbox: Outbox, clock: Clock) -> None:
+    def __init__(self, lanes: Sequence[Lane], policy: BillingPolicy, outbox: Outbox | None, clock: Clock) -> None:
         """Run as many batches at a time as there are ``lanes``."""
         self._lanes = asyncio.LifoQueue[Lane]()
         for lane in lanes:
@@ -230,7 +233,7 @@ async def _begin(
 
 
 async def write(
-    connection: Connection, application: BatchApplication, outbox: Outbox, now: datetime, *, commit: bool = False
+    connection: Connection, application: BatchApplication, outbox: Outbox | None, now: datetime, *, commit: bool = False
 ) -> None:
     """Write all changes of a batch; with ``commit`` also end the transaction.
 
@@ -245,9 +248,9 @@ async def write(
         *store.update_parked(application.unparked),
     ]
     failures, requests = application.failed_payments(), application.snapshot_requests
-    followed = bool(failures or requests)
+    followed = outbox is not None and bool(failures or requests)
     await store.write(connection, calls, commit=commit and not followed)
-    if failures:
+    if outbox and failures:
         mails = [
             (payment_failed(uuid4(), failure.tenant_id, failure.owner_id, failure.invoice_url), failure.event_id)
             for failure in failures
@@ -256,7 +259,7 @@ async def write(
         traces = {entry.received.event.id: entry.received.trace for entry in application.entries}
         of_mails = {mail.id: trace for mail, event_id in mails if (trace := traces.get(event_id))}
         await outbox.defer_mail(connection, added, of_mails)
-    if requests:
+    if outbox and requests:
         of_tenants = {
             entry.tenant_id: entry.received.trace
             for entry in application.entries
@@ -279,7 +282,7 @@ async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]
 
 
 async def apply_parked(
-    connection: Connection, tenant_id: str, policy: BillingPolicy, outbox: Outbox, now: datetime
+    connection: Connection, tenant_id: str, policy: BillingPolicy, outbox: Outbox | None, now: datetime
 ) -> None:
     """Apply the parked events of this tenant and of the customers linked to it. Call `claim` before; then commit."""
     customers = await store.customers_of(connection, tenant_id)

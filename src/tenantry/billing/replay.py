@@ -6,7 +6,6 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import cache
 from typing import Final
-from uuid import UUID
 
 import msgspec
 
@@ -18,7 +17,7 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.domain.billing.anomalies import rejection
 from tenantry.domain.billing.events import Fact
-from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent, SnapshotRequest
+from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, full_state_types, record_of
 from tenantry.domain.billing.timeline import Fold, Folded, ReplayDepth
 from tenantry.domain.errors import NotFoundError, OverloadedError
@@ -31,8 +30,6 @@ MOST_AT_ONCE: Final = 10_000
 MOST_SECONDS: Final = 3.0
 """The longest replay on a dashboard page: less than a request may take."""
 _EVENTS_PER_CHUNK: Final = 100
-_NO_MAIL: Final = -(10**8)
-"""For ``parked_mail_hours``: mail no failure, not even one dated into the future."""
 _CHECKPOINT: Final = "tip_state."
 _TIMES: Final = frozenset({"current_period_end", "subscription_created", "tip_created"})
 
@@ -118,25 +115,12 @@ class ReprocessedChunk(msgspec.Struct, frozen=True):
     unreadable: int = 0
 
 
-class _NullOutbox:
-    async def defer_mail(
-        self, _connection: Connection, ids: Sequence[UUID], _traces: Mapping[UUID, str] | None = None, /, **_: object
-    ) -> None:
-        raise AssertionError(f"a replay would have mailed {ids}")
-
-    async def defer_snapshots(
-        self, _connection: Connection, _requests: Sequence[SnapshotRequest], _traces: Mapping[str, str] | None = None, /
-    ) -> None:
-        pass
-
-
 class ReplayService:
     """Folds tenants' events again with the current plan catalog, and compares."""
 
     def __init__(self, database: Database, policy: BillingPolicy, clock: Clock) -> None:
         self._database = database
         self._policy = policy
-        self._without_mail = msgspec.structs.replace(policy, parked_mail_hours=_NO_MAIL)
         self._clock = clock
         self._turn = asyncio.Lock()
 
@@ -210,7 +194,7 @@ class ReplayService:
         Events keep their arrival numbers. With ``dry_run`` nothing is written. With selected tenants, events without a
         body do not count, because they name no tenant.
         """
-        webhooks = WebhookService([self._database.lane()], self._without_mail, _NullOutbox(), self._clock)
+        webhooks = WebhookService([self._database.lane()], self._policy, None, self._clock)
         since = selection.since or datetime.min.replace(tzinfo=UTC)
         after = (since, -1)
         while True:
@@ -289,7 +273,7 @@ class ReplayService:
                 calls = ledger_store.update_accounts([(repaired, is_visible)], now)
                 await ledger_store.write(connection, calls, commit=False)
             if checked.parked:
-                await ingest.apply_parked(connection, tenant_id, self._without_mail, _NullOutbox(), now)
+                await ingest.apply_parked(connection, tenant_id, self._policy, None, now)
         return msgspec.structs.replace(checked, repaired=not checked.is_right)
 
 
