@@ -89,10 +89,7 @@ class Ledger:
     ) -> BatchApplication:
         needed = replay_needs(context, placed)
         histories = {tenant: self._history(need) for tenant, need in needed.items()}
-        parked: dict[str, list[ReceivedEvent]] = {}
-        for arrival in waiting:
-            parked.setdefault(arrival.event.customer_id or "", []).append(arrival)
-        return BatchApplication(context, self._policy, NOW, needs=needed, histories=histories, parked=parked)
+        return BatchApplication(context, self._policy, NOW, needs=needed, histories=histories, waiting=waiting)
 
     def _history(self, need: ReplayNeed) -> list[BillingEvent]:
         """The events that are needed, as the store reads them."""

@@ -1,6 +1,6 @@
 """The application of a batch of events: links, parked events and their later application, and notifications."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,21 +42,22 @@ def arrivals(*events: BillingEvent) -> list[ReceivedEvent]:
 
 
 def settlement(
-    known: BatchContext, *, policy: BillingPolicy = ANY, now: datetime = NOW, **parked: Any
+    known: BatchContext, *parked: BillingEvent, policy: BillingPolicy = ANY, now: datetime = NOW
 ) -> BatchApplication:
-    waiting = {customer: arrivals(*events) for customer, events in parked.items()}
-    return BatchApplication(known, policy, now, needs={}, histories={}, parked=waiting)
+    return BatchApplication(known, policy, now, needs={}, histories={}, waiting=arrivals(*parked))
 
 
-def received(known: BatchContext, *events: BillingEvent, **parked: Any) -> BatchApplication:
-    result = settlement(known, **parked)
+def received(known: BatchContext, *events: BillingEvent, parked: Sequence[BillingEvent] = ()) -> BatchApplication:
+    result = settlement(known, *parked)
     for arrival in arrivals(*events):
         result.receive(arrival)
     return result
 
 
-def unparked(*events: BillingEvent, known: BatchContext | None = None, **options: Any) -> BatchApplication:
-    result = settlement(known or standing(account(), cus_1="acme"), **options)
+def unparked(
+    *events: BillingEvent, known: BatchContext | None = None, parked: Sequence[BillingEvent] = (), **options: Any
+) -> BatchApplication:
+    result = settlement(known or standing(account(), cus_1="acme"), *parked, **options)
     result.apply_parked("acme", arrivals(*events))
     return result
 
@@ -173,7 +174,7 @@ def test_a_link_counts_at_once() -> None:
 
 
 def test_a_link_applies_the_events_parked_for_the_customer() -> None:
-    result = received(standing(account()), completed(900), cus_1=[failed(800)])
+    result = received(standing(account()), completed(900), parked=[failed(800)])
     assert outcomes(result.unparked) == [("applied", "acme")]
     assert state(result).subscription_status == "past_due"
 
@@ -201,7 +202,7 @@ def test_parked_events_take_their_place_before_newer_ones() -> None:
     result = BatchApplication(
         known, ANY, NOW,
         needs={"acme": ReplayNeed(ReplayDepth.BEGINNING, 900)},
-        histories={"acme": [updated(900, status="trialing")]}, parked={},
+        histories={"acme": [updated(900, status="trialing")]}, waiting=(),
     )  # fmt: skip
     result.apply_parked("acme", arrivals(failed(100)))
     assert outcomes(result.unparked) == [("late", "acme")]
@@ -209,7 +210,7 @@ def test_parked_events_take_their_place_before_newer_ones() -> None:
 
 
 def test_a_parked_checkout_links_and_applies_the_events_parked_for_its_customer() -> None:
-    result = unparked(completed(100), known=standing(account()), cus_1=[failed(200)])
+    result = unparked(completed(100), known=standing(account()), parked=[failed(200)])
     assert outcomes(result.unparked) == [("applied", "acme"), ("applied", "acme")]
     assert result.links == [CustomerLink("cus_1", "acme", "evt_c")]
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol
@@ -226,10 +225,7 @@ async def _begin(
     """Read the histories that these events need; ``waiting`` are parked events that wait for a customer."""
     needs = batch.replay_needs(context, placed)
     histories = await store.read_events(connection, needs, full_state_types(policy)) if needs else {}
-    parked = defaultdict(list)
-    for each in waiting:
-        parked[each.event.customer_id or ""].append(each)
-    return BatchApplication(context, policy, now, needs=needs, histories=histories, parked=parked)
+    return BatchApplication(context, policy, now, needs=needs, histories=histories, waiting=waiting)
 
 
 async def write(
@@ -240,7 +236,7 @@ async def write(
     Raises `EntryTakenError` if another transaction has handled one of the events meanwhile: try again.
     """
     calls = [
-        *store.delete_replaced(application.replaced, application.entries),
+        *store.delete_replaced(application.context.replaceable, application.entries),
         *store.insert_entries(application.entries, now),
         *store.delete_entries(application.superseded),
         *store.update_accounts(application.changed_accounts(), now),

@@ -1,5 +1,6 @@
 """A batch of events, applied in memory to the accounts that it touches."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
 from datetime import datetime, timedelta
@@ -113,7 +114,7 @@ class BatchApplication:
     """Collects the changes of a batch; writes nothing.
 
     ``histories`` are the events after the checkpoint of each account in ``needs``;
-    ``parked`` the parked events that wait for a customer, by customer.
+    ``waiting`` the parked events that wait for a customer.
     """
 
     context: BatchContext
@@ -122,23 +123,21 @@ class BatchApplication:
     _: KW_ONLY
     needs: Mapping[str, ReplayNeed]
     histories: Mapping[str, Sequence[BillingEvent]]
-    parked: InitVar[Mapping[str, Sequence[ReceivedEvent]]]
+    waiting: InitVar[Iterable[ReceivedEvent]]
 
-    def __post_init__(self, parked: Mapping[str, Sequence[ReceivedEvent]]) -> None:
-        context = self.context
-        self._accounts = dict(context.accounts)
-        self._original = context.accounts
-        self._tenant_of_customer = dict(context.tenant_of_customer)
-        self._parked = {customer_id: list(waiting) for customer_id, waiting in parked.items()}
+    def __post_init__(self, waiting: Iterable[ReceivedEvent]) -> None:
+        self._accounts = dict(self.context.accounts)
+        self._tenant_of_customer = dict(self.context.tenant_of_customer)
+        self._parked = defaultdict[str | None, list[ReceivedEvent]](list)
+        for received in waiting:
+            self._parked[received.event.customer_id].append(received)
         self._timelines: dict[str, Timeline] = {}
-        self._failures: list[tuple[str, BillingEvent]] = []
-        self._belated_failures: list[tuple[str, BillingEvent]] = []
+        self._failures: list[tuple[str, BillingEvent, bool]] = []
         self._oldest_mailed = self.now.timestamp() - timedelta(hours=self.policy.parked_mail_hours).total_seconds()
         self.entries: list[LedgerEntry] = []
         self.unparked: list[LedgerEntry] = []
         self.links: list[CustomerLink] = []
         self.superseded: list[str] = []
-        self.replaced = context.replaceable
         self.snapshot_requests: list[SnapshotRequest] = []
 
     def receive(self, received: ReceivedEvent) -> None:
@@ -148,26 +147,17 @@ class BatchApplication:
             self.entries.append(LedgerEntry(received, None, *rejected, anomalies=anomalies(received, self.policy)))
             return
         tenant_id = tenant_of(event, self._tenant_of_customer)
-        if tenant_id not in self._accounts:
+        if tenant_id in self._accounts:
+            self.entries.append(self._apply(received, tenant_id, belated=received.belated))
+        else:
             self._park(received)
-            return
-        entry, notify = self._apply(received, tenant_id)
-        self.entries.append(entry)
-        if notify and received.belated:
-            self._add_belated_failure(tenant_id, event)
-        elif notify:
-            self._failures.append((tenant_id, event))
-
-    def _add_belated_failure(self, tenant_id: str, failure: BillingEvent) -> None:
-        if failure.created > self._oldest_mailed:
-            self._belated_failures.append((tenant_id, failure))
 
     def _park(self, received: ReceivedEvent) -> None:
         event = received.event
         if event.type in ev.INVOICE_TYPES:
             missing = f"customer {event.customer_id}"
             # a later event of this batch may link the customer
-            self._parked.setdefault(event.customer_id or "", []).append(received)
+            self._parked[event.customer_id].append(received)
         else:
             missing = f"tenant {event.org_id}"
         outcome, reason = Outcome.PARKED, f"Waits: {missing} is not known yet."
@@ -178,16 +168,13 @@ class BatchApplication:
     def apply_parked(self, tenant_id: str, parked: Iterable[ReceivedEvent]) -> None:
         """Apply parked events, in the order of the events, now that their tenant is known."""
         for received in parked:
-            entry, notify = self._apply(received, tenant_id)
-            self.unparked.append(entry)
-            if notify:
-                self._add_belated_failure(tenant_id, received.event)
+            self.unparked.append(self._apply(received, tenant_id, belated=True))
 
     def changed_accounts(self) -> list[tuple[BillingAccount, bool]]:
         """Return the accounts to write back, and whether the tenant record itself changed."""
         changed = []
         for tenant_id, linked in sorted(self._accounts.items()):
-            original, timeline = self._original[tenant_id], self._timelines.get(tenant_id)
+            original, timeline = self.context.accounts[tenant_id], self._timelines.get(tenant_id)
             account = linked.with_fold(timeline.folded) if timeline else linked
             if account != original:
                 is_visible = record_of(account.state) != record_of(original.state)
@@ -195,24 +182,24 @@ class BatchApplication:
         return changed
 
     def failed_payments(self) -> list[FailedPayment]:
-        """Return the failures to notify owners of.
-
-        A belated failure counts only while its invoice is unpaid and the tenant ends past due.
-        """
-        belated = [
-            (tenant_id, event)
-            for tenant_id, event in self._belated_failures
-            if self._state(tenant_id).subscription_status == PAST_DUE
-            and not is_paid(event, self._timelines[tenant_id].after(event))
-        ]
+        """Return the failures to notify owners of."""
         return [
             FailedPayment(tenant_id, account.owner_id, event.id, event.invoice_url)
-            for tenant_id, event in (*self._failures, *belated)
+            for tenant_id, event, belated in self._failures
             if not (account := self._accounts[tenant_id]).deleted
+            and (not belated or self._is_current(tenant_id, event))
         ]
 
-    def _apply(self, received: ReceivedEvent, tenant_id: str) -> tuple[LedgerEntry, bool]:
-        """Apply an event whose tenant is known; return its entry, and whether to notify the owner."""
+    def _is_current(self, tenant_id: str, failure: BillingEvent) -> bool:
+        """Whether a belated failure counts: it is recent, its invoice is unpaid, and the tenant ends past due."""
+        return (
+            failure.created > self._oldest_mailed
+            and self._state(tenant_id).subscription_status == PAST_DUE
+            and not is_paid(failure, self._timelines[tenant_id].after(failure))
+        )
+
+    def _apply(self, received: ReceivedEvent, tenant_id: str, *, belated: bool) -> LedgerEntry:
+        """Apply an event whose tenant is known; return its entry."""
         event = received.event
         before = self._state(tenant_id)
         found = anomalies(received, self.policy)
@@ -223,14 +210,15 @@ class BatchApplication:
             self.snapshot_requests.append(SnapshotRequest(tenant_id, later=False))
             link = link or _LinkResult(Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
             after = self._state(tenant_id)
-            return LedgerEntry(received, tenant_id, link.outcome, link.reason, before, after, found), False
+            return LedgerEntry(received, tenant_id, link.outcome, link.reason, before, after, found)
         placement = self._place(tenant_id, event)
         if placement.is_ambiguous:
             self.snapshot_requests.append(SnapshotRequest(tenant_id, later=True))
             found = (*found, Anomaly.AMBIGUOUS_ORDER)
+        if placement.notify:
+            self._failures.append((tenant_id, event, belated))
         reason = f"{placement.reason} {link.reason}" if link else placement.reason
-        entry = LedgerEntry(received, tenant_id, placement.outcome, reason, before, placement.after, found)
-        return entry, placement.notify
+        return LedgerEntry(received, tenant_id, placement.outcome, reason, before, placement.after, found)
 
     def _state(self, tenant_id: str) -> BillingState:
         timeline = self._timelines.get(tenant_id)
@@ -266,7 +254,7 @@ class BatchApplication:
         self.links.append(CustomerLink(customer_id, account.tenant_id, event.id))
         self._tenant_of_customer[customer_id] = account.tenant_id
         self._accounts[account.tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
-        self.apply_parked(account.tenant_id, self._parked.get(customer_id, ()))
+        self.apply_parked(account.tenant_id, self._parked[customer_id])
         return _LinkResult(Outcome.APPLIED, f"Customer {customer_id} now belongs to this tenant.")
 
 
