@@ -12,10 +12,8 @@ from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.domain.billing.batch_application import ReplayNeed
-from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.ledger import ReceivedEvent, ReplayNeed
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.billing.timeline import ReplayDepth
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry.jobs.queue import JobQueue
 from tests.support import events
@@ -132,7 +130,7 @@ async def seconds_read(conninfo: str, second: int, *telling: str) -> list[int]:
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        history = await billing.read_events(connection, {"acme": ReplayNeed(ReplayDepth.BEGINNING, second)}, telling)
+        history = await billing.read_events(connection, {"acme": ReplayNeed(second, late=True)}, telling)
     await database.close()
     return [event.created for event in history["acme"]]
 

@@ -8,8 +8,7 @@ import pytest
 from tenantry.billing import ledger_store as billing
 from tenantry.db.database import Database, Lane
 from tenantry.db.statements import BoundStatement
-from tenantry.domain.billing.batch_application import ReplayNeed
-from tenantry.domain.billing.timeline import ReplayDepth
+from tenantry.domain.billing.ledger import ReplayNeed
 
 CALLS: list[BoundStatement] = [
     billing.LOCK_ACCOUNTS(["a"], ["c"]),
@@ -52,5 +51,5 @@ def assert_by_index(rows: Sequence[tuple[str]]) -> None:
 
 async def test_an_unknown_tenants_history_is_empty(lane: Lane) -> None:
     async with lane.use() as connection:
-        needs = {"missing": ReplayNeed(ReplayDepth.BEGINNING, 5)}
+        needs = {"missing": ReplayNeed(5, late=True)}
         assert await billing.read_events(connection, needs, ()) == {"missing": []}

@@ -8,11 +8,11 @@ from typing import Final
 import msgspec
 
 from tenantry.domain.billing.anomalies import rejection
-from tenantry.domain.billing.batch_application import BatchApplication, ReplayNeed, replay_needs, tenant_of, wants_link
+from tenantry.domain.billing.batch_application import BatchApplication, replay_needs, tenant_of, wants_link
 from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import BatchContext, BillingAccount, ReceivedEvent
+from tenantry.domain.billing.ledger import BatchContext, BillingAccount, ReceivedEvent, ReplayNeed
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, full_state_types
-from tenantry.domain.billing.timeline import Fold, Folded, ReplayDepth
+from tenantry.domain.billing.timeline import Fold, Folded
 from tests.support.facts import account
 
 TENANT: Final = "acme"
@@ -94,7 +94,7 @@ class Ledger:
     def _history(self, need: ReplayNeed) -> list[BillingEvent]:
         """The events that are needed, as the store reads them."""
         since = need.second
-        if need.depth is ReplayDepth.BEGINNING:
+        if need.late:
             seconds = Counter(event.created for event in self._events.values())
             types = full_state_types(self._policy)
             since = max(

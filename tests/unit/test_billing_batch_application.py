@@ -8,17 +8,18 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.anomalies import anomalies, rejection
-from tenantry.domain.billing.batch_application import (
-    BatchApplication,
-    MissingNames,
-    ReplayNeed,
-    missing_names,
-    replay_needs,
-)
+from tenantry.domain.billing.batch_application import BatchApplication, MissingNames, missing_names, replay_needs
 from tenantry.domain.billing.events import BillingEvent, Outcome
-from tenantry.domain.billing.ledger import BatchContext, BillingAccount, CustomerLink, LedgerEntry, ReceivedEvent
+from tenantry.domain.billing.ledger import (
+    FIRST,
+    BatchContext,
+    BillingAccount,
+    CustomerLink,
+    LedgerEntry,
+    ReceivedEvent,
+    ReplayNeed,
+)
 from tenantry.domain.billing.state import BillingPolicy, BillingState
-from tenantry.domain.billing.timeline import ReplayDepth
 from tests.support.facts import ANY, CATALOG, account, completed, deleted, failed, observed, succeeded, updated
 
 NOW = datetime.fromtimestamp(1000, UTC)
@@ -201,7 +202,7 @@ def test_parked_events_take_their_place_before_newer_ones() -> None:
     known = standing(account(state=BillingState(), customer_id="cus_1"), cus_1="acme")
     result = BatchApplication(
         known, ANY, NOW,
-        needs={"acme": ReplayNeed(ReplayDepth.BEGINNING, 900)},
+        needs={"acme": ReplayNeed(900, late=True)},
         histories={"acme": [updated(900, status="trialing")]}, waiting=(),
     )  # fmt: skip
     result.apply_parked("acme", arrivals(failed(100)))
@@ -349,23 +350,33 @@ def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
     assert replay_needs(known, events) == {}
 
 
-def test_the_greatest_depth_counts() -> None:
+def test_an_event_of_the_newest_second_needs_that_second() -> None:
+    known = standing(account(tip_created=100))
+    assert replay_needs(known, [("acme", updated(100))]) == {"acme": ReplayNeed(100, late=False)}
+
+
+def test_an_account_of_the_previous_release_needs_its_whole_history() -> None:
+    known = standing(account(tip_created=100, is_whole=False))
+    assert replay_needs(known, [("acme", updated(101))]) == {"acme": ReplayNeed(FIRST, late=True)}
+
+
+def test_of_events_of_several_seconds_the_oldest_decides() -> None:
     known = standing(account(tip_created=100))
     assert replay_needs(known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))]) == {
-        "acme": ReplayNeed(ReplayDepth.BEGINNING, 99)
+        "acme": ReplayNeed(99, late=True)
     }
 
 
 def test_of_several_late_events_the_oldest_decides_where_the_history_begins() -> None:
     known = standing(account(tip_created=100))
     assert replay_needs(known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))]) == {
-        "acme": ReplayNeed(ReplayDepth.BEGINNING, 50)
+        "acme": ReplayNeed(50, late=True)
     }
 
 
 def test_a_snapshot_needs_the_newest_second_to_replace_another() -> None:
     known = standing(account(tip_created=100))
-    assert replay_needs(known, [("acme", observed(200))]) == {"acme": ReplayNeed(ReplayDepth.TIP_SECOND, 100)}
+    assert replay_needs(known, [("acme", observed(200))]) == {"acme": ReplayNeed(100, late=False)}
 
 
 def test_missing_names_are_unknown_tenants_unknown_customers_and_possible_links() -> None:

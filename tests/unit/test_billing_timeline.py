@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.events import BillingEvent, Outcome
-from tenantry.domain.billing.ledger import BillingAccount
+from tenantry.domain.billing.ledger import BillingAccount, ReplayNeed
 from tenantry.domain.billing.state import BillingState
-from tenantry.domain.billing.timeline import Placement, ReplayDepth, Timeline, begin, place, replay_depth
+from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
 from tests.support.facts import ANY, account, deleted, failed, succeeded, updated
 
 FRESH = BillingState()
@@ -103,19 +103,6 @@ def test_no_other_event_is_mailed(event: BillingEvent) -> None:
     assert not placed(event).notify
 
 
-@pytest.mark.parametrize(
-    ("created", "newest", "far"),
-    [
-        (1, None, ReplayDepth.TIP),
-        (101, 100, ReplayDepth.TIP),
-        (100, 100, ReplayDepth.TIP_SECOND),
-        (99, 100, ReplayDepth.BEGINNING),
-    ],
-)
-def test_the_replay_depth(created: int, newest: int | None, far: ReplayDepth) -> None:
-    assert replay_depth(created, newest) is far
-
-
 def test_the_tip_is_the_state_before_the_newest_second() -> None:
     timeline = placed(updated(100), failed(200), updated(200, "evt_2", status="past_due")).timeline
     assert (timeline.folded.tip_created, timeline.folded.tip_state) == (200, placed(updated(100)).after)
@@ -135,24 +122,24 @@ def after_history() -> tuple[BillingAccount, Timeline]:
 
 
 @pytest.mark.parametrize(
-    ("event", "far", "known"),
+    ("event", "need", "known"),
     [
-        (deleted(300, "e", arrival=5), ReplayDepth.TIP, []),
-        (deleted(200, "e", arrival=5), ReplayDepth.TIP_SECOND, HISTORY[2:]),
-        (deleted(120, "e", arrival=5), ReplayDepth.BEGINNING, HISTORY),
+        (deleted(300, "e", arrival=5), None, []),
+        (deleted(200, "e", arrival=5), ReplayNeed(200, late=False), HISTORY[2:]),
+        (deleted(120, "e", arrival=5), ReplayNeed(120, late=True), HISTORY),
     ],
 )
-def test_a_smaller_replay_depth_leads_to_the_same_state(
-    event: BillingEvent, far: ReplayDepth, known: list[BillingEvent]
+def test_a_shorter_history_leads_to_the_same_state(
+    event: BillingEvent, need: ReplayNeed | None, known: list[BillingEvent]
 ) -> None:
     stored, whole = after_history()
-    short = place(begin(stored.checkpoint(far), known, ANY), event, ANY)
+    short = place(begin(stored.checkpoint(need), known, ANY), event, ANY)
     long = place(whole, event, ANY)
     assert account().with_fold(short.timeline.folded) == account().with_fold(long.timeline.folded)
 
 
 def test_a_tenant_begins_with_its_own_plan() -> None:
-    assert account(base_plan="business").checkpoint(ReplayDepth.BEGINNING).plan == "business"
+    assert account(base_plan="business").beginning.plan == "business"
 
 
 def test_a_failure_after_a_success_of_its_invoice_in_the_same_second_is_not_mailed() -> None:

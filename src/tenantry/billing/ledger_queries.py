@@ -31,7 +31,7 @@ from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.billing.timeline import Fold, Folded, ReplayDepth
+from tenantry.domain.billing.timeline import Fold, Folded
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.tenants import EndsWithPeriod, PeriodEnd, PlanId, SubscriptionStatus, Tenant, is_tenant_id
 
@@ -206,7 +206,7 @@ async def _fold(
     connection: Connection, account: BillingAccount, policy: BillingPolicy, wanted: set[str]
 ) -> tuple[Folded, dict[str, int]]:
     """Fold the tenant's events; return also the places of the wanted ones in their order."""
-    fold, order = Fold(account.checkpoint(ReplayDepth.BEGINNING), policy), list[str]()
+    fold, order = Fold(account.beginning, policy), list[str]()
     async with store.folded_events(connection, [account.tenant_id]) as events:
         async for _, event in events:
             order += [folded.id for folded, _ in fold.add(event) if folded.id in wanted]

@@ -28,11 +28,16 @@ from tenantry.db.statements import (
     ParameterType,
     Statement,
 )
-from tenantry.domain.billing.batch_application import ReplayNeed
 from tenantry.domain.billing.events import Anomaly, BillingEvent
-from tenantry.domain.billing.ledger import BatchContext, BillingAccount, CustomerLink, LedgerEntry, ReceivedEvent
+from tenantry.domain.billing.ledger import (
+    BatchContext,
+    BillingAccount,
+    CustomerLink,
+    LedgerEntry,
+    ReceivedEvent,
+    ReplayNeed,
+)
 from tenantry.domain.billing.state import BillingState, KnownSubscription
-from tenantry.domain.billing.timeline import ReplayDepth
 
 ACCOUNT_COLUMNS: Final = (
     "id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan, plan, subscription_status, "
@@ -175,8 +180,8 @@ async def read_events(
     """Return the folded events that timelines need, by tenant."""
     values = {
         "tenants": list(needs),
-        "seconds": [second for _, second in needs.values()],
-        "late": [depth is ReplayDepth.BEGINNING for depth, _ in needs.values()],
+        "seconds": [need.second for need in needs.values()],
+        "late": [need.late for need in needs.values()],
         "full_state_types": list(full_state_types),
     }
     events: dict[str, list[BillingEvent]] = {tenant: [] for tenant in needs}

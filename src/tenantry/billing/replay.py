@@ -19,7 +19,7 @@ from tenantry.domain.billing.anomalies import rejection
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, full_state_types, record_of
-from tenantry.domain.billing.timeline import Fold, Folded, ReplayDepth
+from tenantry.domain.billing.timeline import Fold, Folded
 from tenantry.domain.errors import NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
@@ -246,9 +246,7 @@ class ReplayService:
             return [_compared(account, folded, parked) for account, folded in zip(accounts, folds, strict=True)]
 
     async def _fold(self, connection: Connection, accounts: Sequence[BillingAccount], since: int = -1) -> list[Folded]:
-        folds = {
-            account.tenant_id: Fold(account.checkpoint(ReplayDepth.BEGINNING), self._policy) for account in accounts
-        }
+        folds = {account.tenant_id: Fold(account.beginning, self._policy) for account in accounts}
         async with store.folded_events(connection, list(folds), since) as events:
             async for tenant_id, event in events:
                 folds[tenant_id].add(event)

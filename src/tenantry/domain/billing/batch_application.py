@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,36 +12,22 @@ from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.anomalies import anomalies, rejection
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import (
+    FIRST,
     BatchContext,
     BillingAccount,
     CustomerLink,
     FailedPayment,
     LedgerEntry,
     ReceivedEvent,
+    ReplayNeed,
     SnapshotRequest,
 )
 from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState, record_of
-from tenantry.domain.billing.timeline import Placement, ReplayDepth, Timeline, begin, is_paid, place, replay_depth
+from tenantry.domain.billing.timeline import Placement, Timeline, begin, is_paid, place
 
 
 def may_link(event: BillingEvent) -> bool:
     return event.type in (ev.CHECKOUT_COMPLETED, ev.SUBSCRIPTION_UPDATED) and bool(event.customer_id and event.org_id)
-
-
-FIRST: Final = -1
-"""A second before all events."""
-
-
-class ReplayNeed(NamedTuple):
-    """How far back an account's history is needed, and from which second on.
-
-    With `ReplayDepth.TIP_SECOND`: from the second of its newest event. With `ReplayDepth.BEGINNING`: from the second
-    of the oldest event to place, and before it back to a full-state event. For an account with several subscriptions,
-    or written by the previous release, no event is a full-state event; then the second is `FIRST`.
-    """
-
-    depth: ReplayDepth
-    second: int
 
 
 def replay_needs(context: BatchContext, events: Iterable[tuple[str | None, BillingEvent]]) -> dict[str, ReplayNeed]:
@@ -54,15 +40,14 @@ def replay_needs(context: BatchContext, events: Iterable[tuple[str | None, Billi
         account = context.accounts.get(tenant_id) if tenant_id else None
         if account is None or account.tip_created is None or event.type not in ev.FOLDED_TYPES:
             continue
-        depth = replay_depth(event.created, account.tip_created) if account.is_whole else ReplayDepth.BEGINNING
-        if event.type == ev.SNAPSHOT:
-            depth = max(depth, ReplayDepth.TIP_SECOND)  # it may replace an older snapshot
-        known = needed.get(account.tenant_id)
-        if depth > (known.depth if known else ReplayDepth.TIP) or (known and event.created < known.second):
-            second = account.tip_created
-            if depth is ReplayDepth.BEGINNING:
-                second = FIRST if account.state.others or not account.is_whole else event.created
-            needed[account.tenant_id] = ReplayNeed(depth, second)
+        if event.created < account.tip_created or not account.is_whole:
+            second = FIRST if account.state.others or not account.is_whole else event.created
+            need = ReplayNeed(second, late=True)
+        elif event.created == account.tip_created or event.type == ev.SNAPSHOT:  # it may replace an older snapshot
+            need = ReplayNeed(account.tip_created, late=False)
+        else:
+            continue
+        needed[account.tenant_id] = min(need, needed.get(account.tenant_id, need))
     return needed
 
 
@@ -227,8 +212,7 @@ class BatchApplication:
     def _place(self, tenant_id: str, event: BillingEvent) -> Placement:
         timeline = self._timelines.get(tenant_id)
         if timeline is None:
-            need = self.needs.get(tenant_id)
-            checkpoint = self._accounts[tenant_id].checkpoint(need.depth if need else ReplayDepth.TIP)
+            checkpoint = self._accounts[tenant_id].checkpoint(self.needs.get(tenant_id))
             timeline = begin(checkpoint, self.histories.get(tenant_id, ()), self.policy)
             if event.type == ev.SNAPSHOT and (former := confirmed(timeline, event)):
                 self.superseded.append(former.id)

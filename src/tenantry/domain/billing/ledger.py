@@ -2,13 +2,29 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.state import BillingState
-from tenantry.domain.billing.timeline import Folded, ReplayDepth
+from tenantry.domain.billing.timeline import Folded
+
+
+class ReplayNeed(NamedTuple):
+    """From which second on an account's history is needed to place events.
+
+    Unless they are ``late``, it is the second of the account's newest event. If they are, it is that of the oldest
+    event to place, and the history before it is needed too, back to a full-state event. For an account with several
+    subscriptions, or written by the previous release, no event is a full-state event; then the second is `FIRST`.
+    """
+
+    second: int
+    late: bool
+
+
+FIRST: Final = -1
+"""A second before all events."""
 
 
 class BillingAccount(msgspec.Struct, frozen=True):
@@ -28,13 +44,16 @@ class BillingAccount(msgspec.Struct, frozen=True):
     tip_state: BillingState | None = None
     is_whole: bool = True
 
-    def checkpoint(self, depth: ReplayDepth) -> BillingState:
-        """Return the state before the events of a timeline of this depth."""
-        if depth is ReplayDepth.TIP:
-            return self.state
-        if depth is ReplayDepth.TIP_SECOND and self.tip_state is not None:
-            return self.tip_state
+    @property
+    def beginning(self) -> BillingState:
+        """The state before all events."""
         return BillingState(plan=self.base_plan)
+
+    def checkpoint(self, need: ReplayNeed | None) -> BillingState:
+        """Return the state before the events of a timeline with the needed history."""
+        if need is None:
+            return self.state
+        return self.beginning if need.late or self.tip_state is None else self.tip_state
 
     def with_fold(self, folded: Folded) -> "BillingAccount":
         """Return the account with the result of a fold of its events."""

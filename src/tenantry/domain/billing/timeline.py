@@ -1,7 +1,7 @@
 """The fold of a tenant's events, one second at a time, for arrival, replay and explanation.
 
 A checkpoint is the state after all events before some second. The newer the checkpoint, the fewer events the service
-reads from the ledger to place a new one (`ReplayDepth`):
+reads from the ledger to place a new one (`ledger.ReplayNeed`):
 
 - newer than the newest event so far: the stored state, and no events;
 - in the same second as the newest: the state before that second, and the events of that second;
@@ -11,7 +11,6 @@ reads from the ledger to place a new one (`ReplayDepth`):
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from enum import IntEnum
 from operator import attrgetter
 from typing import Final
 
@@ -77,21 +76,6 @@ def fold_second(events: Sequence[BillingEvent], before: BillingState, policy: Bi
         steps.append((event, step))
         before = step.state
     return steps
-
-
-class ReplayDepth(IntEnum):
-    """How far back a timeline must begin to place an event."""
-
-    TIP = 0
-    TIP_SECOND = 1
-    BEGINNING = 2
-
-
-def replay_depth(created: int, tip_created: int | None) -> ReplayDepth:
-    """Return the depth for an event of this second, given the second of the newest event so far."""
-    if tip_created is None or created > tip_created:
-        return ReplayDepth.TIP
-    return ReplayDepth.TIP_SECOND if created == tip_created else ReplayDepth.BEGINNING
 
 
 _created = attrgetter("created")
