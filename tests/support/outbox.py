@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from tenantry.db.connection import Connection, of_tenant
-from tenantry.domain.owner_mails import payment_failed
+from tenantry.domain.billing.ledger import FailedPayment
 from tenantry.notifications import mail_delivery_store as mails
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -29,9 +29,10 @@ async def add_notification(connection: Connection, tenant_id: str = "acme", *, o
         "currency) VALUES (%s, 1, 'invoice.payment_failed', 1, %s, %s, 'applied', '', 1250, 'eur')",
         (event_id, NOW, tenant_id),
     )
-    notice = payment_failed(uuid4(), tenant_id, "user_1", INVOICE_URL)
-    await mails.insert_notifications(connection, [(notice, event_id)], NOW)
-    return notice.id
+    [added] = await mails.insert_notifications(
+        connection, [FailedPayment(tenant_id, "user_1", event_id, INVOICE_URL)], NOW
+    )
+    return added
 
 
 async def delivery_of(conninfo: str, notification_id: UUID) -> tuple[str, int, str | None]:

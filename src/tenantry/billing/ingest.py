@@ -5,7 +5,6 @@ import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol
-from uuid import uuid4
 
 import msgspec
 import psycopg
@@ -22,7 +21,6 @@ from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, Ano
 from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy, full_state_types
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.domain.owner_mails import payment_failed
 from tenantry.notifications.mail_delivery import MailOutbox
 from tenantry.notifications.mail_delivery_store import insert_notifications
 
@@ -247,14 +245,10 @@ async def write(
     followed = outbox is not None and bool(failures or requests)
     await store.write(connection, calls, commit=commit and not followed)
     if outbox and failures:
-        mails = [
-            (payment_failed(uuid4(), failure.tenant_id, failure.owner_id, failure.invoice_url), failure.event_id)
-            for failure in failures
-        ]
-        added = await insert_notifications(connection, mails, now)
+        mails = await insert_notifications(connection, failures, now)
         traces = {entry.received.event.id: entry.received.trace for entry in application.entries}
-        of_mails = {mail.id: trace for mail, event_id in mails if (trace := traces.get(event_id))}
-        await outbox.defer_mail(connection, added, of_mails)
+        of_mails = {mail_id: trace for mail_id, event_id in mails.items() if (trace := traces.get(event_id))}
+        await outbox.defer_mail(connection, list(mails), of_mails)
     if outbox and requests:
         of_tenants = {
             entry.tenant_id: entry.received.trace

@@ -15,12 +15,6 @@ OWNER_ADDRESS_CONFIRMATION: Final = "owner_address.confirmation"
 SECURITY_DIGEST: Final = "security.digest"
 
 
-class PaymentFailedData(msgspec.Struct, frozen=True, rename="camel"):
-    """The data of a payment notification; ``invoice_url`` is the invoice's hosted page, if the event had one."""
-
-    invoice_url: str | None
-
-
 class KeyLeakedData(msgspec.Struct, frozen=True, rename="camel"):
     """A leaked key, by the shown characters of its secret, and its report."""
 
@@ -65,24 +59,6 @@ class PaymentFailure(msgspec.Struct, frozen=True):
     amount_due: int | None
     amount_remaining: int | None
     currency: str | None
-
-
-class Notification(msgspec.Struct, frozen=True, rename="camel"):
-    """A notification request with the fields of SPEC 2.4."""
-
-    id: UUID
-    type: str
-    recipient_id: str
-    tenant_id: str
-    channels: tuple[str, ...]
-    data: PaymentFailedData
-
-
-def payment_failed(notification_id: UUID, tenant_id: str, owner_id: str, invoice_url: str | None) -> Notification:
-    """Return the notification of a failed payment."""
-    return Notification(
-        notification_id, PAYMENT_FAILED, owner_id, tenant_id, ("email",), PaymentFailedData(invoice_url)
-    )
 
 
 class PendingMail(msgspec.Struct, frozen=True):

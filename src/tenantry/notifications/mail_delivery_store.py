@@ -12,16 +12,18 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.domain import owner_mails as rules
+from tenantry.domain.billing.ledger import FailedPayment
 from tenantry.domain.owner_mails import NOTICES_PER_HOUR, OWNER_ADDRESS_CONFIRMATION, PendingMail
 
 INSERT_NOTIFICATIONS: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
-SELECT n.id, n.type, n.recipient_id, n.tenant_id, n.channels, n.data, n.event_id, %(now)s,
-       (SELECT t.owner_email FROM tenants t WHERE t.id = n.tenant_id)
-  FROM json_to_recordset(%(rows)s::json) AS n (
-         id uuid, type text, recipient_id text, tenant_id text, channels text[], data jsonb, event_id text)
+SELECT gen_random_uuid(), %(type)s, failed.owner_id, failed.tenant_id, '{email}',
+       jsonb_build_object('invoiceUrl', failed.invoice_url), failed.event_id, %(now)s,
+       (SELECT t.owner_email FROM tenants t WHERE t.id = failed.tenant_id)
+  FROM json_to_recordset(%(failures)s::json) AS failed (
+         tenant_id text, owner_id text, event_id text, invoice_url text)
     ON CONFLICT (event_id) DO NOTHING
-RETURNING id
+RETURNING id, event_id
 """
 # The previous release queued notices of leaked keys here, and without a recipient.
 PENDING_NOTIFICATION: Final = """
@@ -127,12 +129,15 @@ class PendingOwnerMail(msgspec.Struct, frozen=True):
 
 
 async def insert_notifications(
-    connection: Connection, notifications: Sequence[tuple[rules.Notification, str]], now: datetime
-) -> list[UUID]:
-    """Store notifications, each with the id of its event, at most one for each event; return the ids of new ones."""
-    rows = [{**msgspec.structs.asdict(notification), "event_id": event_id} for notification, event_id in notifications]
-    values = {"rows": msgspec.json.encode(rows).decode(), "now": now}
-    return [row[0] for row in await connection.fetch(INSERT_NOTIFICATIONS, values)]
+    connection: Connection, failures: Sequence[FailedPayment], now: datetime
+) -> dict[UUID, str]:
+    """Store the notifications of failed payments (SPEC 2.4), at most one for each event.
+
+    Returns the ids of new ones, each with that of its event.
+    """
+    encoded = msgspec.json.encode([failure._asdict() for failure in failures]).decode()
+    values = {"type": rules.PAYMENT_FAILED, "failures": encoded, "now": now}
+    return dict(await connection.fetch(INSERT_NOTIFICATIONS, values))
 
 
 async def read_notification(connection: Connection, notification_id: UUID) -> PendingMail | None:

@@ -96,7 +96,7 @@ class CustomerLink(NamedTuple):
 
 
 class FailedPayment(NamedTuple):
-    """A failed payment of which the tenant's owner is notified."""
+    """A failed payment of which the tenant's owner is notified, with the invoice's hosted page if the event had one."""
 
     tenant_id: str
     owner_id: str
