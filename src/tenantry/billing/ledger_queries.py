@@ -1,9 +1,8 @@
 """Reading the billing ledger: a tenant's events for its principals, raw bodies and explanations for the operator."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from typing import Annotated
 
 import msgspec
@@ -184,7 +183,8 @@ async def explain(database: Database, policy: BillingPolicy, tenant_id: str, lim
         [account] = await store.read_accounts(connection, [tenant_id])
         newest_first = await store.read_entries(connection, tenant_id, limit, None)
         records = newest_first[limit - 1 :: -1]
-        folded, ranks = await _fold(connection, account, policy, {record.id for record in records})
+        folded, ordered = await _fold(connection, account, policy, {record.id: record for record in records})
+        in_fold, next_folded = {record.id for record in ordered}, iter(ordered)
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
             parked = await store.parked_for(connection, [tenant_id])
         return BillingExplanation(
@@ -194,7 +194,8 @@ async def explain(database: Database, policy: BillingPolicy, tenant_id: str, lim
             suspended=found.suspended,
             ended=found.deleted,
             earlier=await store.count_entries(connection, tenant_id) - len(records),
-            entries=tuple(view(record) for record in _in_order_of_fold(records, ranks)),
+            # entries that were not folded keep their places
+            entries=tuple(view(next(next_folded) if record.id in in_fold else record) for record in records),
             state=msgspec.convert(account.state, StateView, from_attributes=True, strict=False),
             events=folded.events,
             differences=tuple(field for field in compare(account, folded) if field.differs),
@@ -203,21 +204,12 @@ async def explain(database: Database, policy: BillingPolicy, tenant_id: str, lim
 
 
 async def _fold(
-    connection: Connection, account: BillingAccount, policy: BillingPolicy, wanted: set[str]
-) -> tuple[Folded, dict[str, int]]:
-    """Fold the tenant's events; return also the places of the wanted ones in their order."""
-    fold, order = Fold(account.beginning, policy), list[str]()
+    connection: Connection, account: BillingAccount, policy: BillingPolicy, records: Mapping[str, LedgerRecord]
+) -> tuple[Folded, list[LedgerRecord]]:
+    """Fold the tenant's events; return also these records of them in their order."""
+    fold, order = Fold(account.beginning, policy), list[LedgerRecord]()
     async with store.folded_events(connection, [account.tenant_id]) as events:
         async for _, event in events:
-            order += [folded.id for folded, _ in fold.add(event) if folded.id in wanted]
+            order += [records[folded.id] for folded, _ in fold.add(event) if folded.id in records]
     result, last = fold.end()
-    order += [folded.id for folded, _ in last if folded.id in wanted]
-    return result, {event_id: rank for rank, event_id in enumerate(order)}
-
-
-def _in_order_of_fold(records: Sequence[LedgerRecord], ranks: dict[str, int]) -> Iterator[LedgerRecord]:
-    """Sort entries of each second in the order of the fold; entries that were not folded keep their places."""
-    for _, second in groupby(records, key=lambda record: record.created):
-        together = list(second)
-        folded = iter(sorted((one for one in together if one.id in ranks), key=lambda one: ranks[one.id]))
-        yield from (next(folded) if record.id in ranks else record for record in together)
+    return result, order + [records[folded.id] for folded, _ in last if folded.id in records]
