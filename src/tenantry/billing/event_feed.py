@@ -29,25 +29,26 @@ class FeedWatcher:
 
     def __init__(self, tenant_id: str, seen: int) -> None:
         self.tenant_id = tenant_id
-        self.seen = seen
+        self.newest = seen
         self.has_ended = False
-        self._newest = seen
         self._changed = asyncio.Event()
 
     async def wait(self, seconds: float) -> int | None:
-        """Return the arrival number of the newest unseen event as soon as there is one; None after a timeout."""
+        """Return the arrival number of the newest event as soon as there is a new one.
+
+        None after a timeout and at the end.
+        """
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
         except TimeoutError:
             return None
         self._changed.clear()
-        is_new, self.seen = self._newest > self.seen, self._newest
-        return self._newest if is_new else None
+        return None if self.has_ended else self.newest
 
     def notify(self, arrival: int) -> None:
-        if arrival > self._newest:
-            self._newest = arrival
+        if arrival > self.newest:
+            self.newest = arrival
             self._changed.set()
 
     def end(self) -> None:
@@ -117,7 +118,7 @@ class EventFeed:
         """Query the watched ledgers for new events, and notify the watchers."""
         watched: dict[str, int] = {}
         for watcher in self._watchers:
-            watched[watcher.tenant_id] = min(watcher.seen, watched.get(watcher.tenant_id, watcher.seen))
+            watched[watcher.tenant_id] = min(watcher.newest, watched.get(watcher.tenant_id, watcher.newest))
         try:
             async with self.database.transaction(ACROSS_TENANTS) as connection:
                 found = await store.arrivals_after(connection, watched)
