@@ -11,6 +11,7 @@ from tenantry.auth.rate_limits_store import LOCK_SUBJECTS, take
 from tenantry.billing.ledger_store import lock_names
 from tenantry.db.connection import Connection
 from tenantry.db.database import Database
+from tenantry.domain.billing.ledger import NameLock
 from tenantry.domain.rate_limits import ShareGrant, ShareRequest
 from tests.support.billing import until_blocked
 
@@ -116,7 +117,7 @@ async def test_waiting_statement_sees_the_committed_counts(emptied: str, connect
 
 
 async def test_open_transaction_on_the_tenant_blocks_no_request(emptied: str, connection: Connection) -> None:
-    await lock_names(connection, claimed_tenants=["one"])
+    await lock_names(connection, [NameLock("tenant one", claimed=True)])
     async with await Connection.connect(emptied, options="-c lock_timeout=1s") as other:
         taken = await take(other, [ShareRequest(subject_of_tenant("one"), 10, 1, NEVER, 0)], NOW)
     assert [granted.number for granted in taken.values()] == [1]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.anomalies import anomalies, rejection
-from tenantry.domain.billing.batch_application import BatchApplication, MissingNames, missing_names, replay_needs
+from tenantry.domain.billing.batch_application import BatchApplication, needed_locks, replay_needs
 from tenantry.domain.billing.events import BillingEvent, Outcome
 from tenantry.domain.billing.ledger import (
     FIRST,
@@ -379,7 +379,7 @@ def test_a_snapshot_needs_the_newest_second_to_replace_another() -> None:
     assert replay_needs(known, [("acme", observed(200))]) == {"acme": ReplayNeed(100, late=False)}
 
 
-def test_missing_names_are_unknown_tenants_unknown_customers_and_possible_links() -> None:
+def test_locked_names_are_unknown_tenants_unknown_customers_and_possible_links() -> None:
     known = standing(account(), account("linked", customer_id="cus_2"), cus_2="linked")
     events = [
         updated(org_id="missing", customer_id="cus_9"),
@@ -392,14 +392,10 @@ def test_missing_names_are_unknown_tenants_unknown_customers_and_possible_links(
         updated(org_id="linked", customer_id="cus_6"),
         deleted(org_id="linked", customer_id="cus_7"),
     ]
-    assert missing_names(events, known) == MissingNames(
-        frozenset({"missing", "missing2"}), frozenset({"cus_3"}), frozenset({"cus_4", "cus_5"})
-    )
+    parks, links = {"tenant missing", "tenant missing2", "customer cus_3"}, {"customer cus_4", "customer cus_5"}
+    assert needed_locks(events, known) == {(name, name in links) for name in parks | links}
 
 
-def test_ordinary_events_have_no_missing_names() -> None:
+def test_ordinary_events_need_no_locks_of_names() -> None:
     known = standing(account(customer_id="cus_1"), cus_1="acme")
-    assert (
-        missing_names([updated(customer_id="cus_1"), failed(), succeeded(), completed(), deleted()], known)
-        == MissingNames()
-    )
+    assert not needed_locks([updated(customer_id="cus_1"), failed(), succeeded(), completed(), deleted()], known)

@@ -18,7 +18,7 @@ from tenantry.domain.billing import batch_application as batch
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
 from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, ReceivedEvent, SnapshotRequest
+from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, NameLock, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy, full_state_types
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.notifications.mail_delivery import MailOutbox
@@ -195,21 +195,19 @@ async def _lock_context(connection: Connection, events: Sequence[BillingEvent], 
     tenants = {event.org_id for event in usable if event.org_id}
     customers = {event.customer_id for event in usable if event.customer_id}
     ids = [event.id for event in events]
-    held = batch.MissingNames()
+    held = set[NameLock]()
     while True:
         context = await store.read_context(connection, tenants, customers, ids)
         if context.replaceable:
             replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
             context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
-        wanted = held.union(batch.missing_names((event for event in usable if event.id not in context.seen), context))
+        wanted = held | batch.needed_locks((event for event in usable if event.id not in context.seen), context)
         if wanted == held:
             return context
         held = wanted
         # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
         await connection.commit()
-        await store.lock_names(
-            connection, claimed_customers=held.links, missing_tenants=held.tenants, missing_customers=held.customers
-        )
+        await store.lock_names(connection, held)
 
 
 async def _begin(
@@ -265,10 +263,10 @@ async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]
 
     Call it before `apply_parked`, and before the transaction locks any tenant.
     """
-    await store.lock_names(connection, claimed_tenants=[tenant_id])
+    await store.lock_names(connection, [NameLock(f"tenant {tenant_id}", claimed=True)])
     waiting = await store.read_parked(connection, [tenant_id], ())
-    links = {each.event.customer_id for each in waiting if batch.may_link(each.event)} - {None}
-    await store.lock_names(connection, claimed_customers={*customers, *filter(None, links)})
+    links = (each.event.customer_id for each in waiting if batch.may_link(each.event))
+    await store.lock_names(connection, [NameLock(f"customer {each}", claimed=True) for each in (*customers, *links)])
 
 
 async def apply_parked(

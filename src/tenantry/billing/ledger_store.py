@@ -34,6 +34,7 @@ from tenantry.domain.billing.ledger import (
     BillingAccount,
     CustomerLink,
     LedgerEntry,
+    NameLock,
     ReceivedEvent,
     ReplayNeed,
 )
@@ -147,25 +148,12 @@ def to_account(row: Sequence[Any], read_state: Callable[[str], BillingState] = _
     )  # fmt: skip
 
 
-async def lock_names(
-    connection: Connection,
-    *,
-    claimed_tenants: Iterable[str] = (),
-    claimed_customers: Iterable[str] = (),
-    missing_tenants: Iterable[str] = (),
-    missing_customers: Iterable[str] = (),
-) -> None:
-    """Lock the names of tenants and customers until the transaction ends: all tenants first, then all customers.
-
-    Claim names before adding them: this waits for transactions that park events for them. Pass names as missing
-    before parking events for them, so that no transaction adds them meanwhile. Lock names before any tenant's row.
-    """
-    tenants = {**dict.fromkeys(missing_tenants, False), **dict.fromkeys(claimed_tenants, True)}
-    customers = {**dict.fromkeys(missing_customers, False), **dict.fromkeys(claimed_customers, True)}
-    wanted = [(f"tenant {tenant_id}", claimed) for tenant_id, claimed in sorted(tenants.items())]
-    wanted += [(f"customer {customer_id}", claimed) for customer_id, claimed in sorted(customers.items())]
-    if wanted:
-        await connection.execute(LOCK_NAMES, ([name for name, _ in wanted], [claimed for _, claimed in wanted]))
+async def lock_names(connection: Connection, locks: Iterable[NameLock]) -> None:
+    """Lock names until the transaction ends: all tenants first, then all customers. Call it before locking any row."""
+    claimed = dict(sorted(locks))  # of two locks of one name the claim counts
+    names = sorted(claimed, key=lambda name: name.startswith("customer "))
+    if names:
+        await connection.execute(LOCK_NAMES, (names, [claimed[name] for name in names]))
 
 
 async def lock_account(connection: Connection, tenant_id: str) -> BillingAccount | None:

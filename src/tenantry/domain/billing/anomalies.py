@@ -15,16 +15,14 @@ _MOST_AHEAD: Final = timedelta(hours=1).total_seconds()
 """How far ahead of its arrival an event may be dated."""
 
 
-def exclusion(event: BillingEvent, policy: BillingPolicy) -> str | None:
-    """Return why the settings exclude an event, if they do."""
-    if event.account is None and not policy.ignores_other_mode:
-        return None  # the common case
+def exclusion(event: BillingEvent, policy: BillingPolicy) -> tuple[Anomaly, str] | None:
+    """Return how and why the settings exclude an event, if they do."""
     if event.account is not None and event.account not in policy.accounts:
-        return f"Ignored: connected account {event.account} is not in PROVIDER_ACCOUNTS."
+        reason = f"Ignored: connected account {event.account} is not in PROVIDER_ACCOUNTS."
+        return Anomaly.CONNECTED_ACCOUNT, reason
     if policy.ignores_other_mode and _is_of_other_mode(event, policy):
-        return (
-            f"Ignored: {_MODES[bool(event.livemode)]} mode, and PROVIDER_LIVEMODE is {_MODES[bool(policy.livemode)]}."
-        )
+        modes = _MODES[bool(event.livemode)], _MODES[bool(policy.livemode)]
+        return Anomaly.IGNORED_LIVEMODE, "Ignored: {} mode, and PROVIDER_LIVEMODE is {}.".format(*modes)
     return None
 
 
@@ -40,7 +38,7 @@ def _is_of_other_mode(event: BillingEvent, policy: BillingPolicy) -> bool:
 def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str] | None:
     """Return the outcome and reason of an event that can never have a tenant or does not concern billing."""
     if excluded := exclusion(event, policy):
-        return Outcome.IGNORED, excluded
+        return Outcome.IGNORED, excluded[1]
     if event.is_thin:
         return Outcome.IGNORED, "Ignored: a thin (v2) event has no object. Have the provider send snapshot events."
     if event.type not in _ACCEPTED_TYPES:
@@ -62,9 +60,8 @@ def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str]
 def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, ...]:
     """Return the anomalies of an event that do not depend on its tenant."""
     event, found = received.event, []
-    if exclusion(event, policy):
-        of_account = event.account is not None and event.account not in policy.accounts
-        return (Anomaly.CONNECTED_ACCOUNT if of_account else Anomaly.IGNORED_LIVEMODE,)
+    if excluded := exclusion(event, policy):
+        return (excluded[0],)
     if event.problem is not None:
         found.append(Anomaly.UNUSABLE_OBJECT)
     elif event.org_id is None and (event.type in ev.SUBSCRIPTION_TYPES or event.checkout_mode == _SUBSCRIPTION_MODE):

@@ -18,6 +18,7 @@ from tenantry.domain.billing.ledger import (
     CustomerLink,
     FailedPayment,
     LedgerEntry,
+    NameLock,
     ReceivedEvent,
     ReplayNeed,
     SnapshotRequest,
@@ -62,29 +63,16 @@ def wants_link(event: BillingEvent, context: BatchContext) -> bool:
     )
 
 
-class MissingNames(NamedTuple):
-    """Unknown tenants and unknown customers of invoices that a batch names, and customers that it may link."""
-
-    tenants: frozenset[str] = frozenset()
-    customers: frozenset[str] = frozenset()
-    links: frozenset[str] = frozenset()
-
-    def union(self, other: "MissingNames") -> "MissingNames":
-        return MissingNames(*(own | its for own, its in zip(self, other, strict=True)))
-
-
-def missing_names(events: Iterable[BillingEvent], context: BatchContext) -> MissingNames:
-    """Return the names in these events that are missing, or that they may add."""
-    tenants, customers, links = set(), set(), set()
+def needed_locks(events: Iterable[BillingEvent], context: BatchContext) -> set[NameLock]:
+    """Return the locks of the names in these events that are missing, and of the customers that they may link."""
+    locks = set()
     for event in events:
         if tenant_of(event, context.tenant_of_customer) not in context.accounts:
-            if event.type in ev.INVOICE_TYPES:
-                customers.add(event.customer_id or "")
-            else:
-                tenants.add(event.org_id or "")
+            name = f"customer {event.customer_id}" if event.type in ev.INVOICE_TYPES else f"tenant {event.org_id}"
+            locks.add(NameLock(name, claimed=False))
         if wants_link(event, context):
-            links.add(event.customer_id or "")
-    return MissingNames(frozenset(tenants), frozenset(customers), frozenset(links))
+            locks.add(NameLock(f"customer {event.customer_id}", claimed=True))
+    return locks
 
 
 def tenant_of(event: BillingEvent, tenant_of_customer: Mapping[str, str]) -> str | None:

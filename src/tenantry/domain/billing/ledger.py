@@ -95,6 +95,17 @@ class CustomerLink(NamedTuple):
     linked_by: str
 
 
+class NameLock(NamedTuple):
+    """The lock of a tenant's or customer's name, such as ``tenant acme``.
+
+    Claim a name before adding it: this waits for transactions that park events for it. Lock it unclaimed before parking
+    events for it, so that no transaction adds it meanwhile.
+    """
+
+    name: str
+    claimed: bool
+
+
 class FailedPayment(NamedTuple):
     """A failed payment of which the tenant's owner is notified, with the invoice's hosted page if the event had one."""
 
