@@ -119,21 +119,15 @@ def covers(grants: Iterable[str], need: str) -> bool:
 def intersect(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:
     """Return the scopes that both sides grant, part by part, sorted."""
     right = tuple(right)
-    common = set()
-    for one in left:
-        one_resource, _, one_action = one.partition(":")
-        for other in right:
-            resource, _, action = other.partition(":")
-            met = _meet(one_resource, resource), _meet(one_action, action)
-            if all(met):
-                common.add(":".join(part for part in met if part))
-    return tuple(sorted(common))
+    common = [tuple(map(_meet, one.split(":"), other.split(":"))) for one in left for other in right]
+    return tuple(sorted({":".join(parts) for parts in common if all(parts)}))
 
 
-def _meet(left: str, right: str) -> str | None:
+def _meet(left: str, right: str) -> str:
+    """Return what two parts of scopes have in common; empty for nothing."""
     if left in ("*", right):
         return right
-    return left if right == "*" else None
+    return left if right == "*" else ""
 
 
 @functools.cache
