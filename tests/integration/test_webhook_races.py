@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tenantry.accounts.tenants import TenantInput, TenantService
-from tenantry.billing.ingest import Receipt, WebhookService
+from tenantry.billing.ingest import WebhookService
 from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import Outcome
@@ -35,11 +35,12 @@ class Instance(NamedTuple):
     tenants: TenantService
 
     async def receive(self, event: dict[str, Any]) -> Outcome | None:
-        return (await self.webhooks.receive(arrival(event))).outcome
+        entry = await self.webhooks.receive(arrival(event))
+        return entry.outcome if entry else None
 
     async def receive_together(self, arrivals: Sequence[ReceivedEvent]) -> list[Outcome | None]:
         answers = await self.webhooks.apply(arrivals)
-        return [answer.outcome for answer in answers if isinstance(answer, Receipt)]
+        return [answer.outcome if answer else None for answer in answers if not isinstance(answer, Exception)]
 
     async def put(self, tenant_id: str, customer: str | None = None) -> None:
         await self.tenants.put(BY_OPERATOR, tenant_id, TenantInput(tenant_id, "owner@x.example", "usr", customer))

@@ -84,20 +84,21 @@ class WebhookReceiver:
             return arrival
         event = arrival.event
         try:
-            receipt = await self._service.receive(arrival)
+            entry = await self._service.receive(arrival)
         except HandlingFailedError:
             self._count(request, event, _NotEntered.FAILED)
             return HotResponse.text(500, "Handling failed")
         except DatabaseUnavailableError:
             self._count(request, event, _NotEntered.UNAVAILABLE)
             return HotResponse.text(503, "Service unavailable", (b"retry-after", b"1"))
-        self._count(request, event, receipt.outcome or _NotEntered.DUPLICATE)
-        if receipt.tenant_id is not None:
-            request.scope[TENANT] = receipt.tenant_id
-        for anomaly in receipt.anomalies:
-            self._anomalies[anomaly].inc()
-        if receipt.outcome is Outcome.INVALID:
-            logger.warning("event %s is malformed: %s", event.id, event.problem)
+        self._count(request, event, entry.outcome if entry else _NotEntered.DUPLICATE)
+        if entry is not None:
+            if entry.tenant_id is not None:
+                request.scope[TENANT] = entry.tenant_id
+            for anomaly in entry.anomalies:
+                self._anomalies[anomaly].inc()
+            if entry.outcome is Outcome.INVALID:
+                logger.warning("event %s is malformed: %s", event.id, event.problem)
         return HotResponse.text(200, "OK")
 
     def _verified(self, request: HotRequest, body: bytes) -> ReceivedEvent | HotResponse:

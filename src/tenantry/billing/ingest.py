@@ -17,7 +17,7 @@ from tenantry.db.database import Lane
 from tenantry.domain.billing import batch_application as batch
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
 from tenantry.domain.billing.batch_application import BatchApplication
-from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
 from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, NameLock, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy, full_state_types
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -50,24 +50,13 @@ class HandlingFailedError(Exception):
     """Handling of the event failed and was rolled back; the provider should send it again."""
 
 
-class Receipt(msgspec.Struct, frozen=True):
-    """The result of an event; ``outcome`` is None for a duplicate."""
-
-    outcome: Outcome | None
-    anomalies: tuple[Anomaly, ...] = ()
-    tenant_id: str | None = None
-
-
-def shown_outcome(result: Receipt | BaseException) -> str:
+def shown_outcome(result: LedgerEntry | BaseException | None) -> str:
     """Return the outcome of an event in a report. Raises an error other than `HandlingFailedError`."""
     if isinstance(result, HandlingFailedError):
         return FAILED
     if isinstance(result, BaseException):
         raise result
-    return result.outcome.value if result.outcome else DUPLICATE
-
-
-_DUPLICATE: Final = Receipt(None)
+    return result.outcome.value if result else DUPLICATE
 
 
 class WebhookService:
@@ -81,7 +70,7 @@ class WebhookService:
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
-        self._batcher: Batcher[ReceivedEvent, Receipt] = Batcher(
+        self._batcher: Batcher[ReceivedEvent, LedgerEntry | None] = Batcher(
             self.apply,
             max_concurrent=len(lanes),
             start_timeout=lanes[0].timeouts.batch_start,
@@ -89,8 +78,8 @@ class WebhookService:
             metrics=lanes[0].metrics,
         )
 
-    def receive(self, received: ReceivedEvent) -> Awaitable[Receipt]:
-        """Apply one event; the result is available after the commit.
+    def receive(self, received: ReceivedEvent) -> Awaitable[LedgerEntry | None]:
+        """Apply one event; return its entry after the commit, or None for a duplicate.
 
         Raises `HandlingFailedError` or `DatabaseUnavailableError`; then the event was rolled back.
         """
@@ -99,7 +88,7 @@ class WebhookService:
     async def close(self) -> None:
         await self._batcher.close()
 
-    async def apply(self, batch: Sequence[ReceivedEvent]) -> list[Receipt | Exception]:
+    async def apply(self, batch: Sequence[ReceivedEvent]) -> list[LedgerEntry | Exception | None]:
         """Apply a batch. If it fails, halve it, so that only the faulty event fails."""
         try:
             return list(await self._apply_together(batch))
@@ -112,7 +101,7 @@ class WebhookService:
             middle = len(batch) // 2
             return [*await self.apply(batch[:middle]), *await self.apply(batch[middle:])]
 
-    async def _apply_together(self, batch: Sequence[ReceivedEvent]) -> list[Receipt]:
+    async def _apply_together(self, batch: Sequence[ReceivedEvent]) -> list[LedgerEntry | None]:
         for _ in range(_TRIES - 1):
             try:
                 return await self._transact(batch)
@@ -120,7 +109,7 @@ class WebhookService:
                 logger.info("batch of %d events is retried: %s", len(batch), error)
         return await self._transact(batch)
 
-    async def _transact(self, batch: Sequence[ReceivedEvent]) -> list[Receipt]:
+    async def _transact(self, batch: Sequence[ReceivedEvent]) -> list[LedgerEntry | None]:
         now = self._clock()
         lane = await self._lanes.get()
         try:
@@ -130,21 +119,15 @@ class WebhookService:
         finally:
             self._lanes.put_nowait(lane)
         log_payments((*application.entries, *application.unparked))
-        receipts = {_key(entry.received): _receipt(entry) for entry in application.entries}
+        entries = {_key(entry.received): entry for entry in application.entries}
         # a later event of the batch may have let a parked one be applied
-        receipts |= {
-            key: _receipt(entry) for entry in application.unparked if (key := _key(entry.received)) in receipts
-        }
-        return [receipts.pop(_key(received), _DUPLICATE) for received in batch]
+        entries |= {key: entry for entry in application.unparked if (key := _key(entry.received)) in entries}
+        return [entries.pop(_key(received), None) for received in batch]
 
 
 def _key(received: ReceivedEvent) -> tuple[str, bool]:
     """Tell apart a valid and an invalid event of one id in one batch."""
     return received.event.id, received.event.problem is None
-
-
-def _receipt(entry: LedgerEntry) -> Receipt:
-    return Receipt(entry.outcome, entry.anomalies, entry.tenant_id)
 
 
 async def apply_batch(
