@@ -176,7 +176,9 @@ class BatchApplication:
         event = received.event
         before = self._state(tenant_id)
         found = anomalies(received, self.policy)
-        link = self._link(event) if may_link(event) else None
+        link = None
+        if event.customer_id and may_link(event):
+            link = self._link(event, event.customer_id, self._accounts[tenant_id])
         if link and link.anomaly:
             found = (*found, link.anomaly)
         if event.type == ev.CHECKOUT_COMPLETED:
@@ -209,12 +211,8 @@ class BatchApplication:
         self._timelines[tenant_id] = placement.timeline
         return placement
 
-    def _link(self, event: BillingEvent) -> "_LinkResult | None":
+    def _link(self, event: BillingEvent, customer_id: str, account: BillingAccount) -> "_LinkResult | None":
         """Link the event's customer to its tenant where the rules allow it; None where nothing is to be done."""
-        account = self._accounts.get(event.org_id or "")
-        customer_id = event.customer_id
-        if account is None or customer_id is None:
-            return None
         holder = self._tenant_of_customer.get(customer_id)
         if holder == account.tenant_id:
             return None

@@ -126,21 +126,16 @@ class _SecondOrders:
         self._subscription_of = {number: index for index, members in enumerate(numbers.values()) for number in members}
         self.start = _Position((0,) * len(self.groups), (None,) * len(self._subscriptions))
         self.end = tuple(len(group.events) for group in self.groups)
-
-    @property
-    def is_searched(self) -> bool:
-        return all(subscription.is_searched for subscription in self._subscriptions)
+        self.is_searched = all(subscription.costs is not None for subscription in self._subscriptions)
 
     def next_groups(self, position: _Position) -> Iterator[int]:
         """Yield the groups of which an event may come next."""
         for number, group in enumerate(self.groups):
-            if position.counts[number] == self.end[number] or any(
-                position.counts[other] < count for other, count in group.follows.items()
-            ):
-                continue
-            index = self._subscription_of.get(number)
-            if index is None or self._subscriptions[index].allows(position.counts, position.last[index], number):
-                yield number
+            is_next = position.counts[number] < self.end[number]
+            if is_next and all(position.counts[other] >= count for other, count in group.follows.items()):
+                index = self._subscription_of.get(number)
+                if index is None or self._subscriptions[index].allows(position.counts, position.last[index], number):
+                    yield number
 
     def after(self, position: _Position, number: int) -> _Position:
         """Return the position after one more event of a group."""
@@ -168,19 +163,16 @@ class _SubscriptionOrders:
             for number, event in events.items()
             for last in (None, *members)
         }
-        self._costs = self._search() if self._fewest_unlinked(known, policy) <= _MOST_UNLINKED else None
-
-    @property
-    def is_searched(self) -> bool:
-        return self._costs is not None
+        self.costs = self._search() if self._fewest_unlinked(known, policy) <= _MOST_UNLINKED else None
+        """The orders by the numbers of events so far, with their cost; None if they could not be searched."""
 
     def allows(self, counts: _Counts, last: int | None, number: int) -> bool:
         """Whether this group may come next in an order that has these counts and ends with ``last``."""
-        if self._costs is None:
+        if self.costs is None:
             return True
         here = _Progress(tuple(counts[member] for member in self._members), last)
         there = _Progress(_one_more(here.counts, self._members.index(number)), number)
-        return self._costs.get(there, -1) == self._costs.get(here, 0) + self._unlinked[last, number]
+        return self.costs.get(there, -1) == self.costs.get(here, 0) + self._unlinked[last, number]
 
     def _search(self) -> "dict[_Progress, int] | None":
         """Return the partial orders with the fewest unlinked events, with the number of those so far.
