@@ -16,6 +16,7 @@ from litestar.routes import HTTPRoute
 
 from tenantry.api import webhooks
 from tenantry.api.guards import RAISES, AnyRequest, Credential, RouteGuard
+from tenantry.common.encoding import camel_case
 from tenantry.domain.access import LIVE_MODE_SCOPES
 from tenantry.server.load_shedding import PREFIX
 from tenantry.server.problems import CODES, CREDENTIAL, MEDIA_TYPE, Problem
@@ -114,7 +115,7 @@ class _Route(NamedTuple):
     def describe(self, generated: dict[str, Any], schema_of: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
         """Return the operation with its successful answers."""
         operation = {
-            "operationId": _camel_case(self.handler.handler_name),
+            "operationId": camel_case(self.handler.handler_name),
             "summary": generated["summary"],
             "description": " ".join(generated["description"].split()),
             "security": [{_SCHEMES[self.credential]: [self.scope] if self.scope else []}] if self.credential else [],
@@ -162,11 +163,6 @@ def _answer_type(handler: HTTPRouteHandler) -> Any:  # noqa: ANN401  # any type 
     if field.is_subclass_of(Response):
         field = field.inner_types[0]
     return None if field.is_none_type else field.annotation
-
-
-def _camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.title() for part in rest)
 
 
 def _parameter(generated: dict[str, Any]) -> dict[str, Any]:

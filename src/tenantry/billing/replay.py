@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from functools import cache
 from typing import Final
 
 import msgspec
@@ -13,6 +12,7 @@ from tenantry.billing import ingest, ledger_store
 from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.ingest import WebhookService, shown_outcome
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
+from tenantry.common.encoding import camel_case
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.domain.billing.anomalies import rejection
@@ -57,7 +57,7 @@ class FieldComparison(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def is_of_checkpoint(self) -> bool:
         """Whether it belongs to the state before the newest second."""
-        return self.field.startswith(_camel(_CHECKPOINT))
+        return self.field.startswith(camel_case(_CHECKPOINT))
 
 
 class TenantReplay(msgspec.Struct, frozen=True, rename="camel"):
@@ -278,7 +278,7 @@ class ReplayService:
 def compare(account: BillingAccount, folded: Folded) -> tuple[FieldComparison, ...]:
     stored, result = _fields(account), _fields(account.with_fold(folded))
     return tuple(
-        FieldComparison(_camel(name), _shown(name, stored[name]), _shown(name, result[name])) for name in stored
+        FieldComparison(camel_case(name), _shown(name, stored[name]), _shown(name, result[name])) for name in stored
     )
 
 
@@ -329,9 +329,3 @@ def _shown(name: str, value: Fact) -> Value:
     is_time = name.removeprefix(_CHECKPOINT) in _TIMES
     # a damaged time may be out of range
     return from_epoch(value) if is_time and isinstance(value, int) and 0 <= value <= EPOCH_MAX else value
-
-
-@cache
-def _camel(name: str) -> str:
-    first, *more = name.split("_")
-    return first + "".join(map(str.capitalize, more))

@@ -1,4 +1,4 @@
-"""Identifiers, the errors of decoding JSON, and the descriptions of fields in the OpenAPI document."""
+"""Identifiers, the errors of decoding JSON, and the names and descriptions of fields."""
 
 import secrets
 import time
@@ -21,3 +21,9 @@ def new_id(prefix: str) -> str:
 def doc(description: str | None = None, example: object = _NONE) -> msgspec.Meta:
     """Describe a field of a struct: ``Annotated[str, doc("The key's id.", "key_0197...")]``."""
     return msgspec.Meta(description=description, examples=None if example is _NONE else [example])
+
+
+def camel_case(name: str) -> str:
+    """Return the name of a Python attribute as in JSON."""
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
