@@ -1,6 +1,5 @@
 """A service whose identity provider is the demo's, for tests of signing in."""
 
-import asyncio
 import json
 import re
 import time
@@ -140,16 +139,14 @@ async def code_in(command: Command) -> str:
 async def running_sign_in_services(conninfo: str, folder: Path) -> AsyncIterator[SignInServices]:
     """Start both; the identity provider stores its key in ``folder``."""
     clock = RunningClock()
-    companion = Companion(
+    with Companion(
         folder,
         users=[ADA, BOB, CARL, EVE],
         audience=AUDIENCE,
         client_id=CLIENT_ID,
         client_secret=Secret(CLIENT_SECRET),
         clock=clock,
-    )
-    await asyncio.to_thread(companion.start)
-    try:
+    ) as companion:
         async with serving(conninfo, clock, OIDC_ISSUER=companion.issuer, OIDC_CLIENT_ID=CLIENT_ID) as served:
             operator = served.service.operator
             for user in (ADA, EVE):
@@ -158,8 +155,6 @@ async def running_sign_in_services(conninfo: str, folder: Path) -> AsyncIterator
                 assert answer.status_code == 201, answer.text
             assert (await operator.delete(f"/api/v1/tenants/{EVE.org_id}")).status_code == 204
             yield SignInServices(served, companion)
-    finally:
-        await asyncio.to_thread(companion.stop)
 
 
 def with_keyring(home: Home, package: str = KEYRING) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import smtplib
 import socket
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -63,46 +64,25 @@ def test_payment_provider_has_its_own_port(directory: Path) -> None:
     assert not is_listening(companion.provider_port)
 
 
-def test_stop_leaves_neither_thread_nor_listener(directory: Path) -> None:
+def test_end_leaves_neither_thread_nor_listener(directory: Path) -> None:
     before = set(threading.enumerate())
-    companion = make(directory)
-    companion.start()
-    assert len(set(threading.enumerate()) - before) == 1
-
-    companion.stop()
-
+    with make(directory) as companion:
+        assert len(set(threading.enumerate()) - before) == 1
     assert set(threading.enumerate()) <= before
     assert not is_listening(companion.http_port)
     assert not is_listening(companion.smtp_port)
 
 
-def test_stop_does_not_wait_for_idle_connections(directory: Path) -> None:
-    companion = make(directory)
-    companion.start()
-    with (
-        httpx2.Client(base_url=companion.http_url, verify=False) as http,
-        smtplib.SMTP("127.0.0.1", companion.smtp_port) as smtp,
-    ):
-        http.get("/inbox")
-        smtp.ehlo()
-
-        companion.stop()
+def test_end_does_not_wait_for_idle_connections(directory: Path) -> None:
+    with ExitStack() as clients:
+        with make(directory) as companion:
+            http = clients.enter_context(httpx2.Client(base_url=companion.http_url, verify=False))
+            smtp = clients.enter_context(smtplib.SMTP("127.0.0.1", companion.smtp_port))
+            http.get("/inbox")
+            smtp.ehlo()
 
         with pytest.raises(smtplib.SMTPServerDisconnected):
             smtp.noop()
-
-
-def test_stop_may_come_twice_or_without_a_start(directory: Path) -> None:
-    companion = make(directory)
-    companion.stop()
-    companion.start()
-    companion.stop()
-    companion.stop()
-
-
-def test_second_start_is_refused(directory: Path) -> None:
-    with make(directory) as companion, pytest.raises(RuntimeError):
-        companion.start()
 
 
 def test_ports_asked_for_are_used(directory: Path) -> None:
@@ -154,8 +134,8 @@ def test_failed_start_raises_and_leaves_nothing(directory: Path) -> None:
     signing_key_path(directory).write_bytes(b"broken")
     companion = make(directory)
 
-    with pytest.raises(ValueError, match="private key"):
-        companion.start()
+    with pytest.raises(ValueError, match="private key"), companion:
+        pass
 
     assert set(threading.enumerate()) <= before
     assert not is_listening(companion.http_port)

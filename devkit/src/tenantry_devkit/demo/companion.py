@@ -2,14 +2,12 @@
 
 import asyncio
 import contextlib
-import logging
 import socket
-import threading
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, Protocol, Self
 
+from anyio.from_thread import start_blocking_portal
 from litestar import Litestar, Response, get
 
 from tenantry.common.clock import Clock, system_clock
@@ -19,8 +17,6 @@ from tenantry_devkit.identity_provider import create_identity_provider
 from tenantry_devkit.identity_tokens import DemoUser, TokenIssuer, load_or_create_signing_key
 from tenantry_devkit.inbox import Inbox, inbox_routes, serving_smtp
 from tenantry_devkit.serving import Servable, bind, running, url_of
-
-_log = logging.getLogger(__name__)
 
 INBOX_DIRECTORY: Final = "inbox"
 
@@ -67,8 +63,7 @@ class Companion:
         self._clock = clock
         self._provider = provider
         self._inbox = inbox
-        self._thread: threading.Thread | None = None
-        self._end: Future[None] = Future()
+        self._stack = contextlib.ExitStack()
         self.http_url = ""
         """``http://127.0.0.1:<port>``, without a slash at the end: also the issuer."""
         self.http_port = http_port
@@ -85,48 +80,23 @@ class Companion:
         key = load_or_create_signing_key(signing_key_path(self._directory))
         return TokenIssuer(key, self.issuer, self._audience, self._client_id, self._clock)
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Return once all servers listen.
 
         Raises `OSError` if the directory is not writable or no port is free, and `ValueError` for a damaged key file.
         """
-        if self._thread is not None:
-            raise RuntimeError("the companion is running already")
-        listening: Future[None] = Future()
-        self._end = Future()
-        self._thread = threading.Thread(target=self._run, args=(listening,), name="companion", daemon=True)
-        self._thread.start()
-        try:
-            listening.result()
-        except BaseException:  # also at a signal
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Close all connections and end the thread, if it is running."""
-        if self._thread is None:
-            return
-        self._end.set_result(None)
-        self._thread.join()
-        self._thread = None
-
-    def __enter__(self) -> Self:
-        self.start()
+        with contextlib.ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal(name="companion"))
+            stack.enter_context(portal.wrap_async_context_manager(self._serving()))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        """Close all connections and end the thread."""
+        self._stack.close()
 
-    def _run(self, listening: Future[None]) -> None:
-        try:
-            asyncio.run(self._serve(listening))
-        except BaseException as error:  # noqa: BLE001  # `start` raises it
-            if listening.done():
-                _log.exception("the identity provider and the inbox have stopped")
-            else:
-                listening.set_exception(error)
-
-    async def _serve(self, listening: Future[None]) -> None:
+    @contextlib.asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
         inbox = self._inbox or Inbox(self._directory / INBOX_DIRECTORY, clock=self._clock)
         async with contextlib.AsyncExitStack() as stack:
             http, smtp = (stack.enter_context(_bind(port)) for port in (self.http_port, self.smtp_port))
@@ -137,8 +107,7 @@ class Companion:
                 bound = stack.enter_context(_bind(self.provider_port))
                 self.provider_port, self._provider.url = bound.getsockname()[1], url_of(bound)
                 await stack.enter_async_context(_acting(self._provider, bound))
-            listening.set_result(None)
-            await asyncio.wrap_future(self._end)
+            yield
 
     def _app(self, inbox: Inbox) -> Litestar:
         pages = Pages(COMPANION_PAGES)
