@@ -38,8 +38,7 @@ def processes_of(folder: Path, *, recursive: bool = True) -> list[psutil.Process
 
 
 def test_start_error_of_the_service_has_the_reason(process: ServiceProcess) -> None:
-    process.database()
-    with pytest.raises(StartError, match="`tenantry serve` ended with code 2") as failed:
+    with pytest.raises(StartError, match="`tenantry serve` ended with code 1") as failed:
         process.serve({"API_KEY_PEPPER": "short"})
     assert "API_KEY_PEPPER: is shorter than 32 characters" in str(failed.value)
     assert "PROVIDER_WEBHOOK_SECRET: is missing" in str(failed.value)
@@ -48,12 +47,12 @@ def test_start_error_of_the_service_has_the_reason(process: ServiceProcess) -> N
 def test_start_error_of_the_database_has_the_reason(folder: Path) -> None:
     (folder / "postgres").write_text("no folder")
     with ServiceProcess(folder) as process, pytest.raises(StartError, match="The embedded PostgreSQL does not start"):
-        process.database()
+        process.serve(complete_settings({}))
 
 
 def test_close_ends_all_processes_and_removes_the_folder(folder: Path) -> None:
     with ServiceProcess(folder) as process:
-        address = process.serve({**complete_settings({}), "DATABASE_URL": process.database()})
+        address = process.serve(complete_settings({})).base_url
         document = httpx2.get(f"{address}/api/v1/openapi.json", trust_env=False).json()
         assert document["servers"] == [{"url": address}]
         ours = processes_of(folder)
@@ -66,14 +65,13 @@ def test_close_removes_the_socket_folder_of_a_long_path(place: Path) -> None:
     folder = place / ("d" * 120)
     folder.mkdir()
     with ServiceProcess(folder) as process:
-        sockets = Path(str(conninfo_to_dict(process.database())["host"]))
+        sockets = Path(str(conninfo_to_dict(process.serve(complete_settings({})).database)["host"]))
         assert place not in sockets.parents
         assert sockets.exists()
     assert not sockets.exists()
 
 
 def test_killed_supervisor_is_reported(folder: Path, process: ServiceProcess) -> None:
-    process.database()
     [supervisor] = processes_of(folder, recursive=False)
     supervisor.send_signal(signal.SIGTERM)
     supervisor.wait(30)

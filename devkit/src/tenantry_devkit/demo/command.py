@@ -96,7 +96,6 @@ def _locked(directory: Path, port: str, advice: str) -> Iterator[None]:
 
 def _run_demo(environment: dict[str, str], directory: Path) -> None:
     file = DemoFile(directory / DEMO_FILE)
-    file.load()
     with ExitStack() as stack:
         client_secret = Secret(file.values["OIDC_CLIENT_SECRET"])
         conninfo = stack.enter_context(database({**environment, DEMO_FLAG: "true"}))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -23,6 +24,20 @@ INBOX_DIRECTORY: Final = "inbox"
 
 def signing_key_path(directory: Path) -> Path:
     return directory / "identity-provider.pem"
+
+
+def generated_settings() -> dict[str, str]:
+    """Return new secrets for a service beside a simulated provider, and the settings that fit it."""
+    return {
+        "PROVIDER_WEBHOOK_SECRET": f"whsec_{secrets.token_hex(24)}",
+        "PROVIDER_SECRET_KEY": f"sk_test_{secrets.token_hex(24)}",
+        # the simulated provider does not know the events of `trigger`: users reconcile on request
+        "RECONCILE_HOURS": "0",
+        "API_KEY_PEPPER": secrets.token_hex(32),
+        "SESSION_SECRET": secrets.token_hex(32),
+        "OPERATOR_TOKEN": f"op_{secrets.token_hex(24)}",
+        "OIDC_CLIENT_SECRET": secrets.token_hex(24),
+    }
 
 
 class RunningApplication(Servable, Protocol):

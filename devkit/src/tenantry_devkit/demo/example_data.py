@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -28,6 +27,7 @@ from tenantry.domain.errors import TenantExistsError
 from tenantry.jobs.queue import JobQueue
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry.settings import Settings
+from tenantry_devkit.demo.companion import generated_settings
 from tenantry_devkit.files import write_private
 from tenantry_devkit.identity_tokens import DemoUser
 from tenantry_devkit.simulator import AccountState, Simulator
@@ -51,26 +51,13 @@ USERS: Final = (
 
 
 class DemoFile:
-    """The demo's own settings, in a file that only its owner may read."""
+    """The demo's own settings, in a file that only its owner may read; it gets those that it lacks."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.values: dict[str, str] = {}
-
-    def load(self) -> None:
-        if self._path.exists():
-            self.values = {name: value for name, value in dotenv_values(self._path).items() if value is not None}
-        fresh = {
-            "PROVIDER_WEBHOOK_SECRET": f"whsec_{secrets.token_hex(24)}",
-            "PROVIDER_SECRET_KEY": f"sk_test_{secrets.token_hex(24)}",
-            # the simulated provider does not know the events of `trigger`: users reconcile on request
-            "RECONCILE_HOURS": "0",
-            "API_KEY_PEPPER": secrets.token_hex(32),
-            "SESSION_SECRET": secrets.token_hex(32),
-            "OPERATOR_TOKEN": f"op_{secrets.token_hex(24)}",
-            "OIDC_CLIENT_SECRET": secrets.token_hex(24),
-        }
-        self.save({name: value for name, value in fresh.items() if name not in self.values})
+        known = dotenv_values(path) if path.exists() else {}
+        self.values = {name: value for name, value in known.items() if value is not None}
+        self.save({**generated_settings(), **self.values})
 
     def save(self, more: Mapping[str, str]) -> None:
         self.values.update(more)

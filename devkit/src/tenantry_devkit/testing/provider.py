@@ -73,22 +73,21 @@ class Provider:
 
     def __init__(self, service: RunningService) -> None:
         self._server = server = service.provider_server
-        values, secret = service.values, service.webhook_secret
-        prices = catalog_prices(service.settings.billing.catalog)
-
-        def make(client: httpx2.AsyncClient) -> Simulator:
-            seed = secrets.randbits(_SEED_BITS)
-            simulator = Simulator(
-                secret_key=values["PROVIDER_SECRET_KEY"], prices=prices, seed=seed, client=client, url=server.url
-            )  # fmt: skip
-            simulator.add_endpoint(f"{service.base_url}{WEBHOOK_PATH}", secret, enabled_events=ev.HANDLED_TYPES)
-            return simulator
-
-        self._simulator = server.attach(make)
+        self._simulator = Simulator(
+            secret_key=service.values["PROVIDER_SECRET_KEY"],
+            prices=catalog_prices(service.settings.billing.catalog),
+            seed=secrets.randbits(_SEED_BITS),
+            client=server.client,
+            url=server.url,
+        )
+        webhook_url, secret = f"{service.base_url}{WEBHOOK_PATH}", service.webhook_secret
+        self._simulator.add_endpoint(webhook_url, secret, enabled_events=ev.HANDLED_TYPES)
+        server.attached.append(self._simulator)
 
     def detach(self) -> None:
-        """Stop serving it."""
-        self._server.detach(self._simulator)
+        """Stop serving it; the one attached before is served again."""
+        if self._simulator in self._server.attached:
+            self._server.attached.remove(self._simulator)
 
     @property
     def url(self) -> str:

@@ -3,20 +3,18 @@
 import asyncio
 import contextlib
 import json
-import secrets
 import shutil
 import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from contextvars import Context
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypedDict, TypeVar, Unpack
-from uuid import UUID
 
 import httpx2
 import psycopg
@@ -29,7 +27,7 @@ from tenantry.common.secret import Secret
 from tenantry.integrations.http_client import new_http_client
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry.settings import EMBEDDED, Settings, SettingsError, inherited, load
-from tenantry_devkit.demo.companion import Companion
+from tenantry_devkit.demo.companion import Companion, generated_settings
 from tenantry_devkit.identity_tokens import DEFAULT_SCOPE, DemoUser
 from tenantry_devkit.inbox import Inbox, Mail
 from tenantry_devkit.simulator import Simulator
@@ -39,8 +37,6 @@ from tenantry_devkit.testing.supervisor import LOG, tail
 
 R = TypeVar("R")
 
-AUDIENCE: Final = "tenantry-api"
-CLIENT_ID: Final = "tenantry-tests"
 _FIXED: Final = frozenset(
     {
         "DATABASE_URL", "DATABASE_POOLER_URL", "TENANTRY_DATA_DIR", "HOST", "PORT", "OIDC_ISSUER", "SMTP_URL",
@@ -65,7 +61,7 @@ _NEUTRAL: Final = {
 }  # fmt: skip
 """Neutral values of parameters without a default in libpq; an empty string is invalid for the others."""
 _MAILS: Final = """
-    SELECT id, status, last_error
+    SELECT id::text, concat(status, ' (' || last_error || ')')
       FROM (SELECT id, status, last_error, created_at FROM notifications WHERE tenant_id = ANY(%(tenants)s)
              UNION ALL
             SELECT id, status, last_error, created_at FROM owner_mails
@@ -96,16 +92,10 @@ def complete_settings(given: Mapping[str, str]) -> Variables:
         raise StartError(f"tenantry_settings: {', '.join(fixed)} cannot be set: the tests run these themselves.")
     plans = given.get("TENANTRY_PLANS")
     return Variables({
-        "PROVIDER_WEBHOOK_SECRET": f"whsec_{secrets.token_hex(24)}",
-        "PROVIDER_SECRET_KEY": f"sk_test_{secrets.token_hex(24)}",
-        "API_KEY_PEPPER": secrets.token_hex(32),
-        "SESSION_SECRET": secrets.token_hex(32),
-        "OPERATOR_TOKEN": f"op_{secrets.token_hex(24)}",
-        "OIDC_AUDIENCE": AUDIENCE,
-        "OIDC_CLIENT_ID": CLIENT_ID,
-        "OIDC_CLIENT_SECRET": secrets.token_hex(24),
+        **generated_settings(),
+        "OIDC_AUDIENCE": "tenantry-api",
+        "OIDC_CLIENT_ID": "tenantry-tests",
         "MAIL_FROM": "tenantry tests <billing@tenantry.example>",
-        "RECONCILE_HOURS": "0",  # only on request
         "DRAIN_SECONDS": "0",  # no load balancer has to notice its end
         **given,
         **({"TENANTRY_PLANS": str(Path(plans).absolute())} if plans else {}),
@@ -123,10 +113,15 @@ def check_settings(values: Variables) -> Settings:
         raise StartError(f"tenantry_settings: {len(error.faults)} setting(s) are faulty.\n{faults}") from None
 
 
-class ServiceProcess:
-    """PostgreSQL, which starts at once, and then the service, both below ``folder``, which `close` removes.
+class ServiceAddresses(NamedTuple):
+    base_url: str
+    database: str
 
-    They end with this process, even if that is killed. Raises `StartError` if one does not start.
+
+class ServiceProcess:
+    """PostgreSQL, which starts at once, and the service, both below ``folder``, which `close` removes.
+
+    They end with this process, even if that is killed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -144,19 +139,20 @@ class ServiceProcess:
                 start_new_session=True,  # not for the terminal's Ctrl-C
             )
 
-    def database(self) -> str:
-        """Return the address of the database once it accepts connections."""
-        return self._answer("database")
-
-    def serve(self, settings: Mapping[str, str]) -> str:
-        """Start the service with these settings; return its address once it is ready."""
-        assert self._supervisor.stdin is not None  # noqa: S101
-        try:
-            self._supervisor.stdin.write(f"{json.dumps({**inherited(_INHERITED), **settings})}\n")
-            self._supervisor.stdin.flush()
-        except BrokenPipeError:
-            raise self._ended() from None
-        return self._answer("ready")
+    def serve(self, settings: Mapping[str, str]) -> "ServiceAddresses":
+        """Start the service with these settings, and return once it is ready. Raises `StartError`."""
+        stdin, stdout = self._supervisor.stdin, self._supervisor.stdout
+        assert stdin is not None  # noqa: S101
+        assert stdout is not None  # noqa: S101
+        with contextlib.suppress(BrokenPipeError):  # it has ended, perhaps with a report
+            stdin.write(f"{json.dumps({**inherited(_INHERITED), **settings})}\n")
+            stdin.flush()
+        report: dict[str, str] = json.loads(stdout.readline() or "{}")
+        if "failed" in report:
+            raise StartError(f"The service of the tests does not start. {report['failed']}")
+        if not report:
+            raise StartError(f"The process that runs the service has ended:\n{tail(self._log)}")
+        return ServiceAddresses(**report)
 
     @property
     def log_length(self) -> int:
@@ -191,67 +187,32 @@ class ServiceProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answer(self, name: str) -> str:
-        assert self._supervisor.stdout is not None  # noqa: S101
-        line = self._supervisor.stdout.readline()
-        if not line:
-            raise self._ended()
-        report: dict[str, str] = json.loads(line)
-        if name not in report:
-            raise StartError(f"The service of the tests does not start. {report['failed']}")
-        return report[name]
-
-    def _ended(self) -> StartError:
-        return StartError(f"The process that runs the service has ended:\n{tail(self._log)}")
-
 
 class ProviderServer:
-    """Serves the simulator attached last; the simulators run in the event loop of its thread."""
+    """Serves the newest of the ``attached`` simulators; they run in the event loop of its thread."""
 
     def __init__(self) -> None:
         self.url = ""
-        self._loop: Future[asyncio.AbstractEventLoop] = Future()
-        self._client: httpx2.AsyncClient | None = None
-        self._attached: list[Simulator] = []
+        self.attached: list[Simulator] = []
+        self._running: Future[tuple[asyncio.AbstractEventLoop, httpx2.AsyncClient]] = Future()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        simulator = next(reversed(self._attached), None) or Simulator(url=self.url)
+        simulator = next(reversed(self.attached), None) or Simulator(url=self.url)
         await simulator(scope, receive, send)
 
     async def run(self) -> None:
         """Provide the simulators' HTTP client until canceled."""
         async with new_http_client(_DELIVERY_SECONDS) as client:
-            self._client = client
-            self._loop.set_result(asyncio.get_running_loop())
+            self._running.set_result((asyncio.get_running_loop(), client))
             await asyncio.Event().wait()
 
-    def attach(self, make: Callable[[httpx2.AsyncClient], Simulator]) -> Simulator:
-        """Create a simulator, and serve it until another is attached or this one is detached."""
-
-        async def attach() -> Simulator:
-            assert self._client is not None  # noqa: S101
-            simulator = make(self._client)
-            self._attached.append(simulator)
-            return simulator
-
-        return self.call(attach())
-
-    def detach(self, simulator: Simulator) -> None:
-        """Stop serving a simulator; the one attached before is served again."""
-        if simulator in self._attached:
-            self._attached.remove(simulator)
+    @property
+    def client(self) -> httpx2.AsyncClient:
+        return self._running.result()[1]
 
     def call(self, action: Coroutine[Any, Any, R]) -> R:
         # without the caller's context, which may belong to another kind of event loop
-        return Context().run(asyncio.run_coroutine_threadsafe, action, self._loop.result()).result()
-
-
-class QueuedMail(NamedTuple):
-    """``status`` is queued, sent or failed."""
-
-    id: UUID
-    status: str
-    error: str | None
+        return Context().run(asyncio.run_coroutine_threadsafe, action, self._running.result()[0]).result()
 
 
 class SessionDatabase:
@@ -267,10 +228,10 @@ class SessionDatabase:
         except psycopg.Error as error:
             raise StartError(f"The tests cannot reach their own database: {error}") from None
 
-    def mails(self, tenants: Sequence[str]) -> list[QueuedMail]:
-        """Return the mails to these tenants' owners, oldest first."""
+    def mails(self, tenants: Sequence[str]) -> dict[str, str]:
+        """Return the ids of the mails to these tenants' owners, oldest first, with their status and error."""
         with self._connect() as connection:
-            return [QueuedMail(*row) for row in connection.execute(_MAILS, {"tenants": list(tenants)}).fetchall()]
+            return dict(connection.execute(_MAILS, {"tenants": list(tenants)}).fetchall())
 
     def expire_key(self, tenant_id: str, key_id: str) -> None:
         with self._connect() as connection:
@@ -305,8 +266,8 @@ class MailFinder:
 
         The transaction that handles an event also queues its mails, so the list is complete.
         """
-        wanted = [str(mail.id) for mail in self._database.mails(tenants)]
-        if not self._inbox.wait_until(lambda: set(wanted) <= self._arrived().keys(), within):
+        wanted = self._database.mails(tenants).keys()
+        if not self._inbox.wait_until(lambda: wanted <= self._arrived().keys(), within):
             raise MailError(self._describe_missing(tenants, within))
         arrived = self._arrived()
         found = (self._inbox.mail(mail_id) for notification in wanted for mail_id in arrived[notification])
@@ -324,9 +285,8 @@ class MailFinder:
 
     def _describe_missing(self, tenants: Sequence[str], within: float) -> str:
         mails, arrived = self._database.mails(tenants), self._arrived()
-        missing = [mail for mail in mails if str(mail.id) not in arrived]
-        states = "; ".join(f"{mail.id} is {mail.status}{f' ({mail.error})' if mail.error else ''}" for mail in missing)
-        return f"{len(missing)} of {len(mails)} mails have not arrived within {within:g} s: {states}"
+        missing = [f"{mail_id} is {state}" for mail_id, state in mails.items() if mail_id not in arrived]
+        return f"{len(missing)} of {len(mails)} mails have not arrived within {within:g} s: {'; '.join(missing)}"
 
 
 class TokenOptions(TypedDict, total=False):
@@ -358,18 +318,17 @@ class RunningService:
         """Start the service with ``values``, beside the companion servers."""
         self.given = given
         """The suite's settings."""
-        address = process.database()
-        self.database = SessionDatabase(address)
-        self.values = Variables({
+        values = Variables({
             **values,
-            "DATABASE_URL": address,
             "OIDC_ISSUER": companion.issuer,
             "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
             "PROVIDER_API_BASE": provider_server.url,
         })  # fmt: skip
-        self.settings: Settings = check_settings(self.values)
-        self.base_url = process.serve(self.values)
+        self.base_url, address = process.serve(values)
         """``http://127.0.0.1:<port>``, without a slash at the end."""
+        self.values = Variables({**values, "DATABASE_URL": address})
+        self.settings: Settings = check_settings(self.values)
+        self.database = SessionDatabase(address)
         self.environment = Variables(
             {
                 "TENANTRY_BASE_URL": self.base_url,

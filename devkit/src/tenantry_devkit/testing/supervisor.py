@@ -1,9 +1,9 @@
 """The process that runs a test session's PostgreSQL and service, and ends them with the session, even a killed one.
 
-Run it as a file, ``python -P supervisor.py FOLDER``. Standard input has the service's environment, as a line of JSON.
-The end of the input, SIGTERM, and the end of the parent process end it (a forked child may hold the input open).
-Standard output has lines of JSON: ``{"database": address}``, ``{"ready": address}``, or ``{"failed": reason}``. At the
-end it removes the folder.
+Run it as a file, ``python -P supervisor.py FOLDER``. Standard input has the service's environment, as a line of JSON,
+except for the database. The end of the input, SIGTERM, and the end of the parent process end it (a forked child may
+hold the input open). Standard output has a line of JSON: ``{"base_url": address, "database": address}``, or
+``{"failed": reason}``. At the end it removes the folder.
 """
 
 import contextlib
@@ -74,10 +74,8 @@ def _run(folder: Path, session: _TestSession) -> None:
         _report(failed=f"The embedded PostgreSQL does not start. {error}")
         return
     try:
-        _report(database=server.url)
-        environment = session.read_line()
-        if environment:
-            _serve(folder, json.loads(environment), session)
+        if environment := session.read_line():
+            _serve(folder, {**json.loads(environment), "DATABASE_URL": server.url}, session)
     finally:
         server.stop()
 
@@ -90,7 +88,8 @@ def _serve(folder: Path, environment: dict[str, str], session: _TestSession) -> 
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment,
         )  # fmt: skip
     try:
-        _await_start(service, path, session)
+        if base_url := _await_start(service, path, session):
+            _report(base_url=base_url, database=environment["DATABASE_URL"])
         session.wait()
     finally:
         service.terminate()
@@ -101,8 +100,8 @@ def _serve(folder: Path, environment: dict[str, str], session: _TestSession) -> 
             service.wait()
 
 
-def _await_start(service: subprocess.Popen[bytes], log: Path, session: _TestSession) -> None:
-    """Report that the service is ready or has failed; return early at the end of the session."""
+def _await_start(service: subprocess.Popen[bytes], log: Path, session: _TestSession) -> str | None:
+    """Return the service's address once it is ready; None after a failure, which it reports, or the session's end."""
     deadline = time.monotonic() + _START_SECONDS
     while not (found := _READY.search(log.read_text(errors="replace"))):
         has_ended = service.poll() is not None
@@ -110,10 +109,10 @@ def _await_start(service: subprocess.Popen[bytes], log: Path, session: _TestSess
             late = f"It was not ready after {_START_SECONDS:g} s."
             reason = f"`tenantry serve` ended with code {service.returncode}." if has_ended else late
             _report(failed=f"{reason} The end of its log:\n{tail(log)}")
-            return
+            return None
         if not session.is_waiting(_POLL_SECONDS):
-            return
-    _report(ready=found[1])
+            return None
+    return found[1]
 
 
 def tail(log: Path) -> str:
