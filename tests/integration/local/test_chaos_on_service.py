@@ -130,7 +130,7 @@ ENDS: Final = {
 async def test_story_ends_with_its_state_and_by_now(bench: Bench, name: str) -> None:
     subject = await bench.tenant(f"story-{name}")
     story, end = stories()[name], now()
-    simulator = subject.simulator(end - story.days * DAY, prices=PRICES, fresh_ids=True, client=bench.client)
+    simulator = subject.simulator(end - story.days * DAY, prices=PRICES, client=bench.client)
     simulator.add_endpoint(bench.endpoint.url, SECRET, enabled_events=HANDLED_TYPES)
     scenes = [scene async for scene in play(story, StoryStage(simulator, subject, "price_business"))]
     assert all(scene.events and scene.failed is None for scene in scenes)

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from tenantry_devkit.local.endpoint import EndpointResponse
 from tenantry_devkit.local.listen import json_line, summary, write_attempt
-from tenantry_devkit.local.relay import ListedEvent, RelayAttempt, RelayCounts, RelayOutcome, read_event
+from tenantry_devkit.local.relay import ListedEvent, RelayAttempt, RelayOutcome, read_event
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EVENT = ListedEvent(
@@ -78,10 +79,10 @@ def test_json_has_one_line_per_attempt() -> None:
 
 
 def test_summary() -> None:
-    assert summary(RelayCounts()) == "0 events: 0 delivered"
-    assert summary(RelayCounts(1, 1)) == "1 event: 1 delivered"
-    tally = RelayCounts(2000, 1200, 300, 400)
-    assert summary(tally) == "2,000 events: 1,200 delivered, 300 refused, 400 given up, 100 not delivered yet"
+    assert summary(0, Counter()) == "0 events: 0 delivered"
+    assert summary(1, Counter([RelayOutcome.DELIVERED])) == "1 event: 1 delivered"
+    outcomes = Counter({RelayOutcome.DELIVERED: 1200, RelayOutcome.REFUSED: 300, RelayOutcome.GIVEN_UP: 400})
+    assert summary(2000, outcomes) == "2,000 events: 1,200 delivered, 300 refused, 400 given up, 100 not delivered yet"
 
 
 @pytest.mark.parametrize(

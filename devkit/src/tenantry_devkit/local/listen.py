@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+from collections import Counter
 from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import Any, Final
@@ -40,7 +41,6 @@ from tenantry_devkit.local.relay import (
     ProviderEventFeed,
     Relay,
     RelayAttempt,
-    RelayCounts,
     RelayOutcome,
     wait_for_listener,
 )
@@ -160,13 +160,6 @@ def _parse_command(command: str | None) -> list[str]:
     return [sys.executable, "-P", "-m", "tenantry", *words[1:]] if words[0] == "tenantry" else words
 
 
-class _Stdout(Console):
-    """Raises `BrokenPipeError` when the reader closes stdout, instead of exiting."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
 class _Child:
     """A program in its own process group: a signal of the terminal reaches it once, through this process."""
 
@@ -199,7 +192,7 @@ class _Session:
         self._address = address
         self._secret = secret
         self._as_json = as_json
-        self._stdout = _Stdout(highlight=False)
+        self._stdout = Console(highlight=False)
         self._stderr = Console(stderr=True, highlight=False)
         self._stop = asyncio.Event()
         self._child: _Child | None = None
@@ -230,8 +223,8 @@ class _Session:
             finally:
                 if self._stderr.is_terminal:
                     self._print("")  # after the terminal's ^C
-                self._print(summary(relay.counts), style="bold")
-            return code or (0 if relay.counts.delivered == relay.counts.received else 1)
+                self._print(summary(relay.received, relay.outcomes), style="bold")
+            return code or (0 if relay.outcomes[RelayOutcome.DELIVERED] == relay.received else 1)
 
     async def _relay_beside_child(self, relay: Relay, words: list[str]) -> int:
         environment = read_environment()
@@ -291,11 +284,10 @@ class _Session:
     def attempted(self, attempt: RelayAttempt) -> None:
         try:
             if self._as_json:
-                click.echo(json_line(attempt))
+                self._stdout.print(Text(json_line(attempt)), soft_wrap=True)
             else:
                 write_attempt(self._stdout, attempt)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except SystemExit:  # rich raises it when the reader closes the pipe
             self._stop.set()
         if attempt.response.text == BAD_SIGNATURE and not self._has_hinted:
             self._has_hinted = True
@@ -350,7 +342,12 @@ def json_line(attempt: RelayAttempt) -> str:
     return json_text(msgspec.json.encode(line))
 
 
-def summary(counts: RelayCounts) -> str:
-    others = {"refused": counts.refused, "given up": counts.given_up, "not delivered yet": counts.pending}
-    parts = [f"{counts.delivered:,} delivered", *(f"{number:,} {what}" for what, number in others.items() if number)]
-    return f"{counted(counts.received, 'event')}: {', '.join(parts)}"
+def summary(received: int, outcomes: Counter[RelayOutcome]) -> str:
+    counts = {
+        "delivered": outcomes[RelayOutcome.DELIVERED],
+        "refused": outcomes[RelayOutcome.REFUSED],
+        "given up": outcomes[RelayOutcome.GIVEN_UP],
+        "not delivered yet": received - outcomes.total(),
+    }
+    parts = (f"{number:,} {what}" for what, number in counts.items() if number or what == "delivered")
+    return f"{counted(received, 'event')}: {', '.join(parts)}"

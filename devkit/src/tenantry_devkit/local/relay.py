@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from datetime import datetime
@@ -132,19 +133,6 @@ class RelayAttempt(NamedTuple):
     response: EndpointResponse
 
 
-class RelayCounts(msgspec.Struct):
-    """How many events were received, and their final outcomes."""
-
-    received: int = 0
-    delivered: int = 0
-    refused: int = 0
-    given_up: int = 0
-
-    @property
-    def pending(self) -> int:
-        return self.received - self.delivered - self.refused - self.given_up
-
-
 class RelayObserver(Protocol):
     def attempted(self, attempt: RelayAttempt) -> None: ...
     def notice(self, text: str) -> None: ...
@@ -167,7 +155,10 @@ class Relay:
         policy: RetryPolicy = RetryPolicy(),  # noqa: B008  # immutable
         concurrency: int = 1,
     ) -> None:
-        self.counts = RelayCounts()
+        self.received = 0
+        """How many events the provider's list had."""
+        self.outcomes = Counter[RelayOutcome]()
+        """How many events have each final outcome."""
         self._feed = feed
         self._endpoint = endpoint
         self._observer = observer
@@ -201,14 +192,13 @@ class Relay:
                 self._observer.notice("The payment provider answers again.")
             failures = 0
             for event in events:
-                self.counts.received += 1
+                self.received += 1
                 await self._queue.put(event)
             await asyncio.sleep(self._policy.interval)
 
     async def _deliver_all(self) -> None:
         while True:
-            outcome = await self._deliver(await self._queue.get())
-            setattr(self.counts, outcome, getattr(self.counts, outcome) + 1)
+            self.outcomes[await self._deliver(await self._queue.get())] += 1
 
     async def _deliver(self, event: ListedEvent) -> RelayOutcome:
         """Send an event until its outcome is final; attempts without a connection do not count."""

@@ -54,19 +54,18 @@ def override(event: Json, texts: Sequence[str]) -> None:
         _set(event, names, decoded, text)
 
 
-def _set(target: object, names: Sequence[str], value: object, text: str) -> None:
+def _set(target: Any, names: Sequence[str], value: object, text: str) -> None:  # noqa: ANN401  # a dict or a list
     *parents, last = names
     is_open = False
     for name in parents:
         is_open = is_open or name in _OPEN_OBJECTS
-        container, key = _slot(target, name, text, accepts_new=is_open)
-        target = container.setdefault(key, {}) if isinstance(container, dict) else container[key]
-    container, key = _slot(target, last, text, accepts_new=is_open)
-    container[key] = value
+        key = _key(target, name, text, accepts_new=is_open)
+        target = target.setdefault(key, {}) if isinstance(target, dict) else target[key]
+    target[_key(target, last, text, accepts_new=is_open)] = value
 
 
-def _slot(target: object, name: str, text: str, *, accepts_new: bool) -> tuple[Any, str | int]:
-    """Return the container that the path has reached, and the key or position of ``name`` in it."""
+def _key(target: object, name: str, text: str, *, accepts_new: bool) -> Any:  # noqa: ANN401  # as above
+    """Return the key or position of ``name`` in what the path has reached."""
     known: dict[str, str | int] = {}
     if isinstance(target, dict):
         known = {key: key for key in target} | ({name: name} if accepts_new else {})
@@ -75,7 +74,7 @@ def _slot(target: object, name: str, text: str, *, accepts_new: bool) -> tuple[A
     if name not in known:
         there_are = f"there are {', '.join(sorted(known))}" if known else "nothing is below it"
         raise OverrideError(f"{text!r}: there is no {name!r}; {there_are}")
-    return target, known[name]
+    return known[name]
 
 
 class EventSubject(Struct, frozen=True):
@@ -95,14 +94,13 @@ class EventSubject(Struct, frozen=True):
         start: int,
         *,
         prices: Mapping[str, int] | None = None,
-        fresh_ids: bool = False,
         api_version: str = NEW_VERSION,
         client: httpx2.AsyncClient | None = None,
     ) -> Simulator:
-        """Return a provider with this customer, at this second. Ids depend on the tenant unless they are fresh."""
+        """Return a provider with this customer, at this second, with new ids: a ledger may have those of other runs."""
         simulator = Simulator(
             prices=prices or {self.price: self.amount},
-            seed=secrets.randbits(64) if fresh_ids else _seed(self.tenant),
+            seed=secrets.randbits(64),
             start=from_epoch(start),
             api_version=api_version,
             client=client,
@@ -147,7 +145,7 @@ async def sample_event(
     """
     is_invoice = event_type in ev.INVOICE_TYPES
     start = created - int(_LONGEST_MONTH.total_seconds()) if is_invoice else created
-    simulator = subject.simulator(start, fresh_ids=True)
+    simulator = subject.simulator(start)
     if event_type == ev.CHECKOUT_COMPLETED:
         subscribe(simulator, subject)
     else:

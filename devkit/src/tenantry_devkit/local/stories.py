@@ -52,7 +52,7 @@ async def long_history(
     Each second from ``start`` on has an action. The customer changes between ``prices`` (amounts by id). The content
     depends on ``seed`` alone, except for the ids.
     """
-    simulator = subject.simulator(start, prices=prices, fresh_ids=True)  # the ledger may have the ids of earlier runs
+    simulator = subject.simulator(start, prices=prices)
     chance = random.Random(f"life {seed}")  # noqa: S311  # repeatable
     while (left := events - len(simulator.events(*HANDLED_TYPES))) > 0:
         _act_at_random(simulator, subject, chance, left)
@@ -198,8 +198,7 @@ def stage_for(
     prices, shape = session.prices, API_VERSIONS[session.options.shape]
     higher = [price for price in prices if prices[price] > prices[session.price]]
     subject, start = session.subject(tenant_id, view), first_second(view, current_second() - story.days * _DAY)
-    # the ledger may have the ids of earlier runs
-    simulator = subject.simulator(start, fresh_ids=True, prices=prices, api_version=shape, client=client)
+    simulator = subject.simulator(start, prices=prices, api_version=shape, client=client)
     return StoryStage(simulator, subject, min(higher, key=prices.__getitem__, default=session.price))
 
 

@@ -187,20 +187,14 @@ def _show_list(*, as_json: bool) -> None:
 async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
     """Return the result, or cancel the work at a signal and return 128 and its number."""
     task = asyncio.ensure_future(work)
-    received: list[int] = []
-
-    def end(number: int) -> None:
-        received.append(number)
-        task.cancel()
-
     for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, end, number)
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel, number)
     try:
         return await task
-    except asyncio.CancelledError:
-        if not received:
+    except asyncio.CancelledError as canceled:
+        if not canceled.args:  # at Ctrl-C
             raise
-        return 128 + received[0]
+        return 128 + int(canceled.args[0])
 
 
 async def _run(options: TriggerOptions, values: Mapping[str, str], policy: BillingPolicy, *, is_demo: bool) -> int:

@@ -277,7 +277,7 @@ class Events:
         """
         price = self._service.price_of(plan) or "price_unknown"
         subject = EventSubject(tenant.id, tenant.customer, price, amount)
-        simulator = subject.simulator(min(max(moment, 0), EPOCH_MAX), fresh_ids=True)
+        simulator = subject.simulator(min(max(moment, 0), EPOCH_MAX))
         subscription = replace(subscribe(simulator, subject), id=tenant.subscription_id)
         for known in self._provider.subscriptions.values():
             if known.customer == tenant.customer:
