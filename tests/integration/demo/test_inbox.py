@@ -254,8 +254,8 @@ def test_inbox_keeps_the_newest_two_hundred(tmp_path: Path) -> None:
     assert inbox.mail(kept[0]) is None
 
 
-def test_inbox_without_a_limit_keeps_all(tmp_path: Path) -> None:
-    inbox = Inbox(tmp_path, limit=None)
+def test_inbox_with_a_higher_limit_keeps_more(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, limit=1000)
     kept = [inbox.store(b"Subject: 1\r\n\r\n", sender="", recipients=[]) for _ in range(MAX_MESSAGES + 2)]
     assert inbox.ids() == kept[::-1]
 

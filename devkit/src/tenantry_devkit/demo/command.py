@@ -7,7 +7,6 @@ import os
 import secrets
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -23,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.database import command_values, database, fail_on_settings, migrated
 from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY, data_dir, find_demo
-from tenantry.cli.output import USAGE, fail, own_command
+from tenantry.cli.output import confirm, fail, own_command
 from tenantry.cli.serve import end_on_sigterm, run_server
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
@@ -137,7 +136,7 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         keys = asyncio.run(example_data.seed(settings, conninfo))
         if keys is not None:
             file.save({LIVE_KEY: keys[0], example_data.TEST_KEY: keys[1]})
-        _fill(provider.simulator, settings.billing.catalog, base + WEBHOOK_PATH, settings.webhook_secrets[0])
+        _fill(provider, settings.billing.catalog, base + WEBHOOK_PATH, settings.webhook_secrets[0])
         logs.configure_service(settings.log_format, settings.secrets())
         banner = _banner(settings, file, base, companion, provider)
 
@@ -270,11 +269,8 @@ def reset(*, yes: bool) -> None:
             "Drop that database, then delete the folder."
         )
     with _locked(directory, "", "Stop it first, with Ctrl-C."):
-        question = f"Delete the demo in {directory}, with all its data?"
-        if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-            fail(f"{question}\nThere is no terminal to ask at: use --yes.", USAGE)
-        if not yes and not click.confirm(question, err=True):
-            fail("Nothing was deleted.")
+        if not yes:
+            confirm(f"Delete the demo in {directory}, with all its data?")
         try:
             _erase(directory)
         except (EmbeddedServerError, OSError) as error:

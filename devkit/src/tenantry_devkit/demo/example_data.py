@@ -124,11 +124,11 @@ async def _opened(conninfo: str) -> AsyncIterator[Database]:
         await database.close()
 
 
-class PersistentProvider:
-    """Serves ``simulator``, and writes its account to ``file`` after each request and each second of changes.
+class PersistentProvider(Simulator):
+    """A payment provider that writes its account to ``file`` after each request and each second of changes.
 
-    Setting `url` restores the account of the previous run. Simulated time continues from there, and reaches
-    ``not_before`` at least. What became due meanwhile happens after `begin`, once the service accepts events.
+    `run` restores the account of the previous run. Simulated time continues from there, and reaches ``not_before`` at
+    least. What became due meanwhile happens after `begin`, once the service accepts events.
     """
 
     def __init__(self, file: Path, *, secret_key: str, seed: int, not_before: datetime) -> None:
@@ -136,23 +136,12 @@ class PersistentProvider:
         self._not_before = not_before
         self._has_begun = threading.Event()
         self._written = b""
-        self._restored = _read(file)
-        start = not_before if self._restored is None else from_epoch(self._restored.now)
-        self.simulator = Simulator(secret_key=secret_key, seed=seed, prices={}, start=start, running=True)
-
-    @property
-    def url(self) -> str:
-        return self.simulator.url
-
-    @url.setter
-    def url(self, url: str) -> None:
-        self.simulator.url = url
-        if self._restored is not None:
-            self.simulator.restore(self._restored)
-            self._restored = None
+        self._previous = _read(file)
+        start = not_before if self._previous is None else from_epoch(self._previous.now)
+        super().__init__(secret_key=secret_key, seed=seed, prices={}, start=start, running=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.simulator(scope, receive, send)
+        await super().__call__(scope, receive, send)
         self._save()
 
     def begin(self) -> None:
@@ -161,12 +150,14 @@ class PersistentProvider:
 
     async def run(self) -> None:
         """Do what becomes due, until canceled; then save the account."""
+        if self._previous is not None:
+            self.restore(self._previous)
         try:
             while not self._has_begun.is_set():  # noqa: ASYNC110  # another thread sets it
                 await asyncio.sleep(_POLL_SECONDS)
-            await self.simulator.advance(max(self._not_before - self.simulator.now, timedelta(0)))
+            await self.advance(max(self._not_before - self.now, timedelta(0)))
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.simulator.run())
+                group.create_task(super().run())
                 while True:
                     self._save()
                     await asyncio.sleep(_SAVE_SECONDS)
@@ -175,7 +166,7 @@ class PersistentProvider:
 
     def _save(self, *, always: bool = False) -> None:
         """Write the account if more than its time has changed."""
-        state = self.simulator.state()
+        state = self.state()
         content = replace(state, now=0).encode()
         if always or content != self._written:
             self._written = content

@@ -416,7 +416,7 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
     folder = Path(tempfile.mkdtemp(prefix="tenantry-"))
     with ExitStack() as stack:
         process = stack.enter_context(ServiceProcess(folder))
-        inbox, provider_server, users = Inbox(folder / "inbox", limit=None), ProviderServer(), list[DemoUser]()
+        inbox, provider_server, users = Inbox(folder / "inbox", limit=sys.maxsize), ProviderServer(), list[DemoUser]()
         companion = Companion(
             folder,
             users=users,
