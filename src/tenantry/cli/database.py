@@ -45,6 +45,14 @@ def fail_on_settings(error: SettingsError) -> NoReturn:
     fail(f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}", code)
 
 
+def admin_settings(values: dict[str, str], *, needs_pepper: bool = False) -> Settings:
+    """Load the settings of a command that runs beside the service, or exit with a message."""
+    try:
+        return load_for_admin(values, needs_pepper=needs_pepper)
+    except SettingsError as error:
+        fail_on_settings(error)
+
+
 def lacks_database(error: SettingsError) -> bool:
     return any(fault.startswith("DATABASE_URL: is missing") for fault in error.faults)
 
@@ -112,10 +120,7 @@ def on_database(
 ) -> Result:
     """Run an action on the migrated database; exit with a message if it fails."""
     values, _ = command_values()
-    try:
-        settings = load_for_admin(values, needs_pepper=needs_pepper)
-    except SettingsError as error:
-        fail_on_settings(error)
+    settings = admin_settings(values, needs_pepper=needs_pepper)
     with database(values) as conninfo:
         migrated(conninfo, unreachable=unreachable)
         try:
@@ -126,12 +131,8 @@ def on_database(
 
 
 async def _connected(conninfo: str, settings: Settings, action: Action[Result], pool_size: int) -> Result:
-    connected = Database(conninfo, pool_size)
-    await connected.open()
-    try:
+    async with Database(conninfo, pool_size) as connected:
         return await action(settings, connected)
-    finally:
-        await connected.close()
 
 
 def outbox(*, asks_provider: bool) -> "JobQueue":

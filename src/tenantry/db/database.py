@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -175,6 +175,13 @@ class Database:
         for lane in self._lanes:
             await lane.close()
         await self._pool.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     @asynccontextmanager
     async def transaction(self, scope: TransactionScope, *, is_snapshot: bool = False) -> AsyncIterator[Connection]:

@@ -47,12 +47,12 @@ from tenantry_devkit.demo.example_data import DemoFile, PersistentProvider
 from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
 from tenantry_devkit.identity_tokens import DEFAULT_SCOPE, DemoUser, TokenIssuer, load_or_create_signing_key
 from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
+from tenantry_devkit.local.samples import catalog_prices
 from tenantry_devkit.simulator import Simulator, WebhookEndpoint
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _LOCK_FILE: Final = "demo.lock"
 _ENDPOINT: Final = "we_tenantry_demo"
-_PRICE_STEP: Final = 2900
 _WEBHOOK_SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
 
 
@@ -182,11 +182,10 @@ def _fill(provider: Simulator, catalog: Catalog, webhook_url: str, webhook_secre
     if example_data.CUSTOMER not in provider.customers:
         owner = example_data.USERS[0]
         provider.customer(example_data.CUSTOMER, email=owner.email, name=owner.name)
-    for number, plan in enumerate(catalog.plans):
-        for price_id in plan.stripe_price_ids:
-            present = provider.prices.get(price_id)
-            if present is None or present.unit_amount != _PRICE_STEP * number:
-                provider.price(price_id, _PRICE_STEP * number)
+    for price_id, amount in catalog_prices(catalog).items():
+        present = provider.prices.get(price_id)
+        if present is None or present.unit_amount != amount:
+            provider.price(price_id, amount)
     types = tuple(HANDLED_TYPES)
     secret = webhook_secret.reveal()
     provider.store_endpoint(WebhookEndpoint(id=_ENDPOINT, url=webhook_url, secret=secret, enabled_events=types))

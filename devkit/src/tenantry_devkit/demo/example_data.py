@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -73,7 +72,7 @@ async def seed(settings: Settings, conninfo: str) -> tuple[str, str] | None:
         name="Demo Company", owner_email=owner.email or "", owner_id=owner.sub, stripe_customer_id=CUSTOMER, plan="free"
     )
     pepper = Pepper(settings.peppers[0].reveal().encode())
-    async with _opened(conninfo) as database:
+    async with Database(conninfo, pool_size=1) as database:
         tenants = TenantService(
             database, settings.billing, JobQueue(conninfo, asks_provider=False), system_clock, issuer
         )
@@ -103,25 +102,15 @@ async def seed(settings: Settings, conninfo: str) -> tuple[str, str] | None:
 
 async def next_moment(conninfo: str, now: datetime) -> datetime:
     """Return ``now``, or the second after the newest event, which may be ahead of the clock."""
-    async with _opened(conninfo) as database, database.transaction(ACROSS_TENANTS) as connection:
+    async with Database(conninfo, pool_size=1) as database, database.transaction(ACROSS_TENANTS) as connection:
         newest = from_epoch(await ledger_queries_store.newest_second(connection))
     return now if newest is None else max(now, newest + timedelta(seconds=1))
 
 
 async def has_other_tenants(conninfo: str) -> bool:
     """Whether the database has tenants, but not the demo's."""
-    async with _opened(conninfo) as database, database.transaction(ACROSS_TENANTS) as connection:
+    async with Database(conninfo, pool_size=1) as database, database.transaction(ACROSS_TENANTS) as connection:
         return await tenants_store.has_tenants_without_customer(connection, TENANT, CUSTOMER)
-
-
-@asynccontextmanager
-async def _opened(conninfo: str) -> AsyncIterator[Database]:
-    database = Database(conninfo, pool_size=1)
-    await database.open()
-    try:
-        yield database
-    finally:
-        await database.close()
 
 
 class PersistentProvider(Simulator):

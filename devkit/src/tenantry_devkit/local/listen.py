@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.database import command_values, exit_code, fail_on_settings
+from tenantry.cli.database import admin_settings, command_values, exit_code
 from tenantry.cli.output import counted, fail, json_text, parse_duration, parse_time, printable, shown
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
@@ -26,7 +26,7 @@ from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.api import ProviderApi, mode_of_key
-from tenantry.settings import SettingsError, load_for_admin, read_environment
+from tenantry.settings import read_environment
 from tenantry_devkit.local.endpoint import (
     BAD_SIGNATURE,
     TIMEOUT,
@@ -112,10 +112,7 @@ def listen(
     logs.configure("console", logging.ERROR)  # the relay prints the warnings of the provider's client itself
     address = service_address(values, forward_to)
     begin, words = _parse_since(since), _parse_command(command)
-    try:
-        settings = load_for_admin(values, needs_pepper=False)
-    except SettingsError as error:
-        fail_on_settings(error)
+    settings = admin_settings(values)
     if settings.provider_secret_key is None:
         fail("PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events.")
     provider = ProviderApi(settings.provider_secret_key, settings.provider_api_base)
@@ -160,29 +157,6 @@ def _parse_command(command: str | None) -> list[str]:
     return [sys.executable, "-P", "-m", "tenantry", *words[1:]] if words[0] == "tenantry" else words
 
 
-class _Child:
-    """A program in its own process group: a signal of the terminal reaches it once, through this process."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._signals = 0
-
-    def send(self, number: int) -> None:
-        """Forward a signal to the group, if the program still runs; the fourth one kills it."""
-        if self._process.returncode is not None:
-            return
-        self._signals += 1
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number if self._signals <= _MAX_SIGNALS else signal.SIGKILL)
-
-    async def wait(self) -> int:
-        """Return its exit code, or 128 and the number of the signal that ended it."""
-        code = await self._process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)  # processes that it has left behind
-        return code if code >= 0 else 128 - code
-
-
 class _Session:
     """One run of the command."""
 
@@ -195,7 +169,8 @@ class _Session:
         self._stdout = Console(highlight=False)
         self._stderr = Console(stderr=True, highlight=False)
         self._stop = asyncio.Event()
-        self._child: _Child | None = None
+        self._child: asyncio.subprocess.Process | None = None
+        self._signals = 0
         self._has_hinted = False
 
     async def run(
@@ -227,26 +202,29 @@ class _Session:
             return code or (0 if relay.outcomes[RelayOutcome.DELIVERED] == relay.received else 1)
 
     async def _relay_beside_child(self, relay: Relay, words: list[str]) -> int:
+        """Return the child's exit code, or 128 and the number of the signal that ended it."""
         environment = read_environment()
         known = environment.get(WEBHOOK_SECRET, "").strip()
         environment[WEBHOOK_SECRET] = ",".join(filter(None, (self._secret.reveal(), known)))
         stdin, stdout = asyncio.subprocess.DEVNULL, sys.stderr if self._as_json else None
         try:
-            process = await asyncio.create_subprocess_exec(
+            # in its own process group: a signal of the terminal reaches it once, through this process
+            self._child = child = await asyncio.create_subprocess_exec(
                 *words, env=environment, stdin=stdin, stdout=stdout, start_new_session=True
             )
         except OSError as error:
             fail(f"--exec: {words[0]} cannot be started: {error.strerror or error}")
-        self._child = child = _Child(process)
         ended = asyncio.create_task(child.wait())
         ended.add_done_callback(lambda _: self._stop.set())
         try:
             if await self._until_stopped(wait_for_listener(self._address)):
                 await self._until_stopped(relay.run())
         finally:
-            child.send(signal.SIGTERM)
+            self._handle_signal(signal.SIGTERM)
             code = await ended
-        return code
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)  # processes that it has left behind
+        return code if code >= 0 else 128 - code
 
     async def _until_stopped(self, action: Coroutine[Any, Any, None]) -> bool:
         """Run an action until a signal or the child's end; return whether it has completed."""
@@ -261,10 +239,13 @@ class _Session:
         return True
 
     def _handle_signal(self, number: int) -> None:
+        """Forward a signal to the child, with which the relay ends; the fourth one kills it. Without a child, end."""
         if self._child is None:
             self._stop.set()
-        else:
-            self._child.send(number)  # the relay ends with the child
+        elif self._child.returncode is None:
+            self._signals += 1
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, number if self._signals <= _MAX_SIGNALS else signal.SIGKILL)
 
     def _introduce(self, *, has_child: bool) -> None:
         which = "the five types that are handled" if self._types == HANDLED_TYPES else ", ".join(sorted(self._types))

@@ -12,13 +12,12 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.database import command_values, fail_on_settings
+from tenantry.cli.database import admin_settings, command_values
 from tenantry.cli.demo_folder import LIVE_KEY
 from tenantry.cli.output import (
     FAILED,
     NOT_AUTHENTICATED,
     OUT_OF_REACH,
-    CommandError,
     counted,
     fail,
     own_command,
@@ -31,7 +30,6 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Plan
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.http_client import new_http_client
-from tenantry.settings import SettingsError, load_for_admin
 from tenantry_devkit.demo.example_data import TENANT
 from tenantry_devkit.local.chaos import ChaosKind, run_chaos
 from tenantry_devkit.local.endpoint import (
@@ -123,14 +121,9 @@ def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # n
         return
     _check(options)
     values, is_demo = command_values()
-    try:
-        settings = load_for_admin(values, needs_pepper=False)
-    except SettingsError as error:
-        fail_on_settings(error)
+    settings = admin_settings(values)
     try:
         code = asyncio.run(_until_signal(_run(options, values, settings.billing, is_demo=is_demo)))
-    except CommandError as error:
-        fail(str(error), error.exit_code)
     except AuthenticationError as error:
         fail(f"The service does not accept the credential: {error.detail}", NOT_AUTHENTICATED)
     except TenantryError as error:
