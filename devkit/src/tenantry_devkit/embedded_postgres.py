@@ -37,7 +37,7 @@ _LONGEST_SOCKET_PATH: Final = 90
 _SHORTEST: Final = Path("/tmp")  # noqa: S108  # the folder in it has an own name
 _START_TIMEOUT: Final = 60
 _POLL_SECONDS: Final = 0.01
-_STATUS_LINE: Final = 8
+_STATUS_LINE: Final = 7
 _ROOT: Final = 0
 _PRIVATE: Final = 0o700
 _PERMISSIONS: Final = 0o777
@@ -233,13 +233,10 @@ class EmbeddedServer:
 
     def _is_ready(self, pid: int) -> bool:
         """Whether this server accepts connections, by the status in its pid file."""
-        try:
+        with contextlib.suppress(OSError, IndexError):  # without the file or the status yet
             lines = (self._cluster / "postmaster.pid").read_text().splitlines()
-        except OSError:
-            return False
-        if len(lines) < _STATUS_LINE or lines[0] != str(pid):  # without a status yet, or of a killed server
-            return False
-        return lines[_STATUS_LINE - 1].strip() == "ready"
+            return lines[0] == str(pid) and lines[_STATUS_LINE].strip() == "ready"  # not that of a killed server
+        return False
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
         """Return the exit code. With ``check`` another one than 0 is an `EmbeddedServerError`."""

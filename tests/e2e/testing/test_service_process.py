@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx2
@@ -23,7 +23,7 @@ def folder(place: Path) -> Path:
 
 @pytest.fixture
 def process(folder: Path) -> Iterator[ServiceProcess]:
-    with ServiceProcess(folder) as process:
+    with closing(ServiceProcess(folder)) as process:
         yield process
 
 
@@ -46,12 +46,15 @@ def test_start_error_of_the_service_has_the_reason(process: ServiceProcess) -> N
 
 def test_start_error_of_the_database_has_the_reason(folder: Path) -> None:
     (folder / "postgres").write_text("no folder")
-    with ServiceProcess(folder) as process, pytest.raises(StartError, match="The embedded PostgreSQL does not start"):
+    with (
+        closing(ServiceProcess(folder)) as process,
+        pytest.raises(StartError, match="The embedded PostgreSQL does not start"),
+    ):
         process.serve(complete_settings({}))
 
 
 def test_close_ends_all_processes_and_removes_the_folder(folder: Path) -> None:
-    with ServiceProcess(folder) as process:
+    with closing(ServiceProcess(folder)) as process:
         address = process.serve(complete_settings({})).base_url
         document = httpx2.get(f"{address}/api/v1/openapi.json", trust_env=False).json()
         assert document["servers"] == [{"url": address}]
@@ -64,7 +67,7 @@ def test_close_ends_all_processes_and_removes_the_folder(folder: Path) -> None:
 def test_close_removes_the_socket_folder_of_a_long_path(place: Path) -> None:
     folder = place / ("d" * 120)
     folder.mkdir()
-    with ServiceProcess(folder) as process:
+    with closing(ServiceProcess(folder)) as process:
         sockets = Path(str(conninfo_to_dict(process.serve(complete_settings({})).database)["host"]))
         assert place not in sockets.parents
         assert sockets.exists()

@@ -133,9 +133,9 @@ async def test_story_ends_with_its_state_and_by_now(bench: Bench, name: str) -> 
     simulator = subject.simulator(end - story.days * DAY, prices=PRICES, client=bench.client)
     simulator.add_endpoint(bench.endpoint.url, SECRET, enabled_events=HANDLED_TYPES)
     scenes = [scene async for scene in play(story, StoryStage(simulator, subject, "price_business"))]
-    assert all(scene.events and scene.failed is None for scene in scenes)
+    assert all(scene.deliveries and scene.failed is None for scene in scenes)
     assert scenes[-1].at.timestamp() <= end
-    assert sum(len(scene.events) for scene in scenes) == len(simulator.events(*HANDLED_TYPES))
+    assert sum(len(scene.deliveries) for scene in scenes) == len(simulator.events(*HANDLED_TYPES))
     tenant = (await bench.reader.tenant_view(subject.tenant)).tenant
     assert tenant is not None
     assert (tenant.plan, tenant.subscription_status, tenant.cancel_at_period_end) == ENDS[name]

@@ -96,7 +96,6 @@ def _locked(directory: Path, port: str, advice: str) -> Iterator[None]:
 def _run_demo(environment: dict[str, str], directory: Path) -> None:
     file = DemoFile(directory / DEMO_FILE)
     with ExitStack() as stack:
-        client_secret = Secret(file.values["OIDC_CLIENT_SECRET"])
         conninfo = stack.enter_context(database({**environment, DEMO_FLAG: "true"}))
         is_named = environment.get(Settings.database_url.name, EMBEDDED) != EMBEDDED
         if is_named and not inherited((Settings.database_url.name, Settings.database_url.file_name)):
@@ -109,7 +108,19 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
             seed=secrets.randbits(64),  # new ids in each run: the ledger has those of earlier runs
             not_before=start,
         )
-        companion = stack.enter_context(_companion(directory, environment.get("PORT", "3001"), client_secret, provider))
+        port = environment.get("PORT", "3001")
+        first = int(port) if port.isdigit() else 0
+        companion = Companion(
+            directory,
+            users=example_data.USERS,
+            audience=example_data.AUDIENCE,
+            client_id=example_data.CLIENT_ID,
+            client_secret=Secret(file.values["OIDC_CLIENT_SECRET"]),
+            provider=provider,
+            # those after the service's, if they are free
+            ports=(first + 1, first + 2, first + 3) if first else (0, 0, 0),
+        )
+        stack.enter_context(companion)
         local = {
             # a key in the environment is for the real provider
             "PROVIDER_API_BASE": "" if "PROVIDER_SECRET_KEY" in environment else provider.url,
@@ -189,22 +200,6 @@ def _fill(provider: Simulator, catalog: Catalog, webhook_url: str, webhook_secre
     types = tuple(HANDLED_TYPES)
     secret = webhook_secret.reveal()
     provider.store_endpoint(WebhookEndpoint(id=_ENDPOINT, url=webhook_url, secret=secret, enabled_events=types))
-
-
-def _companion(directory: Path, port: str, client_secret: Secret, provider: PersistentProvider) -> Companion:
-    """Return the identity provider, inbox and payment provider, on the ports after the service's if these are free."""
-    first = int(port) if port.isdigit() else 0
-    return Companion(
-        directory,
-        users=example_data.USERS,
-        audience=example_data.AUDIENCE,
-        client_id=example_data.CLIENT_ID,
-        client_secret=client_secret,
-        provider=provider,
-        http_port=first + 1 if first else 0,
-        smtp_port=first + 2 if first else 0,
-        provider_port=first + 3 if first else 0,
-    )
 
 
 def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion, provider: PersistentProvider) -> str:
@@ -297,8 +292,5 @@ def _unlink(file: Path) -> None:
 
 
 def _without_password(url: str) -> str:
-    try:
-        parts = conninfo_to_dict(url)
-    except (psycopg.ProgrammingError, UnicodeDecodeError):
-        return "of DATABASE_URL"
+    parts = conninfo_to_dict(url)
     return make_conninfo("", **{name: parts[name] for name in ("user", "host", "port", "dbname") if name in parts})

@@ -50,9 +50,9 @@ class RunningApplication(Servable, Protocol):
 class Companion:
     """Serves the identity provider and the inbox over HTTP, an SMTP server, and a payment ``provider``, on loopback.
 
-    ``directory`` holds the signing key and the mails (unless ``inbox`` is given), which survive a restart. Ports that
-    are taken, or 0, are replaced by free ones; after `start` the attributes have the ports in use. The other arguments
-    are those of `create_identity_provider` and `TokenIssuer`. Use it as a context manager, or call `start` and `stop`.
+    ``directory`` holds the signing key and the mails (unless ``inbox`` is given), which survive a restart. ``ports``
+    are for HTTP, SMTP and the payment provider; those that are taken, or 0, are replaced by free ones. Within the block
+    the attributes have the ports in use. The other arguments are those of `create_identity_provider` and `TokenIssuer`.
     """
 
     def __init__(
@@ -65,9 +65,7 @@ class Companion:
         client_secret: Secret | None = None,
         provider: RunningApplication | None = None,
         inbox: Inbox | None = None,
-        http_port: int = 0,
-        smtp_port: int = 0,
-        provider_port: int = 0,
+        ports: tuple[int, int, int] = (0, 0, 0),
         clock: Clock = system_clock,
     ) -> None:
         self._directory = directory
@@ -81,9 +79,7 @@ class Companion:
         self._stack = contextlib.ExitStack()
         self.http_url = ""
         """``http://127.0.0.1:<port>``, without a slash at the end: also the issuer."""
-        self.http_port = http_port
-        self.smtp_port = smtp_port
-        self.provider_port = provider_port
+        self.http_port, self.smtp_port, self._provider_port = ports
 
     @property
     def issuer(self) -> str:
@@ -119,8 +115,8 @@ class Companion:
             await stack.enter_async_context(serving_smtp(inbox, smtp))
             await stack.enter_async_context(running(self._app(inbox), http))
             if self._provider is not None:
-                bound = stack.enter_context(_bind(self.provider_port))
-                self.provider_port, self._provider.url = bound.getsockname()[1], url_of(bound)
+                bound = stack.enter_context(_bind(self._provider_port))
+                self._provider.url = url_of(bound)
                 await stack.enter_async_context(_acting(self._provider, bound))
             yield
 

@@ -60,7 +60,6 @@ class DemoFile:
 
     def save(self, more: Mapping[str, str]) -> None:
         self.values.update(more)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(f"{name}={value}\n" for name, value in self.values.items())
         write_private(self._path, f"# Made by `tenantry demo`; for this machine only.\n{text}".encode())
 

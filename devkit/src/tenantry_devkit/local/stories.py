@@ -29,7 +29,7 @@ from tenantry_devkit.local.session import (
     first_second,
     write,
 )
-from tenantry_devkit.simulator import Delivery, Event, Simulator, State, Subscription, render_event
+from tenantry_devkit.simulator import Delivery, Simulator, State, Subscription, render_event
 
 SHORTEST_HISTORY: Final = 10
 _ACTS: Final[tuple[str, ...]] = ("plan",) * 4 + ("cancellation",) * 2 + ("note", "cancel")
@@ -159,16 +159,16 @@ def stories() -> dict[str, Story]:
 
 
 class Scene(NamedTuple):
-    """A step of a story: its time, its text, and the events sent in it."""
+    """A step of a story: its time, its text, and the events sent in it, with the answers."""
 
     at: datetime
     text: str
-    events: Sequence[tuple[Event, Delivery]]
+    deliveries: Sequence[Delivery]
 
     @property
     def failed(self) -> Delivery | None:
         """The first delivery that the service did not accept."""
-        return next((delivery for _, delivery in self.events if delivery.state is not State.DELIVERED), None)
+        return next((each for each in self.deliveries if each.state is not State.DELIVERED), None)
 
 
 async def play(story: Story, stage: StoryStage) -> AsyncIterator[Scene]:
@@ -180,8 +180,7 @@ async def play(story: Story, stage: StoryStage) -> AsyncIterator[Scene]:
         await stage.simulator.deliver()
         deliveries = stage.simulator.deliveries()[shown:]
         shown += len(deliveries)
-        events = {event.id: event for event in stage.simulator.events()}
-        yield Scene(stage.simulator.now, script.text, [(events[delivery.event], delivery) for delivery in deliveries])
+        yield Scene(stage.simulator.now, script.text, deliveries)
 
 
 def chosen_story(session: TriggerSession) -> Story:
@@ -233,7 +232,7 @@ async def run_story(session: TriggerSession) -> int:
 async def _new_mails(session: TriggerSession, scene: Scene, tenant: Tenant | None) -> list[InboxMessage]:
     if session.inbox is None or tenant is None:
         return []
-    failures = sum(event.type == PAYMENT_FAILED for event, _ in scene.events)
+    failures = sum(delivery.type == PAYMENT_FAILED for delivery in scene.deliveries)
     return await session.inbox.new_messages(tenant.name, count=failures)
 
 
@@ -245,8 +244,7 @@ def _fail_scene(session: TriggerSession, delivery: Delivery) -> NoReturn:
 
 
 def _scene_document(scene: Scene, mails: Sequence[InboxMessage]) -> Json:
-    events = [{"id": event.id, "type": event.type, "status": delivery.attempts[-1].status}
-              for event, delivery in scene.events]  # fmt: skip
+    events = [{"id": each.event, "type": each.type, "status": each.attempts[-1].status} for each in scene.deliveries]
     listed = [{name: getattr(mail, name) for name in ("id", "to", "subject", "date")} for mail in mails]
     return {"at": scene.at, "text": scene.text, "events": events, "mails": listed}
 
@@ -256,7 +254,7 @@ def _show_scene(
 ) -> None:
     session.console.print()
     write(session.console, Text(scene.text), _INDENT, Text(f"{scene.at:%Y-%m-%d}", "bold"))
-    for event_type, number in Counter(event.type for event, _ in scene.events).items():
+    for event_type, number in Counter(delivery.type for delivery in scene.deliveries).items():
         times = f" ({counted(number, 'time')})" if number > 1 else ""
         session.write(f"{event_type}{times}", _INDENT, style="dim")
     for line in change_lines(changed):

@@ -86,8 +86,7 @@ class Provider:
 
     def detach(self) -> None:
         """Stop serving it; the one attached before is served again."""
-        if self._simulator in self._server.attached:
-            self._server.attached.remove(self._simulator)
+        self._server.attached.remove(self._simulator)
 
     @property
     def url(self) -> str:
@@ -187,8 +186,7 @@ class Events:
         **options: Unpack[EventOptions],
     ) -> SentEvent:
         """Send ``customer.subscription.updated``, by default with the current plan and a period of 30 days."""
-        moment = self._moment(options)
-        subscription, _, _ = self._objects(tenant, plan or tenant.plan, moment)
+        moment, subscription, _, _ = self._objects(tenant, plan, options)
         updated = replace(
             subscription,
             status=status,
@@ -199,8 +197,7 @@ class Events:
 
     def subscription_deleted(self, tenant: Tenant, **options: Unpack[EventOptions]) -> SentEvent:
         """Send ``customer.subscription.deleted``: the tenant is on ``free`` and canceled."""
-        moment = self._moment(options)
-        subscription, _, _ = self._objects(tenant, tenant.plan, moment)
+        moment, subscription, _, _ = self._objects(tenant, None, options)
         ended = replace(subscription, status="canceled", canceled_at=moment, ended_at=moment)
         return self._emit(ev.SUBSCRIPTION_DELETED, ended, moment, options)
 
@@ -216,21 +213,18 @@ class Events:
 
         ``amount`` is in cents.
         """
-        moment = self._moment(options)
-        _, invoice, _ = self._objects(tenant, tenant.plan, moment, amount)
+        moment, _, invoice, _ = self._objects(tenant, None, options, amount)
         unpaid = replace(invoice, status="open", hosted_invoice_url=invoice_url, amount_paid=0, paid_at=None)
         return self._emit(ev.PAYMENT_FAILED, unpaid, moment, options)
 
     def payment_succeeded(self, tenant: Tenant, *, amount: int = _AMOUNT, **options: Unpack[EventOptions]) -> SentEvent:
         """Send ``invoice.payment_succeeded``, which ends past due."""
-        moment = self._moment(options)
-        _, invoice, _ = self._objects(tenant, tenant.plan, moment, amount)
+        moment, _, invoice, _ = self._objects(tenant, None, options, amount)
         return self._emit(ev.PAYMENT_SUCCEEDED, invoice, moment, options)
 
     def checkout_completed(self, tenant: Tenant, plan: str = "pro", **options: Unpack[EventOptions]) -> SentEvent:
         """Send ``checkout.session.completed``: the tenant's customer is linked to it."""
-        moment = self._moment(options)
-        _, _, session = self._objects(tenant, plan, moment)
+        moment, _, _, session = self._objects(tenant, plan, options)
         return self._emit(ev.CHECKOUT_COMPLETED, session, moment, options)
 
     def send(self, event: SentEvent | Mapping[str, Any] | bytes, *, signature: str | None = None) -> httpx2.Response:
@@ -250,13 +244,6 @@ class Events:
         """Return the signature header of a body, by default made now with the service's secret."""
         return sign(body, secret or self._service.webhook_secret, int(at.timestamp() if at else time.time()))
 
-    def _moment(self, options: EventOptions) -> int:
-        created = options.get("created")
-        if created is None:
-            self._provider.advance(seconds=1)
-            created = self._provider.now
-        return created if isinstance(created, int) else int(created.timestamp())
-
     def _emit(self, event_type: str, thing: BillingObject, moment: int, options: EventOptions) -> SentEvent:
         event_id = f"evt_{secrets.token_hex(12)}"
         event = Event(id=event_id, type=event_type, created=moment, object=thing, pending_webhooks=1)
@@ -269,13 +256,18 @@ class Events:
         return sent
 
     def _objects(
-        self, tenant: Tenant, plan: str, moment: int, amount: int = _AMOUNT
-    ) -> tuple[Subscription, Invoice, CheckoutSession]:
-        """Return what a checkout of the plan at this moment creates.
+        self, tenant: Tenant, plan: str | None, options: EventOptions, amount: int = _AMOUNT
+    ) -> tuple[int, Subscription, Invoice, CheckoutSession]:
+        """Return the moment of the event, and what a checkout of the plan, or of the current one, creates then.
 
         The subscription is the tenant's at the simulated provider, if it has one, with the plan's price.
         """
-        price = self._service.price_of(plan) or "price_unknown"
+        created = options.get("created")
+        if created is None:
+            self._provider.advance(seconds=1)
+            created = self._provider.now
+        moment = created if isinstance(created, int) else int(created.timestamp())
+        price = self._service.price_of(plan or tenant.plan) or "price_unknown"
         subject = EventSubject(tenant.id, tenant.customer, price, amount)
         simulator = subject.simulator(min(max(moment, 0), EPOCH_MAX))
         subscription = replace(subscribe(simulator, subject), id=tenant.subscription_id)
@@ -290,4 +282,4 @@ class Events:
             subscription_metadata=subscription.metadata,
             billing_reason="subscription_cycle",
         )
-        return subscription, invoice, replace(session, subscription=subscription.id)
+        return moment, subscription, invoice, replace(session, subscription=subscription.id)

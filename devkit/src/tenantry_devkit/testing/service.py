@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 from contextvars import Context
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar, Unpack
 
 import httpx2
 import psycopg
@@ -169,23 +169,13 @@ class ServiceProcess:
 
     def close(self) -> None:
         """End the service and PostgreSQL, and wait for them."""
-        self._supervisor.terminate()  # closing the pipes is not enough while a forked child holds them
-        for pipe in (self._supervisor.stdin, self._supervisor.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-        try:
-            self._supervisor.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._supervisor.kill()
-            self._supervisor.wait()
+        with contextlib.suppress(BrokenPipeError), self._supervisor as process:
+            process.terminate()  # closing the pipes is not enough while a forked child holds them
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
         shutil.rmtree(self._folder, ignore_errors=True)  # in case the supervisor ended before it began
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class ProviderServer:
@@ -415,7 +405,7 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
     check_settings(values)
     folder = Path(tempfile.mkdtemp(prefix="tenantry-"))
     with ExitStack() as stack:
-        process = stack.enter_context(ServiceProcess(folder))
+        process = stack.enter_context(closing(ServiceProcess(folder)))
         inbox, provider_server, users = Inbox(folder / "inbox", limit=sys.maxsize), ProviderServer(), list[DemoUser]()
         companion = Companion(
             folder,
