@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 import httpx2
@@ -33,7 +33,7 @@ from tenantry.domain.billing.timeline import begin
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, RetryPolicy
-from tenantry_devkit.local.samples import API_VERSIONS, sample_event
+from tenantry_devkit.local.samples import API_VERSIONS, Json
 from tenantry_devkit.local.session import STORY, TenantView, TriggerSession, current_second, first_second
 from tenantry_devkit.local.stories import SHORTEST_HISTORY, chosen_story, long_history, play, stage_for
 from tenantry_devkit.simulator import render_event
@@ -52,8 +52,6 @@ _STATE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("in their order", lambda row: shown(row[1])),
     Column("the service", lambda row: shown(row[2])),
 )
-
-Json = dict[str, Any]
 
 
 class ChaosKind(StrEnum):
@@ -328,15 +326,11 @@ async def _history(session: TriggerSession, tenant_id: str, view: TenantView, se
         version = API_VERSIONS[options.shape]
         return [render_event(event, version) for event in stage.simulator.events(*HANDLED_TYPES)]
     number, subject = options.times or _EVENTS, session.subject(tenant_id, view)
+    if options.what is not None:
+        return [event async for event in session.sample_events(subject, view, number)]
     start = first_second(view, current_second() - number)
-    if options.what is None:
-        prices = {price: amount for price, amount in session.prices.items() if amount} or session.prices
-        return await long_history(subject, prices, events=number, start=start, seed=seed, shape=options.shape)
-    status = options.status or "active"
-    return [
-        await sample_event(options.what, subject, created=start + place, shape=options.shape, status=status)
-        for place in range(number)
-    ]
+    prices = {price: amount for price, amount in session.prices.items() if amount} or session.prices
+    return await long_history(subject, prices, events=number, start=start, seed=seed, shape=options.shape)
 
 
 def _document(responses: ResponseCounts, verdict: Verdict | None) -> Json:

@@ -24,7 +24,7 @@ from tenantry.domain.names import display_text
 from tenantry.domain.plans import Plan
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.endpoint import BAD_SIGNATURE, Endpoint
-from tenantry_devkit.local.samples import EventSubject, customer_of
+from tenantry_devkit.local.samples import EventSubject, Json, OverrideError, customer_of, override, sample_event
 from tenantry_sdk import AsyncTenantry, BillingEvent
 from tenantry_sdk.errors import NotFoundError, PermissionDeniedError
 
@@ -173,6 +173,18 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
         """Return what events are about: the tenant and its own customer, if it has one."""
         known = view.tenant.stripe_customer_id if view.tenant else None
         return EventSubject(tenant_id, known or customer_of(tenant_id), self.price, self.prices[self.price])
+
+    async def sample_events(self, subject: EventSubject, view: TenantView, number: int) -> AsyncIterator[Json]:
+        """Yield so many events of the wanted type, a second apart, after the tenant's ledger, the last one of now."""
+        options, start = self.options, first_second(view, current_second() - number + 1)
+        event_type, status = options.what or "", options.status or "active"
+        for created in range(start, start + number):
+            event = await sample_event(event_type, subject, created=created, shape=options.shape, status=status)
+            try:
+                override(event, options.overrides)
+            except OverrideError as error:
+                raise click.BadParameter(str(error), param_hint="--override") from None
+            yield event
 
     @asynccontextmanager
     async def tenant_for(self, kind: str) -> AsyncIterator[tuple[str, TenantView]]:

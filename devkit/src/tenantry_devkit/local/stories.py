@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib import resources
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import click
 import httpx2
@@ -16,7 +16,7 @@ from rich.text import Text
 from tenantry.cli.output import OUT_OF_REACH, CommandError, counted, own_command, printable
 from tenantry.domain.billing.events import HANDLED_TYPES, PAYMENT_FAILED
 from tenantry.domain.tenants import Tenant
-from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, subscribe
+from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, Json, subscribe
 from tenantry_devkit.local.session import (
     STORY,
     FieldChange,
@@ -40,8 +40,6 @@ _ACTS_OF_STATUS: Final[dict[str, tuple[str, ...]]] = {
 }
 _INDENT: Final = 12
 _DAY: Final = 86_400
-
-Json = dict[str, Any]
 
 
 async def long_history(

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 import click
@@ -44,7 +44,7 @@ from tenantry_devkit.local.endpoint import (
     service_base,
     signing_secret,
 )
-from tenantry_devkit.local.samples import EventSubject, OverrideError, catalog_prices, override, sample_event
+from tenantry_devkit.local.samples import EventSubject, catalog_prices
 from tenantry_devkit.local.session import (
     STORY,
     InboxPoller,
@@ -54,8 +54,6 @@ from tenantry_devkit.local.session import (
     TriggerSession,
     change_lines,
     changes,
-    current_second,
-    first_second,
     rejection_lines,
 )
 from tenantry_devkit.local.stories import run_story, stories
@@ -73,8 +71,6 @@ _TYPES: Final = {
     "invoice.payment_failed": "the payment of a renewal failed",
     "checkout.session.completed": "a customer completed a checkout",
 }
-
-Json = dict[str, Any]
 
 
 @click.command("trigger")
@@ -213,7 +209,7 @@ async def _run(options: TriggerOptions, values: Mapping[str, str], policy: Billi
             return await run_chaos(session)
         if options.what and options.what.startswith(STORY):
             return await run_story(session)
-        return await _run_events(session, options.what or "")
+        return await _run_events(session)
 
 
 def _trusted_base(values: Mapping[str, str], address: str, forward_to: str | None) -> str | None:
@@ -269,7 +265,7 @@ class _SentEvent(msgspec.Struct):
         return httpx2.codes.is_success(self.status or 0)
 
 
-async def _run_events(session: TriggerSession, event_type: str) -> int:
+async def _run_events(session: TriggerSession) -> int:
     """Send events of one type, show the tenant before and after, and return the exit code."""
     options = session.options
     tenant_id = options.tenant or (TENANT if options.dry_run else await session.reader.own_tenant())
@@ -277,7 +273,7 @@ async def _run_events(session: TriggerSession, event_type: str) -> int:
         raise click.UsageError("Say which tenant: --tenant ORG, or a tenant's own key in TENANTRY_API_KEY.")
     before = TenantView() if options.dry_run else await session.reader.tenant_view(tenant_id)
     subject = session.subject(tenant_id, before)
-    events = _made_up_events(session, event_type, subject, before)
+    events = session.sample_events(subject, before, options.times or 1)
     if options.dry_run:
         async for event in events:
             session.write_json(event)
@@ -304,21 +300,6 @@ async def _run_events(session: TriggerSession, event_type: str) -> int:
     elif after.tenant is None:
         click.echo(f"The tenant cannot be shown: {after.problem}.", err=True)
     return 0 if all(each.is_accepted for each in sent) else FAILED
-
-
-async def _made_up_events(
-    session: TriggerSession, event_type: str, subject: EventSubject, before: TenantView
-) -> AsyncIterator[Json]:
-    """Yield the wanted events, a second apart, after the tenant's ledger."""
-    options, number = session.options, session.options.times or 1
-    start, status = first_second(before, current_second() - number + 1), options.status or "active"
-    for created in range(start, start + number):
-        event = await sample_event(event_type, subject, created=created, shape=options.shape, status=status)
-        try:
-            override(event, options.overrides)
-        except OverrideError as error:
-            raise click.BadParameter(str(error), param_hint="--override") from None
-        yield event
 
 
 def _show_events(session: TriggerSession, sent: list[_SentEvent], subject: EventSubject, after: TenantView) -> None:
