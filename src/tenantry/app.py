@@ -22,13 +22,13 @@ from tenantry.api import auth, projects, webhooks
 from tenantry.api.api_keys import api_key_routes
 from tenantry.api.app import build_api
 from tenantry.api.audit import audit_routes
-from tenantry.api.auth import GatewayCheck, auth_routes
+from tenantry.api.auth import answer_gateway, auth_routes
 from tenantry.api.billing import billing_routes
 from tenantry.api.guards import Access
 from tenantry.api.members import member_routes
-from tenantry.api.openapi import OpenApiDocument
-from tenantry.api.projects import ProjectList, project_routes
-from tenantry.api.reference import reference_routes
+from tenantry.api.openapi import openapi_route
+from tenantry.api.projects import answer_project_list, project_routes
+from tenantry.api.reference import reference_route
 from tenantry.api.tenants import tenant_routes
 from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.trail import AuditService
@@ -91,7 +91,6 @@ def build_app(
     """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
     parts = Parts(settings, conninfo, clock, monotonic, timeouts)
     shutdown = Shutdown(on_drain=parts.end_jobs, on_close=parts.event_feed.end)
-    document = OpenApiDocument(settings.base_url)
 
     @asynccontextmanager
     async def lifespan(_app: Litestar) -> AsyncIterator[None]:
@@ -111,8 +110,8 @@ def build_app(
         *member_routes(parts.members, parts.memberships, parts.tenants, access),
         *audit_routes(parts.trail, access),
         *billing_routes(parts.billing, parts.checkout, settings.billing.catalog, access),
-        document.route(),
-        *reference_routes(document, dashboard.assets),
+        openapi_route(settings.base_url),
+        reference_route(settings.base_url, dashboard.assets),
         *dashboard.routes(),
     ]
     verifier = SignatureVerifier([secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance)
@@ -120,8 +119,8 @@ def build_app(
     traceparent = parts.tracing.traceparent if parts.tracing else None
     endpoint = WebhookReceiver(parts.webhooks, verifier, parts.metrics, clock, settings.billing, traceparent)
     hot.add(None, webhooks.PATH, endpoint.handle)
-    hot.add("GET", projects.PATH, ProjectList(parts.admission).handle)
-    hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, GatewayCheck(parts.admission).handle)
+    hot.add("GET", projects.PATH, partial(answer_project_list, parts.admission))
+    hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, partial(answer_gateway, parts.admission))
     api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of]))
     dispatcher: Callable[..., Dispatcher] = Dispatcher
     if parts.tracing is not None or settings.log_requests:

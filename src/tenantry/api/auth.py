@@ -62,46 +62,41 @@ def auth_routes(access: Access) -> Routes:
     return [whoami]
 
 
-class GatewayCheck:
-    """The hot route ``/api/v1/auth/verify/{scope}``, for reverse proxies that ask before they pass a request on.
+async def answer_gateway(admission: Admission, request: HotRequest) -> HotResponse:
+    """Answer the hot route ``/api/v1/auth/verify/{scope}`` of reverse proxies that ask before they pass a request on.
+
+    200 with the caller's identity in headers, or the refusal, its problem document in a header too.
 
     The scope is in the path, which the gateway's own configuration writes; the query is ignored. So is whatever
     follows the scope, which may be the client's path, with one exception: where exactly ``/mode/test`` or ``/mode/any``
     follows, those modes are accepted. Every other path accepts live mode alone.
     """
+    try:
+        return await _check(admission, request)
+    except DomainError as error:
+        refusal = refuse_domain_error(error, request.request_id.decode())
+        refusal.headers.append((PROBLEM_HEADER, refusal.body))
+        return refusal
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
 
-    async def handle(self, request: HotRequest) -> HotResponse:
-        """200 with the caller's identity in headers, or the refusal, its problem document in a header too."""
-        try:
-            return await self._check(request)
-        except DomainError as error:
-            refusal = refuse_domain_error(error, request.request_id.decode())
-            refusal.headers.append((PROBLEM_HEADER, refusal.body))
-            return refusal
-
-    async def _check(self, request: HotRequest) -> HotResponse:
-        scope, _, rest = request.path[len(VERIFY_PREFIX) :].partition("/")
-        if scope != _NO_SCOPE and not is_scope(scope):
-            raise NotFoundError("scope")
-        principal = (await admit(self._admission, request.scope, request.header)).principal
-        if scope != _NO_SCOPE:
-            principal.require(scope)
-        if rest or principal.mode is not _LIVE:
-            principal.require_mode(_accepted_modes(request, rest))
-        return HotResponse(
-            200,
-            [
-                (b"x-tenant-id", principal.org_id.encode()),
-                (b"x-principal-id", header_text(principal.id)),
-                (b"x-principal-kind", principal.kind.value.encode()),
-                _LIVE_HEADER if principal.mode is _LIVE else _TEST_HEADER,
-                (b"x-plan", header_text(principal.plan)),
-                (b"x-subscription-status", header_text(principal.subscription_status)),
-            ],
-        )
+async def _check(admission: Admission, request: HotRequest) -> HotResponse:
+    scope, _, rest = request.path[len(VERIFY_PREFIX) :].partition("/")
+    if scope != _NO_SCOPE and not is_scope(scope):
+        raise NotFoundError("scope")
+    principal = (await admit(admission, request.scope, request.header)).principal
+    if scope != _NO_SCOPE:
+        principal.require(scope)
+    if rest or principal.mode is not _LIVE:
+        principal.require_mode(_accepted_modes(request, rest))
+    headers = [
+        (b"x-tenant-id", principal.org_id.encode()),
+        (b"x-principal-id", header_text(principal.id)),
+        (b"x-principal-kind", principal.kind.value.encode()),
+        _LIVE_HEADER if principal.mode is _LIVE else _TEST_HEADER,
+        (b"x-plan", header_text(principal.plan)),
+        (b"x-subscription-status", header_text(principal.subscription_status)),
+    ]
+    return HotResponse(200, headers)
 
 
 def _accepted_modes(request: HotRequest, rest: str) -> frozenset[Mode]:

@@ -5,6 +5,7 @@ credential and scope from its guard, its description from the handler's docstrin
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
@@ -47,58 +48,47 @@ def hand_written_part() -> dict[str, Any]:
     return msgspec.json.decode(content, type=dict[str, Any])
 
 
-class OpenApiDocument:
-    """The document of one application, encoded when a client first asks for it."""
+def describe(app: Litestar, base_url: str) -> dict[str, Any]:
+    """Return the OpenAPI document of ``app``, which takes 0.1 s."""
+    document = hand_written_part()
+    del document[CODES_KEY]
+    document["servers"] = [{"url": base_url}]
+    components = document["components"]
+    texts = {status: text["description"] for status, text in components.pop("responses").items()}
+    shared = components.pop("parameters")
+    generated = app.openapi_schema.to_schema()
+    document["info"] = {**generated["info"], **document["info"]}
 
-    def __init__(self, base_url: str = "/") -> None:
-        self.base_url = base_url
-        self._encoded = b""
+    routes = sorted(_routes(app), key=lambda route: _METHODS.index(route.method))
+    types = {str(kind): kind for route in routes for kind in (route.body, route.answer) if kind is not None}
+    schemas, found = msgspec.json.schema_components((Problem, *types.values()), ref_template=REF_PREFIX + "{name}")
+    components["schemas"] = _completed(found, generated["components"]["schemas"])
+    schema_of = dict(zip(types, schemas[1:], strict=True))
+    tag_of = {part: tag["name"] for tag in document["tags"] for part in tag.pop("x-paths", ())}
+    for route in routes:
+        operation = route.describe(generated["paths"][route.path][route.method], schema_of, texts)
+        operation["tags"] = [tag_of[route.path.removeprefix("/api/v1/").strip("/").partition("/")[0]]]
+        if route.credential is Credential.OPERATOR:
+            operation["tags"] = ["Operator"]
+        elif route.credential is not None and route.method == "post":
+            operation["parameters"].append(shared["IdempotencyKey"])
+        document["paths"].setdefault(route.path, {})[route.method] = operation
+    document["paths"] = dict(sorted(document["paths"].items()))
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            _add_errors(path, method, operation, texts)
+    return document
 
-    def describe(self, app: Litestar) -> dict[str, Any]:
-        """Return the description of ``app``, which takes 0.1 s."""
-        document = hand_written_part()
-        del document[CODES_KEY]
-        document["servers"] = [{"url": self.base_url}]
-        components = document["components"]
-        texts = {status: text["description"] for status, text in components.pop("responses").items()}
-        shared = components.pop("parameters")
-        generated = app.openapi_schema.to_schema()
-        document["info"] = {**generated["info"], **document["info"]}
 
-        routes = sorted(_routes(app), key=lambda route: _METHODS.index(route.method))
-        types = {str(kind): kind for route in routes for kind in (route.body, route.answer) if kind is not None}
-        schemas, found = msgspec.json.schema_components((Problem, *types.values()), ref_template=REF_PREFIX + "{name}")
-        components["schemas"] = _completed(found, generated["components"]["schemas"])
-        schema_of = dict(zip(types, schemas[1:], strict=True))
-        tag_of = {part: tag["name"] for tag in document["tags"] for part in tag.pop("x-paths", ())}
-        for route in routes:
-            operation = route.describe(generated["paths"][route.path][route.method], schema_of, texts)
-            operation["tags"] = [tag_of[route.path.removeprefix("/api/v1/").strip("/").partition("/")[0]]]
-            if route.credential is Credential.OPERATOR:
-                operation["tags"] = ["Operator"]
-            elif route.credential is not None and route.method == "post":
-                operation["parameters"].append(shared["IdempotencyKey"])
-            document["paths"].setdefault(route.path, {})[route.method] = operation
-        document["paths"] = dict(sorted(document["paths"].items()))
-        for path, operations in document["paths"].items():
-            for method, operation in operations.items():
-                _add_errors(path, method, operation, texts)
-        return document
+def openapi_route(base_url: str) -> HTTPRouteHandler:
+    """The route that serves the document, which is made when a client first asks for it."""
+    encoded = cache(lambda app: msgspec.json.encode(describe(app, base_url)))
 
-    def describe_as_json(self, app: Litestar) -> bytes:
-        """Return the description of ``app``, always the same application, as JSON."""
-        if not self._encoded:
-            self._encoded = msgspec.json.encode(self.describe(app))
-        return self._encoded
+    @get(PATH, include_in_schema=False, opt={"public": True})
+    async def show_openapi(request: AnyRequest) -> Response[bytes]:
+        return Response(encoded(request.app), headers={"content-type": "application/json"})
 
-    def route(self) -> HTTPRouteHandler:
-        """The route that serves the document."""
-
-        @get(PATH, include_in_schema=False, opt={"public": True})
-        async def show_openapi(request: AnyRequest) -> Response[bytes]:
-            return Response(self.describe_as_json(request.app), headers={"content-type": "application/json"})
-
-        return show_openapi
+    return show_openapi
 
 
 class _Route(NamedTuple):

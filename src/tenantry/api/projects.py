@@ -16,7 +16,7 @@ from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page, Window, window_after
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.tenants import Project
-from tenantry.server.asgi_types import HotRequest, HotResponse
+from tenantry.server.asgi_types import JSON, HotRequest, HotResponse
 from tenantry.server.problems import fault_of
 from tenantry.server.rate_limits import admit
 
@@ -43,24 +43,18 @@ _FIRST: Final = Window(DEFAULT_LIMIT)
 _NOTHING: Final = Window(-1)
 
 
-class ProjectList:
-    """The hot route ``GET /api/v1/projects``."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-
-    async def handle(self, request: HotRequest) -> HotResponse:
-        """Answer with a page of the caller's projects, newest first."""
-        window, fault = _NOTHING, None
-        try:
-            window = parse_window(request.scope["query_string"])
-        except DomainError as error:
-            fault = error
-        admitted = await admit(self._admission, request.scope, request.header, window)
-        admitted.principal.require("projects:read")
-        if fault is not None:
-            raise fault
-        return HotResponse.json(page_of(admitted.projects, window.limit))
+async def answer_project_list(admission: Admission, request: HotRequest) -> HotResponse:
+    """Answer the hot route ``GET /api/v1/projects`` with a page of the caller's projects, newest first."""
+    window, fault = _NOTHING, None
+    try:
+        window = parse_window(request.scope["query_string"])
+    except DomainError as error:
+        fault = error
+    admitted = await admit(admission, request.scope, request.header, window)
+    admitted.principal.require("projects:read")
+    if fault is not None:
+        raise fault
+    return HotResponse(200, [JSON], page_of(admitted.projects, window.limit))
 
 
 def parse_window(query: bytes) -> Window:
@@ -78,8 +72,8 @@ def parse_window(query: bytes) -> Window:
 def project_routes(projects: ProjectService, access: Access) -> Routes:
     """The routes of projects.
 
-    The dispatcher answers the list with `ProjectList`. The handler here answers variants of the address, such as one
-    with a slash at the end, and describes the route for OpenAPI.
+    The dispatcher answers the list with `answer_project_list`. The handler here answers variants of the address, such
+    as one with a slash at the end, and describes the route for OpenAPI.
     """
 
     @get(PATH, guards=[access.needs("projects:read")], summary="List projects")

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
+from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
@@ -10,11 +11,12 @@ from urllib.parse import quote
 import msgspec
 from jinja2 import PackageLoader
 from litestar import MediaType, Response, get
+from litestar.handlers import HTTPRouteHandler
 from markupsafe import Markup, escape
 
 from tenantry.api import webhooks
-from tenantry.api.guards import AnyRequest, Routes
-from tenantry.api.openapi import CODES_KEY, REF_PREFIX, OpenApiDocument, hand_written_part
+from tenantry.api.guards import AnyRequest
+from tenantry.api.openapi import CODES_KEY, REF_PREFIX, describe, hand_written_part
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import CODES
@@ -43,18 +45,16 @@ _PLACEHOLDERS: Final[Mapping[object, object]] = {"string": "...", "integer": 1, 
 Schema = Mapping[str, Any]
 
 
-def reference_routes(document: OpenApiDocument, assets: PageAssets) -> Routes:
-    """The route of the reference page; the page is rendered when it is first asked for."""
-    pages: list[str] = []
+def reference_route(base_url: str, assets: PageAssets) -> HTTPRouteHandler:
+    """The route of the reference page, which is rendered when a client first asks for it."""
+    page = cache(lambda app: render(describe(app, base_url), base_url, assets.address))
     headers = {**PAGE_HEADERS, "Cache-Control": "public, max-age=300"}
 
     @get(PATH, include_in_schema=False, opt={"public": True})
     async def show_reference(request: AnyRequest) -> Response[str]:
-        if not pages:
-            pages.append(render(document.describe(request.app), document.base_url, assets.address))
-        return Response(pages[0], media_type=MediaType.HTML, headers=headers)
+        return Response(page(request.app), media_type=MediaType.HTML, headers=headers)
 
-    return [show_reference]
+    return show_reference
 
 
 def render(document: dict[str, Any], base_url: str, assets: str) -> str:

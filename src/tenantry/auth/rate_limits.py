@@ -9,7 +9,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 from weakref import WeakValueDictionary
 
 import psycopg
@@ -29,8 +29,6 @@ _MOST_AT_ONCE: Final = 128
 _MOST_TRIES: Final = 3
 _SECONDS_BETWEEN_WARNINGS: Final = 60
 _NAMES: Final = {Policy.TENANT: "organization", Policy.KEY: "credential"}
-
-Item = TypeVar("Item")
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +97,15 @@ class RateLimiter:
     async def _count(self, shares_of: Callable[[], list[Share]]) -> RateLimitStatus:
         for _ in range(_MOST_TRIES):
             shares = shares_of()
-            entry = await self._wait(shares)
+            entry = _Entry(shares, 1)
+            try:
+                await self._batcher.submit(entry)
+            except BaseException as error:
+                _cancel(entry)
+                if not isinstance(error, DatabaseUnavailableError | psycopg.Error):
+                    raise
+                self._warn(error)
+                raise AuthUnavailableError("Requests cannot be counted. Try again shortly.") from error
             if entry.accepted:
                 if entry.second == self._second():
                     return _status_of(shares, entry.second)
@@ -119,21 +125,19 @@ class RateLimiter:
         second = self._second()
         unused = [share for share in _aged(self._recent, second, 1, self._past) if share.unused]
         past = list(_aged(self._past, second, SLOTS))
-        try:
-            for shares in _groups(list(dict.fromkeys([*unused, *past]))):
-                await self._batcher.submit(_Entry(shares, 0))
-        except (DatabaseUnavailableError, psycopg.Error) as error:
-            logger.info("unused shares of rate limits are not returned: %s", error)
+        await self._return(list(dict.fromkeys([*unused, *past])))
 
     async def close(self) -> None:
-        """Return all shares, and wait for the queries under way."""
+        """Wait for the queries under way, and return all shares."""
         await self._batcher.close()
-        requests = [share.release() for share in self._shares.values() if share.unused]
+        await self._return([share for share in self._shares.values() if share.unused])
+        await self._batcher.close()
+
+    async def _return(self, shares: Sequence[Share]) -> None:
         try:
-            for group in _groups(requests):
-                async with asyncio.timeout(self._lane.timeouts.rate_limits), self._lane.use() as connection:
-                    await store.take(connection, group, self._second())
-        except (DatabaseUnavailableError, psycopg.Error, TimeoutError) as error:
+            for start in range(0, len(shares), _MOST_AT_ONCE):
+                await self._batcher.submit(_Entry(shares[start : start + _MOST_AT_ONCE], 0))
+        except (DatabaseUnavailableError, psycopg.Error) as error:
             logger.info("unused shares of rate limits are not returned: %s", error)
 
     def _second(self) -> int:
@@ -162,20 +166,6 @@ class RateLimiter:
         elif share.limit != limit:
             share.set_limit(limit)
         return share
-
-    async def _wait(self, shares: Sequence[Share]) -> _Entry:
-        """Wait for the database query of a request."""
-        entry = _Entry(shares, 1)
-        try:
-            await self._batcher.submit(entry)
-        except (DatabaseUnavailableError, psycopg.Error) as error:
-            _cancel(entry)
-            self._warn(error)
-            raise AuthUnavailableError("Requests cannot be counted. Try again shortly.") from error
-        except BaseException:
-            _cancel(entry)
-            raise
-        return entry
 
     def _warn(self, error: Exception) -> None:
         second = self._second()
@@ -278,7 +268,3 @@ def _aged(
             if onto is not None:
                 onto.append((taken_in, share))
             yield share
-
-
-def _groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    return (items[start : start + _MOST_AT_ONCE] for start in range(0, len(items), _MOST_AT_ONCE))

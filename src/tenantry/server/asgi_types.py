@@ -19,7 +19,7 @@ MAX_BODY: Final = 1_048_576
 _LENGTH_DIGITS: Final = 18
 # A credential sent as a request id by mistake must not reach logs or the audit trail.
 _CLIENT_REQUEST_ID: Final = re.compile(rb"(?!svc_|eyJ|whsec_|[sr]k_)[A-Za-z0-9._-]{1,128}")
-_JSON: Final[Header] = (b"content-type", b"application/json")
+JSON: Final[Header] = (b"content-type", b"application/json")
 _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
 
 
@@ -104,10 +104,6 @@ class HotResponse(msgspec.Struct):
     status: int
     headers: list[Header]
     body: bytes = b""
-
-    @classmethod
-    def json(cls, body: bytes) -> "HotResponse":
-        return cls(200, [_JSON], body)
 
     @classmethod
     def text(cls, status: int, text: str, *headers: Header) -> "HotResponse":

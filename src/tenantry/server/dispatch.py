@@ -2,15 +2,12 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, MutableMapping
 from functools import cache
 from time import perf_counter
 from typing import Any, Final
 
-from prometheus_client import Counter
-
-from tenantry.common.clock import DEFAULT_TIMEOUTS
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Throttle
 from tenantry.common.http import METHODS
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError
 from tenantry.server.asgi_types import (
@@ -36,7 +33,7 @@ from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, Clien
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
 from tenantry.server.problems import VARIES, Refusal, internal_error, refuse, refuse_domain_error
-from tenantry.server.rate_limits import anonymous_throttle, headers_of, is_anonymous
+from tenantry.server.rate_limits import BURST, LONGEST, PER_SECOND, headers_of, is_anonymous
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
@@ -75,53 +72,6 @@ class HotRoutes:
         return found
 
 
-class _TimedReceive:
-    """An ASGI ``receive`` with a deadline in ``seconds``, which waits for the client postpone.
-
-    It cancels the application if the client disconnects before its request is complete.
-    """
-
-    def __init__(self, receive: Receive, seconds: float) -> None:
-        self._receive = receive
-        self._loop = asyncio.get_running_loop()
-        self._is_complete = False
-        self._deadline = self._loop.time() + seconds
-        self._waits_since: float | None = None
-
-    async def __call__(self) -> MutableMapping[str, Any]:
-        if self._is_complete:
-            return await self._receive()
-        self._waits_since = self._loop.time()
-        try:
-            message = await self._receive()
-        finally:
-            self._deadline += self._loop.time() - self._waits_since
-            self._waits_since = None
-        if message["type"] == "http.disconnect":
-            raise asyncio.CancelledError
-        self._is_complete = not message.get("more_body", False)
-        return message
-
-    async def wait_for(self, work: "asyncio.Future[None]") -> None:
-        """Wait until the application is done or its deadline has passed."""
-        while not work.done() and (left := self._seconds_left()) > 0:
-            await asyncio.wait({work}, timeout=None if left == math.inf else left)
-
-    def _seconds_left(self) -> float:
-        return self._deadline - (self._loop.time() if self._waits_since is None else self._waits_since)
-
-
-class _RequestCounters(dict[tuple[str, str, int], Counter]):
-    """The counters by route, method and status. `Counter.labels` itself is slow."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        super().__init__()
-        self._metrics = metrics
-
-    def __missing__(self, key: tuple[str, str, int]) -> Counter:
-        return self.setdefault(key, self._metrics.requests.labels(*key))
-
-
 class Dispatcher:
     """The ASGI application, and the `HotDispatcher` that `HttpProtocol` calls directly.
 
@@ -151,12 +101,12 @@ class Dispatcher:
         self.find = hot.find
         self._app = app
         self._metrics = metrics
-        self._counters = _RequestCounters(metrics)
+        self._counter_of = cache(metrics.requests.labels)  # `labels` itself is slow
         self._timer_of = cache(metrics.seconds.labels)
         self._no_deadline = no_deadline
         self._error_page = error_page
         self._deadline = deadline
-        self._throttle = anonymous_throttle()
+        self._throttle = Throttle(PER_SECOND, burst=BURST, longest=LONGEST)  # refused credentials have another one
         self._without_deadline = 0
         for limit in LIMIT_NAMES:
             metrics.closed_by_limit.labels(limit)  # so that it is reported as 0
@@ -218,7 +168,7 @@ class Dispatcher:
         return response
 
     def count_disconnect(self, route: HotRoute, request: HotRequest) -> None:
-        self._counters[route.template, request.scope["method"], CLIENT_GONE].inc()
+        self._counter_of(route.template, request.scope["method"], CLIENT_GONE).inc()
 
     def internal_error(self, request: HotRequest) -> HotResponse:
         return self._complete(internal_error(request.request_id.decode()), request.scope, request.request_id)
@@ -226,14 +176,16 @@ class Dispatcher:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
         """Let Litestar answer within the deadline, else respond with 503; return the status."""
         status = 0
-        timed_out = False
+        no_deadline = self._no_deadline(scope["path"])
+        timeout = asyncio.timeout(None if no_deadline else self._deadline)
 
         async def send_completed(message: MutableMapping[str, Any]) -> None:
             nonlocal status
-            if timed_out:
+            if timeout.expired():
                 return
             if message["type"] == "http.response.start":
-                status = message["status"]  # set first: the application has met its deadline, however long it waits
+                timeout.reschedule(None)  # the application has met its deadline, however long the rest takes
+                status = message["status"]
                 if status in _CLIENT_ERRORS and is_anonymous(scope):
                     await self._throttle.wait()
                 message["headers"] = [*message.get("headers", ())]
@@ -242,29 +194,24 @@ class Dispatcher:
 
         if refusal := _early_refusal(scope, request_id.decode()):
             return await self._refuse(refusal, scope, send, request_id)
-        no_deadline = self._no_deadline(scope["path"])
-        timed_receive = _TimedReceive(receive, math.inf if no_deadline else self._deadline)
-        work = asyncio.ensure_future(self._app(scope, timed_receive, send_completed))
+        work = asyncio.ensure_future(self._app(scope, _postponing(receive, timeout), send_completed))
         self._without_deadline += no_deadline
         try:
-            await timed_receive.wait_for(work)
+            async with timeout:
+                await asyncio.wait({work})
+        except TimeoutError:
+            work.cancel()
+            work.add_done_callback(_log_late_error)
+            error = DatabaseUnavailableError("The database does not answer. Try again shortly.")
+            return await self._refuse(refuse_domain_error(error, request_id.decode()), scope, send, request_id)
         except asyncio.CancelledError:
             work.cancel()
             raise
         finally:
             self._without_deadline -= no_deadline
-        if work.done():
-            if work.cancelled():
-                return CLIENT_GONE
-            work.result()
-            return status
-        if status == 0:
-            timed_out = True
-            work.cancel()
-            work.add_done_callback(_log_late_error)
-            error = DatabaseUnavailableError("The database does not answer. Try again shortly.")
-            return await self._refuse(refuse_domain_error(error, request_id.decode()), scope, send, request_id)
-        await work
+        if work.cancelled():
+            return CLIENT_GONE
+        work.result()
         return status
 
     async def _refuse(self, refusal: Refusal, scope: Scope, send: Send, request_id: bytes) -> int:
@@ -287,7 +234,7 @@ class Dispatcher:
         headers.append((b"x-request-id", request_id))
 
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:
-        self._counters[route, method if method in METHODS else "other", status].inc()
+        self._counter_of(route, method if method in METHODS else "other", status).inc()
         self._timer_of(route).observe(seconds)
 
 
@@ -309,6 +256,31 @@ def _compressed_body(request_id: str) -> Refusal:
         "unsupported_media_type", "Send the body uncompressed, without Content-Encoding.", request_id,
         headers=[(b"accept-encoding", b"identity")],
     )  # fmt: skip
+
+
+def _postponing(receive: Receive, timeout: asyncio.Timeout) -> Receive:
+    """Return an ASGI ``receive`` whose waits for the client postpone the deadline.
+
+    It cancels the application if the client disconnects before its request is complete.
+    """
+    loop = asyncio.get_running_loop()
+    is_complete = False
+
+    async def receive_postponing() -> MutableMapping[str, Any]:
+        nonlocal is_complete
+        if is_complete:
+            return await receive()
+        deadline, began = timeout.when(), loop.time()
+        timeout.reschedule(None)
+        message = await receive()
+        if deadline is not None:
+            timeout.reschedule(deadline + loop.time() - began)
+        if message["type"] == "http.disconnect":
+            raise asyncio.CancelledError
+        is_complete = not message.get("more_body", False)
+        return message
+
+    return receive_postponing
 
 
 def _log_late_error(work: "asyncio.Future[None]") -> None:

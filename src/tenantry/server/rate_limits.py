@@ -1,11 +1,10 @@
-"""Rate limits over HTTP (draft-ietf-httpapi-ratelimit-headers-10), and the throttle of anonymous clients."""
+"""Rate limits over HTTP (draft-ietf-httpapi-ratelimit-headers-10), and of the refusals of anonymous clients."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Final
 
 from tenantry.auth.admission import Admission, Admitted
-from tenantry.common.clock import Throttle
 from tenantry.db.pagination import Window
 from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
@@ -25,11 +24,6 @@ _CACHED_POLICIES: Final = 1024
 def is_anonymous(scope: Scope) -> bool:
     """Whether a request had no credential, neither a valid nor a rejected one."""
     return not any(key in scope for key in _AUTHENTICATED) and scope.get(OUTCOME) not in CREDENTIAL
-
-
-def anonymous_throttle() -> Throttle:
-    """Make the throttle of anonymous refusals; refused credentials have another one."""
-    return Throttle(PER_SECOND, burst=BURST, longest=LONGEST)
 
 
 async def admit(

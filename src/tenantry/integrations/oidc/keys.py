@@ -30,7 +30,6 @@ ALGORITHMS: Final = {name: jws.JWSRegistry.algorithms[name] for name in ("RS256"
 """The accepted signature algorithms by JOSE name."""
 
 MAX_KEYS: Final = 32
-_EDDSA_CURVES: Final = ("Ed25519", "Ed448")
 _PUBLIC_MEMBERS: Final = ("kty", "use", "key_ops", "alg", "kid", "n", "e", "crv", "x", "y")
 
 MIN_RSA_BITS: Final = 2048
@@ -84,7 +83,6 @@ class PublishedKeys(msgspec.Struct, frozen=True):
     """The usable keys of a provider by ``(kid, alg)``; kid None has all keys of an algorithm."""
 
     by_id: dict[tuple[str | None, str], tuple[Key, ...]]
-    ids: frozenset[str]
     metadata: IssuerMetadata
 
 
@@ -107,8 +105,7 @@ async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -
     for alg, key in keys:
         for kid in {key.kid, None}:
             by_id[kid, alg] = (*by_id.get((kid, alg), ()), key)
-    ids = frozenset(key.kid for _, key in keys if key.kid is not None)
-    return PublishedKeys(by_id, ids, metadata)
+    return PublishedKeys(by_id, metadata)
 
 
 def usable_keys(entries: list[Any]) -> list[tuple[str, Key]]:
@@ -147,7 +144,7 @@ def _algorithm_of(entry: dict[str, Any]) -> str | None:
             return "RS256"
         case "EC" if entry.get("crv") == "P-256":
             return "ES256"
-        case "OKP" if entry.get("crv") in _EDDSA_CURVES:
+        case "OKP" if entry.get("crv") in _SMALL_ORDER:
             return "EdDSA"
     return None
 
@@ -257,7 +254,7 @@ class KeySet:
     def knows(self, kid: str | None) -> bool:
         """Whether a key with this id is cached, for any algorithm."""
         published = self._current()
-        return published is not None and kid in published.ids
+        return published is not None and kid is not None and any((kid, alg) in published.by_id for alg in ALGORITHMS)
 
     def listing(self) -> list[tuple[str | None, str]]:
         published = self._current()
