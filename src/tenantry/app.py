@@ -129,7 +129,7 @@ def build_app(
         hot,
         api,
         parts.metrics,
-        throttled=lambda: parts.admission.delayed,
+        throttled=lambda: parts.admission.throttle.waiting,
         no_deadline=lambda path: is_checkout(path) or waits_for_provider(path) or is_stream(path),
         limits=ClientLimits(connections=settings.max_connections),
         shutdown=shutdown,

@@ -29,9 +29,8 @@ from tenantry.server.asgi_types import (
     Scope,
     Send,
 )
-from tenantry.server.dispatch import Dispatcher, HotRoutes
+from tenantry.server.dispatch import BURST, PER_SECOND, Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
-from tenantry.server.rate_limits import BURST, PER_SECOND
 from tests.support.app import client_of
 from tests.support.logs import watched
 

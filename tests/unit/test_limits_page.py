@@ -7,7 +7,7 @@ import pytest
 from tenantry.auth import admission
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.integrations.oidc import sign_in
-from tenantry.server import asgi_types, client_limits, rate_limits
+from tenantry.server import asgi_types, client_limits, dispatch
 from tenantry.server.load_shedding import MAX_WAIT, MIN_CONCURRENT
 from tenantry.settings import Settings
 
@@ -35,7 +35,7 @@ LIMITS = client_limits.ClientLimits()
         ("rejected credentials per second", f"{admission.REJECTIONS_PER_SECOND}"),
         (
             "other rejected anonymous requests per second: unknown addresses, wrong signatures, malformed bodies",
-            f"{rate_limits.PER_SECOND}",
+            f"{dispatch.PER_SECOND}",
         ),
         ("sign-ins of a process whose authorization code is being redeemed", f"{sign_in.MOST_REDEMPTIONS}"),
     ],

@@ -23,8 +23,8 @@ from tenantry.domain.access import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.rate_limits import USER_CREATIONS_PER_MINUTE, USER_REQUESTS_PER_MINUTE
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.server.asgi_types import BODY_COMPLETE, CALLER, CLAIMS, OPERATOR, REQUEST_ID, header_of
-from tenantry.server.rate_limits import admit, admit_user, authenticate_again
+from tenantry.server.asgi_types import BODY_COMPLETE, CALLER, CLAIMS, OPERATOR, RATE_LIMITS, REQUEST_ID, header_of
+from tenantry.server.rate_limits import admit, authenticate_again
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1)."""
@@ -119,7 +119,7 @@ class Access:
             if to_create and claims.org_id is not None:
                 requested_organization(claims.org_id, header(connection, "x-organization-id"))
             if CLAIMS not in extras(connection):  # otherwise the first check counted it
-                await admit_user(self._admission, extras(connection), claims, f"{what} of", limit)
+                extras(connection)[RATE_LIMITS] = await self._admission.count_user(claims, f"{what} of", limit)
             extras(connection)[CLAIMS] = claims
 
         return RouteGuard(guard, Credential.USER)

@@ -71,11 +71,6 @@ class Admission:
         init=False,
     )
 
-    @property
-    def delayed(self) -> int:
-        """The number of rejections that are being delayed."""
-        return self.throttle.waiting
-
     async def admit(
         self,
         authorization: bytes | None,

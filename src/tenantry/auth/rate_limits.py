@@ -101,7 +101,8 @@ class RateLimiter:
             try:
                 await self._batcher.submit(entry)
             except BaseException as error:
-                _cancel(entry)
+                entry.number = 0  # its query, if it is still to come, must not count it
+                _refund(entry)
                 if not isinstance(error, DatabaseUnavailableError | psycopg.Error):
                     raise
                 self._warn(error)
@@ -241,12 +242,6 @@ def _refund(entry: _Entry) -> None:
         entry.accepted = False
         for share in entry.shares:
             share.refund(entry.second)
-
-
-def _cancel(entry: _Entry) -> None:
-    """Stop the wait of a request."""
-    entry.number = 0
-    _refund(entry)
 
 
 def _status_of(shares: Sequence[Share], second: int) -> RateLimitStatus:

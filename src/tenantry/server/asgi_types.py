@@ -30,6 +30,7 @@ IS_HEAD: Final = "tenantry.is_head"  # present if the request is HEAD, which the
 BODY_COMPLETE: Final = "tenantry.body_complete"  # whether the body was complete when the application received the head
 CALLER: Final = "tenantry.caller"  # the authenticated `Principal`; set before authorization
 CLAIMS: Final = "tenantry.claims"  # the token claims of a user, who may have no tenant yet
+RATE_LIMITS: Final = "tenantry.rate_limits"  # the status of the caller's rate limits, once the request is counted
 OPERATOR: Final = "tenantry.operator"  # present if the operator sent the request
 TENANT: Final = "tenantry.tenant"  # the tenant that a request without a tenant's credential concerns, such as a webhook
 OUTCOME: Final = "tenantry.outcome"  # the error code of a refusal, or the outcome of an event

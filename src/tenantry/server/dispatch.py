@@ -11,8 +11,11 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Throttle
 from tenantry.common.http import METHODS
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError
 from tenantry.server.asgi_types import (
+    CALLER,
+    CLAIMS,
     HOT_DISPATCHER,
     IS_HEAD,
+    OPERATOR,
     OUTCOME,
     REQUEST_ID,
     AsgiApp,
@@ -32,11 +35,15 @@ from tenantry.server.asgi_types import (
 from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
-from tenantry.server.problems import VARIES, Refusal, internal_error, refuse, refuse_domain_error
-from tenantry.server.rate_limits import BURST, LONGEST, PER_SECOND, headers_of, is_anonymous
+from tenantry.server.problems import CREDENTIAL, VARIES, Refusal, internal_error, refuse, refuse_domain_error
+from tenantry.server.rate_limits import headers_of
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
+PER_SECOND: Final = 200  # refusals of anonymous requests that a process sends in a second
+BURST: Final = 50
+LONGEST: Final = 2.0  # maximum wait of one of them, in seconds
+_AUTHENTICATED: Final = (CALLER, CLAIMS, OPERATOR)
 CLIENT_GONE: Final = 499  # in the metrics only
 _WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
 _THROTTLED: Final = frozenset({400, 404, 405, 413, 415})  # statuses of hot routes that do not concern the credential
@@ -161,7 +168,7 @@ class Dispatcher:
             response = internal_error(request_id)
         if isinstance(response, Refusal):
             scope[OUTCOME] = response.code
-        if response.status in _THROTTLED and is_anonymous(scope):
+        if response.status in _THROTTLED and _is_anonymous(scope):
             await self._throttle.wait()
         self._complete(response, scope, request.request_id)
         self._count(route.template, scope["method"], response.status, perf_counter() - started)
@@ -186,7 +193,7 @@ class Dispatcher:
             if message["type"] == "http.response.start":
                 timeout.reschedule(None)  # the application has met its deadline, however long the rest takes
                 status = message["status"]
-                if status in _CLIENT_ERRORS and is_anonymous(scope):
+                if status in _CLIENT_ERRORS and _is_anonymous(scope):
                     await self._throttle.wait()
                 message["headers"] = [*message.get("headers", ())]
                 self._add_headers(message["headers"], scope, request_id)
@@ -236,6 +243,11 @@ class Dispatcher:
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:
         self._counter_of(route, method if method in METHODS else "other", status).inc()
         self._timer_of(route).observe(seconds)
+
+
+def _is_anonymous(scope: Scope) -> bool:
+    """Whether a request had no credential, neither a valid nor a rejected one."""
+    return not any(key in scope for key in _AUTHENTICATED) and scope.get(OUTCOME) not in CREDENTIAL
 
 
 def _early_refusal(scope: Scope, request_id: str) -> Refusal | None:

@@ -12,6 +12,7 @@ from tenantry.common.logs import redact
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError
 from tenantry.server.asgi_types import Header, HotResponse
+from tenantry.server.rate_limits import rate_headers
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = "1"
@@ -155,7 +156,7 @@ def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:
 
 
 def _headers(error: DomainError, status: HTTPStatus) -> list[Header]:
-    """The ``WWW-Authenticate`` of RFC 6750, section 3, and ``Retry-After``."""
+    """The ``WWW-Authenticate`` of RFC 6750, section 3, ``Retry-After``, and the status of an exceeded rate limit."""
     if isinstance(error, errors.MissingCredentialError):
         return [(b"www-authenticate", b'Bearer realm="api"')]
     if isinstance(error, errors.InsufficientScopeError):
@@ -165,7 +166,7 @@ def _headers(error: DomainError, status: HTTPStatus) -> list[Header]:
         challenge = f'Bearer realm="api", error="invalid_token", error_description="{error.detail}"'
         return [(b"www-authenticate", challenge.encode("ascii", "replace"))]
     if isinstance(error, errors.RateLimitedError):
-        return [(b"retry-after", b"%d" % error.retry_after)]
+        return [(b"retry-after", b"%d" % error.retry_after), *rate_headers(error.rate_limits)]
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         return [(b"retry-after", RETRY_AFTER.encode())]
     return []

@@ -1,4 +1,4 @@
-"""Rate limits over HTTP (draft-ietf-httpapi-ratelimit-headers-10), and of the refusals of anonymous clients."""
+"""Rate limits over HTTP (draft-ietf-httpapi-ratelimit-headers-10)."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -7,23 +7,10 @@ from typing import Final
 from tenantry.auth.admission import Admission, Admitted
 from tenantry.db.pagination import Window
 from tenantry.domain.access import Principal
-from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.rate_limits import WINDOW, Policy, RateLimitStatus
-from tenantry.integrations.oidc.tokens import Claims
-from tenantry.server.asgi_types import CALLER, CLAIMS, OPERATOR, OUTCOME, Header, Scope
-from tenantry.server.problems import CREDENTIAL
+from tenantry.server.asgi_types import CALLER, RATE_LIMITS, Header, Scope
 
-PER_SECOND: Final = 200  # refusals of anonymous requests that a process sends in a second
-BURST: Final = 50
-LONGEST: Final = 2.0  # maximum wait of one of them, in seconds
-_AUTHENTICATED: Final = (CALLER, CLAIMS, OPERATOR)
-_STATUS: Final = "tenantry.rate_limit_status"
 _CACHED_POLICIES: Final = 1024
-
-
-def is_anonymous(scope: Scope) -> bool:
-    """Whether a request had no credential, neither a valid nor a rejected one."""
-    return not any(key in scope for key in _AUTHENTICATED) and scope.get(OUTCOME) not in CREDENTIAL
 
 
 async def admit(
@@ -33,13 +20,8 @@ async def admit(
     client = scope.get("client")
     address = client[0] if client else None
     note = partial(scope.__setitem__, CALLER)
-    try:
-        admitted = await admission.admit(header(b"authorization"), header(b"x-organization-id"), address, window, note)
-    except RateLimitedError as error:
-        scope[_STATUS] = error.rate_limits
-        raise
-    if admitted.rate_limits:
-        scope[_STATUS] = admitted.rate_limits
+    admitted = await admission.admit(header(b"authorization"), header(b"x-organization-id"), address, window, note)
+    scope[RATE_LIMITS] = admitted.rate_limits
     return admitted
 
 
@@ -53,18 +35,9 @@ async def authenticate_again(admission: Admission, scope: Scope, header: Callabl
     return caller
 
 
-async def admit_user(admission: Admission, scope: Scope, claims: Claims, what: str, limit: int) -> None:
-    """Count a user's request that concerns no tenant (`Admission.count_user`), and store the status in the scope."""
-    try:
-        scope[_STATUS] = await admission.count_user(claims, what, limit)
-    except RateLimitedError as error:
-        scope[_STATUS] = error.rate_limits
-        raise
-
-
 def headers_of(scope: Scope) -> tuple[Header, ...]:
     """Return the rate limit headers of a response; none if its request has no limits."""
-    return rate_headers(scope[_STATUS]) if _STATUS in scope else ()
+    return rate_headers(scope.get(RATE_LIMITS, ()))
 
 
 def rate_headers(status: RateLimitStatus) -> tuple[Header, ...]:

@@ -28,8 +28,6 @@ class Shutdown:
     balancers stop using it before connections close. When it closes, it accepts no connections and ends streams.
     """
 
-    __slots__ = ("_callbacks", "is_draining")
-
     def __init__(
         self, on_drain: Callable[[], None] = lambda: None, on_close: Callable[[], None] = lambda: None
     ) -> None:
