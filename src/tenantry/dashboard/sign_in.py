@@ -78,7 +78,7 @@ async def finish_sign_in(ctx: Context) -> Response[str]:
         error = oidc.SignInFailedError("This sign-in has expired or was started in another browser. Sign in again.")
         return await _page_unless_signed_in(ctx, "/", error)
     try:
-        with sign_in.redemption():
+        async with sign_in.redemption():
             response = await _redeem(ctx, sign_in, pending, answer)
     except oidc.TooManySignInsError as busy:  # nothing is used yet: the same address works later
         _log_failure(request, busy)

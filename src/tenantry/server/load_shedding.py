@@ -140,8 +140,11 @@ class LoadSheddingProtocol(HttpProtocol):
         # Other servers may take a single line feed as the end of a line, and so find an earlier end of the head.
         if _NEEDS_PARSER.search(head) or not head.count(b"\r\n") == head.count(b"\n") == head.count(b"\r"):
             return False
-        length = _content_length(head)
-        if length is None or not len(data) <= end + length <= MAX_BODY:
+        lengths = _LENGTH.findall(head)
+        if len(lengths) > 1 or len(lengths) != head.count(b"\ncontent-length"):
+            return False
+        length = int(lengths[0]) if lengths else 0
+        if not len(data) <= end + length <= MAX_BODY:
             return False
         self._remaining = end + length - len(data)
         given_id = _ID.search(data, 0, end) if b"\nx-request-id" in head else None
@@ -166,12 +169,3 @@ class LoadSheddingProtocol(HttpProtocol):
             self._await_next()
             if self._remaining:
                 self.deadline += self._monitor.limits.body
-
-
-def _content_length(head: bytes) -> int | None:
-    """Return the body's length by its one valid ``Content-Length``, 0 without any, None if it is unclear."""
-    count = head.count(b"\ncontent-length")
-    if count == 0:
-        return 0
-    found = _LENGTH.search(head)
-    return int(found[1]) if found and count == 1 else None

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
@@ -44,31 +45,25 @@ class Times(NamedTuple):
     expires: int | float
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class DecodedToken:
     """A token during the checks: each check reads what earlier ones have decoded."""
 
-    __slots__ = (
-        "config", "expires_at", "header", "header_segment", "key", "key_set", "keys", "members", "now", "org_id",
-        "payload", "payload_segment", "signature", "times", "token",
-    )  # fmt: skip
-
-    header_segment: bytes
-    payload_segment: bytes
-    signature: bytes
-    header: Header
-    keys: Sequence[Key]  # the keys that may have signed the token; set before `CLAIM_CHECKS`
-    key: Key  # the key that signed it
-    members: dict[str, Any]
-    payload: Payload
-    expires_at: datetime
-    org_id: str | None
-    times: Times
-    now: float  # the current time in seconds since the Unix epoch; set before `TIME_CHECKS`
-
-    def __init__(self, token: str, config: OidcConfig, key_set: KeySet) -> None:
-        self.token = token
-        self.config = config
-        self.key_set = key_set
+    token: str
+    config: OidcConfig
+    key_set: KeySet
+    header_segment: bytes = field(init=False)
+    payload_segment: bytes = field(init=False)
+    signature: bytes = field(init=False)
+    header: Header = field(init=False)
+    keys: Sequence[Key] = field(init=False)  # the keys that may have signed the token; set before `CLAIM_CHECKS`
+    key: Key = field(init=False)  # the key that signed it
+    members: dict[str, Any] = field(init=False)
+    payload: Payload = field(init=False)
+    expires_at: datetime = field(init=False)
+    org_id: str | None = field(init=False)
+    times: Times = field(init=False)
+    now: float = field(init=False)  # the current time in seconds since the Unix epoch; set before `TIME_CHECKS`
 
     @property
     def kid(self) -> str | None:

@@ -4,8 +4,8 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import quote_plus
@@ -126,7 +126,7 @@ class SignIn:
 
     def __post_init__(self) -> None:
         self._access_tokens = TokenVerifier(self.config, self.keys, clock=self.clock)
-        self._redemptions = 0
+        self._redemptions = asyncio.Semaphore(MOST_REDEMPTIONS)
 
     async def begin(self, *, silent: bool = False, login_hint: str | None = None) -> tuple[str, PendingSignIn]:
         """Return the provider's URL for the browser, and what to keep until it returns.
@@ -158,16 +158,11 @@ class SignIn:
         """Whether the last fetch of the provider's keys failed."""
         return self.keys.trouble is not None
 
-    @contextmanager
-    def redemption(self) -> Iterator[None]:
+    def redemption(self) -> AbstractAsyncContextManager[None]:
         """Reserve one of `MOST_REDEMPTIONS` for `finish`. Raises `TooManySignInsError`."""
-        if self._redemptions >= MOST_REDEMPTIONS:
+        if self._redemptions.locked():
             raise TooManySignInsError("Too many users are signing in. Reload this page in a moment.")
-        self._redemptions += 1
-        try:
-            yield
-        finally:
-            self._redemptions -= 1
+        return self._redemptions
 
     async def finish(self, pending: PendingSignIn, parameters: Mapping[str, str]) -> SignedInUser:
         """Return the user. Raises `InteractionRequiredError`, `SignInFailedError` and `AuthUnavailableError`."""
