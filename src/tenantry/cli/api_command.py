@@ -19,16 +19,7 @@ from click.shell_completion import CompletionItem
 
 from tenantry.cli import output
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
-from tenantry.cli.output import (
-    FAILED,
-    NOT_AUTHENTICATED,
-    OUT_OF_REACH,
-    USAGE,
-    CommandError,
-    confirm,
-    printable,
-    printable_lines,
-)
+from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, USAGE, CommandError, printable, printable_lines
 from tenantry.cli.sign_in_storage import StoreError
 from tenantry_sdk import Fault, NewApiKey, Pager, Secret, Tenantry, errors
 from tenantry_sdk._retry import BACKOFF, Backoff
@@ -232,7 +223,7 @@ class ApiContext:
         unique = dict.fromkeys(ids)
         if not yes:
             for one in unique:
-                confirm(question(one))
+                output.confirm(question(one))
         for one in unique:
             try:
                 end(one)

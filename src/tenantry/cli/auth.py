@@ -12,8 +12,8 @@ import click
 import msgspec
 
 from tenantry.auth.authentication import AccessExplanation, explain_token
-from tenantry.cli.database import command_values, database, fail_on_settings
-from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, fail, printable, shown
+from tenantry.cli.database import command_values, database, settings_errors
+from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable, shown
 from tenantry.common import logs
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
@@ -22,7 +22,7 @@ from tenantry.integrations.oidc.claims import OidcConfig, claim_at, format_json,
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tenantry.server.problems import STATUSES
-from tenantry.settings import Settings, SettingsError
+from tenantry.settings import Settings
 
 _TIMES: Final = ("iat", "nbf", "exp")
 _STDIN: Final = "-"
@@ -55,12 +55,10 @@ def explain_token_command(source: str, *, token_file: BinaryIO | None, organizat
         raise click.UsageError("The token comes on standard input or with --token-file, not on the command line.")
     logs.configure("console", logging.CRITICAL)  # the output contains what the checks log
     values, demo = command_values()
-    try:
+    with settings_errors():
         config = Settings(values).oidc
-    except SettingsError as error:
-        fail_on_settings(error)
     if config is None:
-        fail("No identity provider is set, so the service rejects every token with 401. Set OIDC_ISSUER.")
+        raise CommandError("No identity provider is set, so the service rejects every token with 401. Set OIDC_ISSUER.")
     token = _read(token_file)
     with ExitStack() as stack:
         has_database = demo or bool(values.get("DATABASE_URL", "").strip())

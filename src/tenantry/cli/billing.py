@@ -23,7 +23,7 @@ from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reco
 from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
 from tenantry.cli import output
 from tenantry.cli.database import exit_code, on_database, outbox
-from tenantry.cli.output import FAILED, counted, fail, parse_time, print_json, printable, progress, shown
+from tenantry.cli.output import FAILED, CommandError, counted, parse_time, print_json, printable, progress, shown
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
@@ -316,7 +316,8 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
         if found.compared or found.troubled or found.stopped is None:
             click.echo(_comparison_summary(found, dry_run=dry_run))
     if found.stopped is not None:
-        fail(f"Stopped after {counted(found.compared, 'tenant')}: {found.stopped.detail}", exit_code(found.stopped))
+        message = f"Stopped after {counted(found.compared, 'tenant')}: {found.stopped.detail}"
+        raise CommandError(message, exit_code(found.stopped))
     sys.exit(DIFFERENCES if found.drifted else FAILED if found.troubled else 0)
 
 
@@ -375,7 +376,7 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
         click.echo(f"{counted(done.listed, 'event')} listed, {done.missed:,} missed: {then}")
     if done.stopped is not None:
         where, more = _continuation(done, since, until, dry_run=dry_run)
-        fail(f"Stopped {where}: {done.stopped.detail}{more}", exit_code(done.stopped))
+        raise CommandError(f"Stopped {where}: {done.stopped.detail}{more}", exit_code(done.stopped))
     sys.exit(FAILED if done.outcomes.get(NOT_HANDLED) else 0)
 
 

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 import psycopg
 
 from tenantry.cli.command_group import INSTALL_DEVKIT
 from tenantry.cli.demo_folder import data_dir, demo_values, env_file_of, find_demo
-from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE, fail
+from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE, CommandError
 from tenantry.common.logs import redact
 from tenantry.db.database import Database
 from tenantry.domain import errors
@@ -38,19 +38,21 @@ def exit_code(error: DomainError) -> int:
     return _EXIT_CODES.get(type(error), FAILED)
 
 
-def fail_on_settings(error: SettingsError) -> NoReturn:
-    """Name every faulty setting in one message and exit: with 2 if no database is set."""
-    lines = "\n".join(f"  {fault}" for fault in error.faults)
-    code = USAGE if lacks_database(error) else FAILED
-    fail(f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}", code)
+@contextmanager
+def settings_errors() -> Iterator[None]:
+    """Raise a `SettingsError` as a `CommandError` that names every faulty setting; exit code 2 without a database."""
+    try:
+        yield
+    except SettingsError as error:
+        lines = "\n".join(f"  {fault}" for fault in error.faults)
+        message = f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}"
+        raise CommandError(message, USAGE if lacks_database(error) else FAILED) from None
 
 
 def admin_settings(values: dict[str, str], *, needs_pepper: bool = False) -> Settings:
-    """Load the settings of a command that runs beside the service, or exit with a message."""
-    try:
+    """Load the settings of a command that runs beside the service. Raises `CommandError`."""
+    with settings_errors():
         return load_for_admin(values, needs_pepper=needs_pepper)
-    except SettingsError as error:
-        fail_on_settings(error)
 
 
 def lacks_database(error: SettingsError) -> bool:
@@ -74,22 +76,20 @@ def command_values() -> tuple[dict[str, str], bool]:
 
 @contextmanager
 def database(values: dict[str, str]) -> Iterator[str]:
-    """Give the connection string of DATABASE_URL, or start the embedded server for the block."""
-    try:
+    """Give the connection string of DATABASE_URL, or start the embedded server for the block. Raises `CommandError`."""
+    with settings_errors():
         url = Settings(values).check(["own_database"]).database_url
-    except SettingsError as error:
-        fail_on_settings(error)
     if url is not None:
         yield url
         return
     found = list(entry_points(group="tenantry.databases", name=EMBEDDED))
     if not found:
-        fail(f"DATABASE_URL=embedded needs the development kit: {INSTALL_DEVKIT}", USAGE)
+        raise CommandError(f"DATABASE_URL=embedded needs the development kit: {INSTALL_DEVKIT}", USAGE)
     server = found[0].load()(data_dir(values))
     try:
         server.start()
     except (RuntimeError, OSError) as error:
-        fail(f"The embedded PostgreSQL does not start. {error}")
+        raise CommandError(f"The embedded PostgreSQL does not start. {error}") from None
     try:
         yield server.conninfo
     finally:
@@ -97,7 +97,7 @@ def database(values: dict[str, str]) -> Iterator[str]:
 
 
 def migrated(conninfo: str, *, unreachable: int = FAILED) -> tuple[str | None, str]:
-    """Bring the schema up to date, or exit with a message; return the revisions before and after.
+    """Bring the schema up to date; return the revisions before and after. Raises `CommandError`.
 
     ``unreachable`` is the exit code without a connection.
     """
@@ -106,19 +106,19 @@ def migrated(conninfo: str, *, unreachable: int = FAILED) -> tuple[str | None, s
     try:
         return migrate(conninfo)
     except psycopg.errors.InsufficientPrivilege as error:
-        fail(
+        raise CommandError(
             f"DATABASE_URL: its role may not bring the schema up to date: {error.diag.message_primary}. "
             "Run `tenantry migrate` with a DATABASE_URL whose role owns the tables, or may create them."
-        )
+        ) from None
     except psycopg.Error as error:
         code = unreachable if isinstance(error, psycopg.OperationalError) else FAILED
-        fail(f"DATABASE_URL: the database cannot be used: {redact(str(error).strip())}", code)
+        raise CommandError(f"DATABASE_URL: the database cannot be used: {redact(str(error).strip())}", code) from None
 
 
 def on_database(
     action: Action[Result], *, pool_size: int = 1, needs_pepper: bool = False, unreachable: int = OUT_OF_REACH
 ) -> Result:
-    """Run an action on the migrated database; exit with a message if it fails."""
+    """Run an action on the migrated database. Raises `CommandError` if it fails."""
     values, _ = command_values()
     settings = admin_settings(values, needs_pepper=needs_pepper)
     with database(values) as conninfo:
@@ -127,7 +127,8 @@ def on_database(
             return asyncio.run(_connected(conninfo, settings, action, pool_size))
         except DomainError as error:
             faults = error.faults if isinstance(error, ValidationError) else ()
-            fail("; ".join(f"{where}: {message}" for where, message in faults) or error.detail, exit_code(error))
+            detail = "; ".join(f"{where}: {message}" for where, message in faults) or error.detail
+            raise CommandError(detail, exit_code(error)) from None
 
 
 async def _connected(conninfo: str, settings: Settings, action: Action[Result], pool_size: int) -> Result:
@@ -169,8 +170,11 @@ def _grant(conninfo: str, login: str) -> None:
         grant(conninfo, login)
     except RolesMissingError as missing:
         click.echo("\n".join(missing.statements))
-        fail("--grant-to: DATABASE_URL's role may not create or grant roles. Run these statements, then try again.")
+        raise CommandError(
+            "--grant-to: DATABASE_URL's role may not create or grant roles. Run these statements, then try again."
+        ) from None
     except psycopg.errors.UndefinedObject:
-        fail(f"--grant-to: there is no role {login}. Create it first: the service logs in as this role.")
+        message = f"--grant-to: there is no role {login}. Create it first: the service logs in as this role."
+        raise CommandError(message) from None
     except psycopg.Error as error:
-        fail(f"--grant-to: {str(error).strip()}")
+        raise CommandError(f"--grant-to: {str(error).strip()}") from None

@@ -3,15 +3,12 @@
 import contextlib
 import hmac
 import os
-import queue
 import re
 import secrets
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, NamedTuple
@@ -36,10 +33,11 @@ _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
 _SECRETS: Final = re.compile(r"(TENANTRY|DATABASE)_.*|.*(SECRET|PASS|PEPPER|CREDENTIAL|KEY|TOKEN).*", re.IGNORECASE)
 """Variables that the browser's process must not get."""
-_PAGE: Final = '<!doctype html><html lang="en"><meta charset="utf-8"><title>tenantry</title><h1>{}</h1></html>\n'
-_DONE: Final = _PAGE.format("Go back to the terminal. You can close this page.")
-_UNEXPECTED: Final = _PAGE.format("The request is not part of this sign-in.")
-CODE_EXPIRED: Final = "The code expired before it was entered. Try again."
+_PAGE: Final = (
+    b'<!doctype html><html lang="en"><meta charset="utf-8"><title>tenantry</title>'
+    b"<h1>Go back to the terminal. You can close this page.</h1></html>\n"
+)
+_CODE_EXPIRED: Final = "The code expired before it was entered. Try again."
 _MINUTE: Final = 60.0
 _TEMPORARY: Final = {"temporarily_unavailable", "server_error"}
 _TEMPORARY_STATUSES: Final = {429, *range(500, 600)}
@@ -164,11 +162,11 @@ def sign_in_with_browser(
     if endpoint is None:
         raise CommandError(f"{provider.issuer} has no sign-in for browsers.")
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(48)
-    with _listening(state, port) as (redirect_uri, responses):
+    with _CallbackServer(state, port) as server:
         url = prepare_grant_uri(
             endpoint,
             response_type="code",
-            redirect_uri=redirect_uri,
+            redirect_uri=server.redirect_uri,
             state=state,
             code_challenge=create_s256_code_challenge(verifier),  # type: ignore[no-untyped-call]
             code_challenge_method="S256",
@@ -178,13 +176,9 @@ def sign_in_with_browser(
         if opens:
             _open(url)
         tell(f"{'Your browser opens. If it does not, open' if opens else 'Open'} this address:\n\n{url}\n")
-        try:
-            response = responses.get(timeout=timeout)
-        except queue.Empty:
-            raise CommandError(f"The sign-in was not completed within {timeout:.0f} s.", NOT_AUTHENTICATED) from None
-    code = _code_of(response, provider)
-    form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri, "code_verifier": verifier}
-    return provider.token_in(provider.grant(form))
+        response = server.wait(timeout)
+    form = {"grant_type": "authorization_code", "code": _code_of(response, provider), "code_verifier": verifier}
+    return provider.token_in(provider.grant({**form, "redirect_uri": server.redirect_uri}))
 
 
 def _open(url: str) -> None:
@@ -215,51 +209,55 @@ def _code_of(response: Fields, provider: IdentityProvider) -> str:
 
 
 class _CallbackServer(ThreadingHTTPServer):
+    """Listens for the response with this state, and rejects all other requests."""
+
+    timeout = 0.1
+
+    def __init__(self, state: str, port: int) -> None:
+        self.state = state
+        self.responses: list[Fields] = []
+        try:
+            super().__init__((_HOST, port), _CallbackHandler)
+        except OSError as error:
+            raise CommandError(f"Cannot listen on port {port} of {_HOST}: {error.strerror}.") from None
+        self.redirect_uri = f"http://{_HOST}:{self.server_address[1]}{_PATH}"
+
+    def wait(self, seconds: float) -> Fields:
+        """Return the response's parameters. Raises `CommandError` if it does not come in time."""
+        ends = time.monotonic() + seconds
+        while not self.responses and time.monotonic() < ends:
+            self.handle_request()
+        if not self.responses:
+            raise CommandError(f"The sign-in was not completed within {seconds:.0f} s.", NOT_AUTHENTICATED)
+        return self.responses[0]
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore a client that closes the connection."""
 
 
-@contextmanager
-def _listening(state: str, port: int) -> Iterator[tuple[str, "queue.SimpleQueue[Fields]"]]:
-    """Give the redirect address, and a queue of the responses with this state; rejects all other requests."""
-    responses: queue.SimpleQueue[Fields] = queue.SimpleQueue()
+class _CallbackHandler(BaseHTTPRequestHandler):
+    server: _CallbackServer
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path, _, query = self.path.partition("?")
-            # a repeated name counts as missing (RFC 6749, 3.1)
-            fields = {name: values[0] for name, values in parse_qs(query).items() if len(values) == 1}
-            if path != _PATH:
-                self._show(HTTPStatus.NOT_FOUND, _UNEXPECTED)
-            elif not hmac.compare_digest(fields.get("state", "").encode(), state.encode()):
-                self._show(HTTPStatus.BAD_REQUEST, _UNEXPECTED)
-            else:
-                try:
-                    self._show(HTTPStatus.OK, _DONE)
-                finally:  # the response counts even if the browser does not wait for the page
-                    responses.put(fields)
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        # a repeated name counts as missing (RFC 6749, 3.1)
+        fields = {name: values[0] for name, values in parse_qs(query).items() if len(values) == 1}
+        if path != _PATH:
+            self.send_error(HTTPStatus.NOT_FOUND)
+        elif not hmac.compare_digest(fields.get("state", "").encode(), self.server.state.encode()):
+            self.send_error(HTTPStatus.BAD_REQUEST, explain="The request is not part of this sign-in.")
+        else:
+            try:
+                self.send_response_only(HTTPStatus.OK)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Cache-Control", "no-store")
+                self.end_headers()
+                self.wfile.write(_PAGE)
+            finally:  # the response counts even if the browser does not wait for the page
+                self.server.responses.append(fields)
 
-        def _show(self, status: HTTPStatus, page: str) -> None:
-            self.send_response_only(status)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(page.encode())
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
-            """Log nothing: the request holds a code."""
-
-    try:
-        server = _CallbackServer((_HOST, port), Handler)
-    except OSError as error:
-        raise CommandError(f"Cannot listen on port {port} of {_HOST}: {error.strerror}.") from None
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://{_HOST}:{server.server_address[1]}{_PATH}", responses
-    finally:
-        server.shutdown()
-        server.server_close()
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
+        """Log nothing: the request holds a code."""
 
 
 class DeviceAuthorization(msgspec.Struct, frozen=True):
@@ -273,40 +271,24 @@ class DeviceAuthorization(msgspec.Struct, frozen=True):
     interval: float = 5.0
 
 
-class DevicePolling:
-    """Decides when to poll the token endpoint, and what a refusal means (RFC 8628, 3.4 and 3.5). Does no I/O."""
+def next_interval(interval: float, response: ProviderResponse) -> float:
+    """Return the seconds to the next poll after a response without tokens (RFC 8628, 3.5).
 
-    def __init__(self, interval: float, ends: float, timeout_message: str, shortest: float) -> None:
-        """``timeout_message`` is the error when it ``ends`` without a token; ``shortest`` is the least interval."""
-        self._interval = min(max(interval, shortest), _MINUTE)
-        self._ends = ends
-        self._timeout_message = timeout_message
-
-    def wait(self, now: float) -> float:
-        """Return the seconds until the next poll; the last one is at the end. Raises `CommandError` after it."""
-        if now >= self._ends:
-            raise CommandError(self._timeout_message, NOT_AUTHENTICATED)
-        return min(self._interval, self._ends - now)
-
-    def slow_down(self) -> None:
-        """Poll less often: there was no response, or the provider is overloaded."""
-        self._interval = min(self._interval * 2, _MINUTE)
-
-    def refused(self, response: ProviderResponse) -> None:
-        """Prepare the next poll after a response without tokens. Raises `CommandError` for a final one."""
-        match str(response.fields.get("error")):
-            case "authorization_pending":
-                pass
-            case "slow_down":
-                self._interval = min(self._interval + 5, _MINUTE)
-            case "access_denied":
-                raise CommandError("The sign-in was denied.", NOT_AUTHENTICATED)
-            case "expired_token":
-                raise CommandError(CODE_EXPIRED, NOT_AUTHENTICATED)
-            case error if error in _TEMPORARY or response.status in _TEMPORARY_STATUSES:
-                self.slow_down()
-            case _:
-                raise CommandError(f"The identity provider issued no token: {response.reason}.", NOT_AUTHENTICATED)
+    Raises `CommandError` for a final response.
+    """
+    match str(response.fields.get("error")):
+        case "authorization_pending":
+            return interval
+        case "slow_down":
+            return min(interval + 5, _MINUTE)
+        case "access_denied":
+            raise CommandError("The sign-in was denied.", NOT_AUTHENTICATED)
+        case "expired_token":
+            raise CommandError(_CODE_EXPIRED, NOT_AUTHENTICATED)
+        case error if error in _TEMPORARY or response.status in _TEMPORARY_STATUSES:
+            return min(interval * 2, _MINUTE)
+        case _:
+            raise CommandError(f"The identity provider issued no token: {response.reason}.", NOT_AUTHENTICATED)
 
 
 def sign_in_with_code(
@@ -318,20 +300,21 @@ def sign_in_with_code(
     """
     device = _authorize_device(provider, scope)
     seconds = min(device.expires_in, timeout)
-    message = CODE_EXPIRED if device.expires_in <= timeout else f"The code was not entered within {timeout:.0f} s."
+    message = _CODE_EXPIRED if device.expires_in <= timeout else f"The code was not entered within {timeout:.0f} s."
     tell(_instructions(device, seconds))
     form = {"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": device.device_code}
-    polling = DevicePolling(device.interval, time.monotonic() + seconds, message, poll)
-    while True:
-        time.sleep(polling.wait(time.monotonic()))
+    interval, ends = min(max(device.interval, poll), _MINUTE), time.monotonic() + seconds
+    while (left := ends - time.monotonic()) > 0:
+        time.sleep(min(interval, left))  # the last poll is at the end
         try:
             response = provider.grant(form)
-        except CommandError:
-            polling.slow_down()
+        except CommandError:  # no response
+            interval = min(interval * 2, _MINUTE)
             continue
         if response.status == HTTPStatus.OK:
             return provider.token_in(response)
-        polling.refused(response)
+        interval = next_interval(interval, response)
+    raise CommandError(message, NOT_AUTHENTICATED)
 
 
 def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthorization:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -57,12 +57,6 @@ class CommandError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(printable_lines(self.message), file, err=True)
-
-
-def fail(message: str, code: int = FAILED) -> NoReturn:
-    """Print an error on stderr and exit."""
-    click.echo(message, err=True)
-    sys.exit(code)
 
 
 def confirm(question: str) -> None:

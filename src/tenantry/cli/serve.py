@@ -23,8 +23,8 @@ import psycopg
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
-from tenantry.cli.database import database, fail_on_settings, migrated
-from tenantry.cli.output import fail
+from tenantry.cli.database import database, migrated, settings_errors
+from tenantry.cli.output import CommandError
 from tenantry.common import clock, logs
 from tenantry.common import process as this_process
 from tenantry.server.accept_loop import HANDSHAKE_SECONDS, AcceptLoop, reject_new_connections
@@ -84,11 +84,9 @@ def worker() -> None:
 
 
 def _load(values: dict[str, str]) -> Settings:
-    """Load the settings and configure the log, or exit with a message."""
-    try:
+    """Load the settings and configure the log. Raises `CommandError`."""
+    with settings_errors():
         settings = load(values)
-    except SettingsError as error:
-        fail_on_settings(error)
     logs.configure_service(settings.log_format, settings.secrets())
     return settings
 
@@ -119,7 +117,8 @@ def _check_schema(settings: Settings, conninfo: str) -> None:
     except psycopg.OperationalError:
         return
     except psycopg.errors.InsufficientPrivilege:
-        fail("DATABASE_URL: its role may not run the service yet. As the owner run `tenantry migrate --grant-to`.")
+        message = "DATABASE_URL: its role may not run the service yet. As the owner run `tenantry migrate --grant-to`."
+        raise CommandError(message) from None
     if revision is None or revision < newest:
         found = "There is no schema yet" if revision is None else f"The schema is at {revision}"
         needs = f"{found}, and this release needs {newest}. Run `tenantry migrate` to make the service ready."
@@ -173,18 +172,19 @@ def run_server(settings: Settings, conninfo: str, values: dict[str, str], on_rea
         with tempfile.TemporaryDirectory(prefix="tenantry-metrics-", ignore_cleanup_errors=True) as directory:
             export_environment({**values, "DATABASE_URL": conninfo, "PROMETHEUS_MULTIPROC_DIR": directory})
             if not Supervisor(_serve_supervised, listener, settings.workers, settings.drain_seconds).run():
-                fail("A server process could not start; its log says why.")
+                raise CommandError("A server process could not start; its log says why.")
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a bound socket, or exit with a message."""
+    """Return a bound socket. Raises `CommandError`."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        fail(f"HOST/PORT: cannot listen on {host}:{port}: {error.strerror or error}. Set PORT to another one.")
+        message = f"HOST/PORT: cannot listen on {host}:{port}: {error.strerror or error}. Set PORT to another one."
+        raise CommandError(message) from None
     listener.set_inheritable(True)
     return listener
 

@@ -20,9 +20,9 @@ from jinja2 import StrictUndefined, Template
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
-from tenantry.cli.database import command_values, database, fail_on_settings, migrated
+from tenantry.cli.database import command_values, database, migrated, settings_errors
 from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY, data_dir, find_demo
-from tenantry.cli.output import confirm, fail, own_command
+from tenantry.cli.output import CommandError, confirm, own_command
 from tenantry.cli.serve import end_on_sigterm, run_server
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
@@ -36,7 +36,6 @@ from tenantry.settings import (
     DEMO_PEOPLE,
     EMBEDDED,
     Settings,
-    SettingsError,
     inherited,
     load,
     read_environment,
@@ -71,7 +70,9 @@ def demo(context: click.Context) -> None:
     environment = {name: value for name, value in read_environment().items() if value}
     directory = data_dir(environment)
     if environment.get("HOST", _LOOPBACK[0]) not in _LOOPBACK:
-        fail("HOST: any client can sign in at the demo's identity provider: the demo is for loopback. Use `serve`.")
+        raise CommandError(
+            "HOST: any client can sign in at the demo's identity provider: the demo is for loopback. Use `serve`."
+        )
     advice = "End that one first, or set TENANTRY_DATA_DIR to another folder."
     with _locked(directory, environment.get("PORT", "3001"), advice):
         _run_demo(environment, directory)
@@ -86,7 +87,7 @@ def _locked(directory: Path, port: str, advice: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            fail(f"The demo of {directory} runs already, at port {lock.read()}. {advice}")
+            raise CommandError(f"The demo of {directory} runs already, at port {lock.read()}. {advice}") from None
         lock.truncate(0)
         lock.write(port)
         lock.flush()
@@ -137,10 +138,8 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         values = {"DRAIN_SECONDS": "0", **file.values, **environment}
         values |= {DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages, DEMO_COMMAND: own_command()}
         values[_WEBHOOK_SECRETS] = _with_listener(values)
-        try:
+        with settings_errors():
             settings = load(values)
-        except SettingsError as error:
-            fail_on_settings(error)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         base = f"http://{host}:{settings.port}"
         file.save({ADDRESS: base})
@@ -168,7 +167,7 @@ def _check_database(conninfo: str) -> None:
     except psycopg.Error:
         return  # the migration reports the error
     if revision is not None and asyncio.run(example_data.has_other_tenants(conninfo)):
-        fail(
+        raise CommandError(
             f"DATABASE_URL in .env: that database ({_without_password(conninfo)}) has tenants and is not the demo's. "
             "The demo would put a tenant, an OWNER key and a sign-in without a password into it.\n"
             f"To use a separate database: DATABASE_URL= {own_command()} demo. To use that database all the same, set "
@@ -233,7 +232,7 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
     values, is_demo = command_values()
     directory = data_dir(values)
     if not is_demo or not signing_key_path(directory).exists():
-        fail(f"There is no demo in {directory}. Start it first: {own_command()} demo")
+        raise CommandError(f"There is no demo in {directory}. Start it first: {own_command()} demo")
     known = next((user for user in example_data.USERS if user.sub == user_id), DemoUser(user_id, user_id, None))
     user = msgspec.structs.replace(
         known, org_id=org_id or known.org_id, role=role or known.role, email=email or known.email
@@ -255,10 +254,10 @@ def reset(*, yes: bool) -> None:
     # the demo may use a database of yours
     directory = find_demo({**values, Settings.database_url.name: "", Settings.database_url.file_name: ""})
     if directory is None:
-        fail(f"There is no demo in {data_dir(values)}. Start one: {own_command()} demo")
+        raise CommandError(f"There is no demo in {data_dir(values)}. Start one: {own_command()} demo")
     directory = directory.resolve()
     if not (directory / LOCK).exists():
-        fail(
+        raise CommandError(
             f"The demo in {directory} uses a database of yours (DATABASE_URL), which this command does not delete. "
             "Drop that database, then delete the folder."
         )
@@ -268,7 +267,7 @@ def reset(*, yes: bool) -> None:
         try:
             _erase(directory)
         except (EmbeddedServerError, OSError) as error:
-            fail(f"The demo cannot be deleted. {error}")
+            raise CommandError(f"The demo cannot be deleted. {error}") from None
     with contextlib.suppress(OSError):  # it holds other files
         directory.rmdir()
     click.echo(f"Deleted the demo in {directory}. Start a new one: {own_command()} demo", err=True)

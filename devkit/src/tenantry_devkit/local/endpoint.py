@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 import httpx2
 
-from tenantry.cli.output import OUT_OF_REACH, CommandError, fail
+from tenantry.cli.output import OUT_OF_REACH, CommandError
 from tenantry.common.clock import exponential, system_clock
 from tenantry.common.secret import Secret
 from tenantry.integrations.stripe.signature import sign
@@ -207,8 +207,8 @@ def load_or_create_secret(path: Path) -> Secret:
 
 
 def signing_secret(values: Mapping[str, str]) -> Secret:
-    """Return the secret that `tenantry listen` signs with; exit with a message on failure."""
+    """Return the secret that `tenantry listen` signs with. Raises `CommandError`."""
     try:
         return load_or_create_secret(secret_path(values))
     except (OSError, ValueError, RuntimeError) as error:
-        fail(f"The signing secret cannot be stored: {error}")
+        raise CommandError(f"The signing secret cannot be stored: {error}") from None

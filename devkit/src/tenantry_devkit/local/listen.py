@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.cli.database import admin_settings, command_values, exit_code
-from tenantry.cli.output import counted, fail, json_text, parse_duration, parse_time, printable, shown
+from tenantry.cli.output import CommandError, counted, json_text, parse_duration, parse_time, printable, shown
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.common.secret import Secret
@@ -114,7 +114,7 @@ def listen(
     begin, words = _parse_since(since), _parse_command(command)
     settings = admin_settings(values)
     if settings.provider_secret_key is None:
-        fail("PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events.")
+        raise CommandError("PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events.")
     provider = ProviderApi(settings.provider_secret_key, settings.provider_api_base)
     wanted = frozenset(part for text in types for each in text.split(",") if (part := each.strip())) or HANDLED_TYPES
     source = f"{settings.provider_api_base}{_MODES[mode_of_key(settings.provider_secret_key)]}"
@@ -123,7 +123,7 @@ def listen(
     try:
         code = asyncio.run(session.run(provider, begin, words, policy, concurrency))
     except (ProviderRefusedError, ProviderUnavailableError) as error:
-        fail(error.detail, exit_code(error))
+        raise CommandError(error.detail, exit_code(error)) from None
     sys.exit(code)
 
 
@@ -213,7 +213,7 @@ class _Session:
                 *words, env=environment, stdin=stdin, stdout=stdout, start_new_session=True
             )
         except OSError as error:
-            fail(f"--exec: {words[0]} cannot be started: {error.strerror or error}")
+            raise CommandError(f"--exec: {words[0]} cannot be started: {error.strerror or error}") from None
         ended = asyncio.create_task(child.wait())
         ended.add_done_callback(lambda _: self._stop.set())
         try:

@@ -18,8 +18,8 @@ from tenantry.cli.output import (
     FAILED,
     NOT_AUTHENTICATED,
     OUT_OF_REACH,
+    CommandError,
     counted,
-    fail,
     own_command,
     print_json,
     printable,
@@ -121,9 +121,10 @@ def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # n
     try:
         code = asyncio.run(_until_signal(_run(options, values, settings.billing, is_demo=is_demo)))
     except AuthenticationError as error:
-        fail(f"The service does not accept the credential: {error.detail}", NOT_AUTHENTICATED)
+        message = f"The service does not accept the credential: {error.detail}"
+        raise CommandError(message, NOT_AUTHENTICATED) from None
     except TenantryError as error:
-        fail(f"The service cannot be used: {error}", OUT_OF_REACH)
+        raise CommandError(f"The service cannot be used: {error}", OUT_OF_REACH) from None
     sys.exit(code)
 
 
@@ -237,7 +238,7 @@ def _secret(values: Mapping[str, str], sign_as: str) -> Secret:
         return signing_secret(values)
     first = values.get(WEBHOOK_SECRET, "").split(",")[0].strip()
     if not first:
-        fail(f"{WEBHOOK_SECRET} is not set. Set it to the service's value, or use --sign-as listener.", FAILED)
+        raise CommandError(f"{WEBHOOK_SECRET} is not set. Set it to the service's value, or use --sign-as listener.")
     return Secret(first)
 
 

@@ -5,7 +5,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Final
 
 import click
@@ -15,7 +15,7 @@ from tenantry.cli.database import command_values, database, lacks_database
 from tenantry.cli.doctor import Finding, Level, ok, problem
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.setup_checks import check_identity, check_mail, check_provider, check_values, judge_settings
-from tenantry.cli.output import FAILED, USAGE, counted
+from tenantry.cli.output import FAILED, USAGE, CommandError, counted
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
 from tenantry.settings import Settings, SettingsError, load
@@ -57,8 +57,10 @@ def _check() -> list[Finding]:
     found += [] if faults else check_values(settings)
     with ExitStack() as stack:
         conninfo = None
-        with suppress(SystemExit):  # the embedded server does not start; the reason is printed
+        try:
             conninfo = stack.enter_context(database(values))
+        except CommandError as error:  # the embedded server does not start
+            error.show()
         found += [] if conninfo else [problem("database.not_started")]
         found += asyncio.run(_check_connections(settings, conninfo, is_complete=not faults))
     return found
