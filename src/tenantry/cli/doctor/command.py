@@ -20,8 +20,7 @@ from tenantry.common import logs
 from tenantry.common.clock import system_clock
 from tenantry.settings import Settings, SettingsError, load
 
-_STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
-_ORDER: Final = (Level.ERROR, Level.WARNING, Level.OK)
+_STYLES: Final = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.OK: "green"}
 
 
 @click.command()
@@ -34,14 +33,15 @@ def doctor(*, as_json: bool) -> None:
     """
     logs.configure("console", logging.CRITICAL)  # the findings contain what the checks log
     findings = [msgspec.structs.replace(finding, message=logs.redact(finding.message)) for finding in _check()]
+    worst = next(level for level in _STYLES if any(finding.level is level for finding in findings))
     if as_json:
-        click.echo(msgspec.json.encode({"status": _worst(findings), "findings": findings}).decode())
+        click.echo(msgspec.json.encode({"status": worst, "findings": findings}).decode())
     else:
         _show(findings)
     name = Settings.database_url.name
     if any(finding.subject == name and finding.message.startswith("is missing") for finding in findings):
         sys.exit(USAGE)
-    sys.exit(FAILED if _worst(findings) is Level.ERROR else 0)
+    sys.exit(FAILED if worst is Level.ERROR else 0)
 
 
 def _check() -> list[Finding]:
@@ -76,10 +76,6 @@ async def _check_connections(settings: Settings, conninfo: str | None, *, is_com
     return findings if is_complete else [*findings, problem("connections.not_checked")]
 
 
-def _worst(findings: Sequence[Finding]) -> Level:
-    return next(level for level in _ORDER if level is Level.OK or any(finding.level is level for finding in findings))
-
-
 def _show(findings: Sequence[Finding]) -> None:
     from rich.console import Console  # noqa: PLC0415  # slow to import
     from rich.text import Text  # noqa: PLC0415
@@ -94,6 +90,5 @@ def _show(findings: Sequence[Finding]) -> None:
             console.print(Text(f"{'':{width}}  {detail}", style="dim"))
     counts = Counter(finding.level for finding in findings)
     console.print()
-    each = [counted(counts[level], level) for level in _ORDER[:2] if counts[level]]
-    each += [f"{counts[Level.OK]} ok"] if counts[Level.OK] else []
-    console.print(", ".join(each))
+    present = [level for level in _STYLES if counts[level]]
+    console.print(", ".join(f"{counts[one]} ok" if one is Level.OK else counted(counts[one], one) for one in present))

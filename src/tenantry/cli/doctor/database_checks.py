@@ -1,9 +1,9 @@
 """Checks of the database: the server, the schema, the login, and the data that needs attention."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 import psycopg
 
@@ -12,7 +12,7 @@ from tenantry.billing import ledger_queries_store as billing
 from tenantry.billing import reconcile_store as reconcile
 from tenantry.cli.doctor import Finding, Level, ok, problem, problem_if
 from tenantry.cli.doctor import doctor_store as store
-from tenantry.cli.doctor.doctor_store import DatabaseLogin, Names
+from tenantry.cli.doctor.doctor_store import Names
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane, for_writes, take_role
 from tenantry.db.failover_detection import FailoverDetector
@@ -58,14 +58,6 @@ _ELSEWHERE: Final = frozenset({Anomaly.IGNORED_LIVEMODE, Anomaly.AMBIGUOUS_ORDER
 _MODES: Final = {True: "live", False: "test"}
 
 
-class Inspection(NamedTuple):
-    """What a check of the data uses."""
-
-    connection: Connection
-    settings: Settings
-    now: datetime
-
-
 async def check_database(
     conninfo: str, settings: Settings, now: datetime, *, statement_timeout: float = 30.0
 ) -> list[Finding]:
@@ -80,27 +72,23 @@ async def check_database(
         return [problem("database.unusable", trouble="the address cannot be parsed")]
     try:
         async with lane.use(autocommit=True) as connection:
-            inspection = Inspection(connection, settings, now)
             await store.set_statement_timeout(connection, statement_timeout)
             schema = judge_revision(await store.read_revision(connection), newest_revision())
             await store.reset_role(connection)
             server = await store.read_settings(connection)
             findings = [judge_server(server), schema, *judge_writing(server), *judge_durability(server)]
-            findings += await _run("durability", _check_confirmation, inspection)
-            findings += await _run("connections", _check_connections, inspection)
+            findings += await _run("durability", _check_confirmation(connection))
+            findings += await _run("connections", _check_connections(connection, server, settings))
             await take_role(connection)
             if schema.level is Level.ERROR:
                 return findings
-            findings.append(judge_login(await store.read_login(connection)))
-            for subject, check in (
-                ("mail", _check_mail),
-                ("jobs", _check_jobs),
-                ("API keys", _check_old_keys),
-                ("API_KEY_PEPPER", _check_peppers),
-                ("billing ledger", _check_ledger),
-                ("tenants", _check_tenants),
-            ):
-                findings += await _run(subject, check, inspection)
+            findings.append(await _check_login(connection))
+            findings += await _run("mail", _check_mail(connection, settings))
+            findings += await _run("jobs", _check_jobs(connection, settings, now))
+            findings += await _run("API keys", _check_old_keys(connection, now))
+            findings += await _run("API_KEY_PEPPER", _check_peppers(connection, settings, now))
+            findings += await _run("billing ledger", _check_ledger(connection, settings, now))
+            findings += await _run("tenants", _check_tenants(connection, settings, now))
             return findings
     except DatabaseUnavailableError as error:
         return [problem("database.unusable", trouble=_trouble(error.__cause__))]
@@ -110,12 +98,10 @@ async def check_database(
         await lane.close()
 
 
-async def _run(
-    subject: str, check: Callable[[Inspection], Awaitable[list[Finding]]], inspection: Inspection
-) -> list[Finding]:
+async def _run(subject: str, check: Awaitable[list[Finding]]) -> list[Finding]:
     """Return the findings of a check, or one that says that it was canceled; none if a setting is faulty."""
     try:
-        return await check(inspection)
+        return await check
     except SettingsError:  # reported already
         return []
     except psycopg.errors.QueryCanceled:
@@ -149,14 +135,15 @@ def judge_revision(revision: str | None, newest: str) -> Finding:
     return problem("schema.old" if revision < newest else "schema.new", revision=revision, newest=newest)
 
 
-def judge_login(login: DatabaseLogin) -> Finding:
-    """Judge whether the database isolates tenants, too."""
-    if not login.takes_roles:
-        return problem("database roles.not_used", login=login.name)
-    if login.has_own_privileges and not login.owns_tables:
-        return problem("database roles.own_privileges", login=login.name)
-    rights = "owns the tables and could change that" if login.owns_tables else "has no privileges without a role"
-    return ok("database roles", f"each request sees one tenant's rows; {login.name} {rights}")
+async def _check_login(connection: Connection) -> Finding:
+    """Check whether the database isolates tenants, too."""
+    login, takes_roles, owns_tables, has_own_privileges = await store.read_login(connection)
+    if not takes_roles:
+        return problem("database roles.not_used", login=login)
+    if has_own_privileges and not owns_tables:
+        return problem("database roles.own_privileges", login=login)
+    rights = "owns the tables and could change that" if owns_tables else "has no privileges without a role"
+    return ok("database roles", f"each request sees one tenant's rows; {login} {rights}")
 
 
 def judge_writing(server: Mapping[str, str]) -> list[Finding]:
@@ -174,15 +161,12 @@ def judge_durability(server: Mapping[str, str]) -> list[Finding]:
     return found or [ok("durability", "acknowledged changes are on disk")]
 
 
-async def _check_confirmation(inspection: Inspection) -> list[Finding]:
-    number = await store.count_unconfirmed(inspection.connection, LONGEST_CONFIRMATION)
-    return problem_if(number, "durability.unconfirmed")
+async def _check_confirmation(connection: Connection) -> list[Finding]:
+    return problem_if(await store.count_unconfirmed(connection, LONGEST_CONFIRMATION), "durability.unconfirmed")
 
 
-async def _check_connections(inspection: Inspection) -> list[Finding]:
-    server = await store.read_settings(inspection.connection)
-    limits = await store.read_connection_limits(inspection.connection)
-    return [judge_connections(server, *limits, inspection.settings.connections)]
+async def _check_connections(connection: Connection, server: Mapping[str, str], settings: Settings) -> list[Finding]:
+    return [judge_connections(server, *await store.read_connection_limits(connection), settings.connections)]
 
 
 def judge_connections(
@@ -200,9 +184,8 @@ def judge_connections(
     return ok("connections", counts) if needed <= most else problem("connections.too_few", counts=counts)
 
 
-async def _check_mail(inspection: Inspection) -> list[Finding]:
-    sends_mail = inspection.settings.smtp is not None
-    return judge_queue(*await mails.read_queue(inspection.connection), sends_mail=sends_mail)
+async def _check_mail(connection: Connection, settings: Settings) -> list[Finding]:
+    return judge_queue(*await mails.read_queue(connection), sends_mail=settings.smtp is not None)
 
 
 def judge_queue(queued: int, failed: int, oldest_seconds: float, *, sends_mail: bool) -> list[Finding]:
@@ -215,8 +198,7 @@ def judge_queue(queued: int, failed: int, oldest_seconds: float, *, sends_mail: 
     ]
 
 
-async def _check_jobs(inspection: Inspection) -> list[Finding]:
-    connection, settings, now = inspection
+async def _check_jobs(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
     is_served = {MAIL: settings.smtp is not None, PROVIDER: settings.provider_secret_key is not None}
     due = await jobs.longest_due(connection)
     runs = [run for run in await jobs.read_runs(connection) if run.task in PERIODIC]
@@ -242,15 +224,13 @@ def judge_jobs(due: Mapping[str, float], runs: Sequence[JobRuns], now: datetime,
     return found or [ok("jobs", "none is overdue")]
 
 
-async def _check_old_keys(inspection: Inspection) -> list[Finding]:
-    connection, _, now = inspection
+async def _check_old_keys(connection: Connection, now: datetime) -> list[Finding]:
     keys = await store.read_names(connection, store.OLD_KEYS, now=now, created_until=now - KEY_AGE)
     found = problem_if(keys.number, "API keys.old", listed=keys.counted)
     return found or [ok("API keys", "no active one is older than a year")]
 
 
-async def _check_peppers(inspection: Inspection) -> list[Finding]:
-    connection, settings, now = inspection
+async def _check_peppers(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
     ids = [Pepper(pepper.reveal().encode()).id for pepper in settings.peppers]
     return judge_peppers(await api_keys.count_by_pepper(connection, now), ids)
 
@@ -271,31 +251,30 @@ def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> l
     return [ok("API_KEY_PEPPER", f"every active key uses the first one ({number}): you can remove the others")]
 
 
-async def _check_ledger(inspection: Inspection) -> list[Finding]:
+async def _check_ledger(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
     """Report anomalies of the ledger's last 30 days, parked events of any age, and raw bodies kept for too long."""
-    connection, settings, now = inspection
     anomalies = await store.read_anomalies(connection, now - LEDGER_PERIOD, settings.billing)
     ours = settings.billing.livemode
     modes = {"ours": _MODES[ours], "theirs": _MODES[not ours]} if ours is not None else {}
     found = problem_if(await billing.count_parked(connection), "billing ledger.parked")
     found += [
-        problem(f"billing ledger.{kind}", number=anomalies[kind].events, listed=anomalies[kind].names.counted, **modes)
+        problem(f"billing ledger.{kind}", number=events, listed=names.counted, **modes)
         for kind in Anomaly
         if kind in anomalies and kind not in _ELSEWHERE
+        for events, names in [anomalies[kind]]
     ]
-    found += await _check_ambiguities(inspection)
+    found += await _check_ambiguities(connection, settings, now)
     kept, oldest = timedelta(days=settings.raw_body_days), await store.oldest_body(connection)
     if oldest and oldest < now - kept - BODIES_GRACE:
         found.append(problem("billing ledger.old_bodies", days=kept.days, age=(now - oldest).days))
     found = found or [ok("billing ledger", "no anomaly in the last 30 days")]
-    if drift := anomalies.get(Anomaly.DRIFT):
-        found.append(problem("tenants.drift", listed=drift.names.counted))
+    if Anomaly.DRIFT in anomalies:
+        found.append(problem("tenants.drift", listed=anomalies[Anomaly.DRIFT][1].counted))
     return found
 
 
-async def _check_ambiguities(inspection: Inspection) -> list[Finding]:
+async def _check_ambiguities(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
     """Report events of one second in an ambiguous order; a later snapshot of the provider resolves them."""
-    connection, settings, now = inspection
     number, resolved, tenants = await store.read_ambiguities(connection, now - LEDGER_PERIOD)
     text = f"events in the last 30 days in an ambiguous order within their second: {number}"
     if not number:
@@ -306,9 +285,8 @@ async def _check_ambiguities(inspection: Inspection) -> list[Finding]:
     return [problem(name, what=text, resolved=resolved, tenants=tenants)]
 
 
-async def _check_tenants(inspection: Inspection) -> list[Finding]:
+async def _check_tenants(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
     """Report tenants without billing events, with unknown plans, and not compared with the provider."""
-    connection, settings, now = inspection
     latest = now - timedelta(hours=settings.stale_tenant_hours)
     stale = Names(*await reconcile.stale_tenants(connection, int(latest.timestamp()), store.MOST_LISTED))
     known = [plan.id for plan in settings.billing.catalog.plans]

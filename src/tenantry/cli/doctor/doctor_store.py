@@ -99,13 +99,6 @@ SELECT t.id, count(*) OVER ()
 """
 
 
-class DatabaseLogin(NamedTuple):
-    name: str
-    takes_roles: bool
-    owns_tables: bool
-    has_own_privileges: bool
-
-
 class Names(NamedTuple):
     """The first 20 names, and the number of all."""
 
@@ -119,13 +112,6 @@ class Names(NamedTuple):
     @property
     def counted(self) -> str:
         return f"{self.number} ({self})"
-
-
-class AnomalyReport(NamedTuple):
-    """How many events have an anomaly, and what they name (such as their prices), the latest first."""
-
-    events: int
-    names: Names
 
 
 async def set_statement_timeout(connection: Connection, seconds: float) -> None:
@@ -144,8 +130,8 @@ async def read_settings(connection: Connection) -> dict[str, str]:
 
 async def read_connection_limits(connection: Connection) -> tuple[int | None, int | None, int]:
     """Return the limits of the database and the user (None: unlimited), and how many connections are open."""
-    [(of_database, of_user, number)] = await connection.fetch(CONNECTION_LIMITS)
-    return of_database, of_user, number
+    [row] = await connection.fetch(CONNECTION_LIMITS)
+    return cast("tuple[int | None, int | None, int]", row)
 
 
 async def count_unconfirmed(connection: Connection, longest: timedelta) -> int:
@@ -153,10 +139,11 @@ async def count_unconfirmed(connection: Connection, longest: timedelta) -> int:
     return int(await connection.fetch_value(UNCONFIRMED, (longest,)))
 
 
-async def read_login(connection: Connection) -> DatabaseLogin:
+async def read_login(connection: Connection) -> tuple[str, bool, bool, bool]:
+    """Return the login's name, whether it takes the service's roles, owns the tables, and has privileges of its own."""
     parameters = {"roles": list(SERVICE_ROLES), "number": len(SERVICE_ROLES)}
     [row] = await connection.fetch(LOGIN, parameters)
-    return DatabaseLogin(*row)
+    return cast("tuple[str, bool, bool, bool]", row)
 
 
 async def read_revision(connection: Connection) -> str | None:
@@ -167,8 +154,11 @@ async def read_revision(connection: Connection) -> str | None:
     return str(revision) if revision else None
 
 
-async def read_anomalies(connection: Connection, since: datetime, policy: BillingPolicy) -> dict[str, AnomalyReport]:
-    """Return the anomalies of events received after ``since``, by kind.
+async def read_anomalies(
+    connection: Connection, since: datetime, policy: BillingPolicy
+) -> dict[str, tuple[int, Names]]:
+    """Return the anomalies of events received after ``since``, by kind: how many events have one, and what they name
+    (such as their prices), the latest first.
 
     Leaves out the prices that a plan has by now, the accounts that are listed by now, and, for the wrong mode, events
     of the policy's mode; without one, all of them.
@@ -181,7 +171,7 @@ async def read_anomalies(connection: Connection, since: datetime, policy: Billin
         "most": MOST_LISTED,
     }
     rows = await connection.fetch(ANOMALIES, parameters)
-    return {kind: AnomalyReport(events, Names(first, number)) for kind, events, first, number in rows}
+    return {kind: (events, Names(first, number)) for kind, events, first, number in rows}
 
 
 async def read_ambiguities(connection: Connection, since: datetime) -> tuple[int, int, Names]:
