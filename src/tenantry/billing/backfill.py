@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Container, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
 from tenantry.billing import ledger_store as store
 from tenantry.billing.ingest import WebhookService, shown_outcome
-from tenantry.common.clock import Clock
+from tenantry.common.clock import Clock, from_epoch
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
@@ -32,12 +33,12 @@ ListedEvent = tuple[BillingEvent, bytes]
 """An event of the provider's list, and its bytes."""
 
 
-class MissedEvent(msgspec.Struct, frozen=True):
-    """An event that never arrived. ``created`` is in Unix seconds; ``outcome`` is None in a dry run."""
+class MissedEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """An event that never arrived; ``outcome`` is None in a dry run."""
 
     id: str
     type: str
-    created: int
+    created: datetime
     tenant_id: str | None
     outcome: str | None = None
 
@@ -160,7 +161,7 @@ class Backfill:
             tenant_id = None if excluded else event.org_id or tenant_of.get(event.customer_id or "")
             is_missed = event.id not in known or (known[event.id] and not excluded)
             if is_missed and (only is None or tenant_id in only):
-                missed.append(MissedEvent(event.id, event.type, event.created, tenant_id))
+                missed.append(MissedEvent(event.id, event.type, from_epoch(event.created), tenant_id))
                 received.append(ReceivedEvent(event, now, body, belated=True))
         if dry_run:
             return missed

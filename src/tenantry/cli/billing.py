@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Any, Final
@@ -306,15 +306,19 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     logs.configure("console", logging.WARNING)
     found = on_database(action, pool_size=_CONNECTIONS)
     details = (*found.drifted, *found.troubled)
+    repaired = sum(comparison.repaired for comparison in found.drifted)
     if as_json:
-        counts = {"compared": found.compared, "drifted": len(found.drifted), "repaired": _repaired(found.drifted)}
+        counts = {"compared": found.compared, "drifted": len(found.drifted), "repaired": repaired}
         end = {"notCompared": len(found.troubled), "stopped": found.stopped and found.stopped.detail}
         print_json({"dryRun": dry_run, **counts, **end, "details": list(map(_comparison_json, details))})
     else:
         for comparison in details:
             click.echo("\n".join(_comparison_lines(comparison)))
         if found.compared or found.troubled or found.stopped is None:
-            click.echo(_comparison_summary(found, dry_run=dry_run))
+            written = "nothing written" if dry_run else f"{repaired:,} repaired"
+            troubled = f", {len(found.troubled):,} could not be compared" if found.troubled else ""
+            compared = counted(found.compared, "tenant")
+            click.echo(f"{compared} compared: {len(found.drifted):,} drifted, {written}{troubled}")
     if found.stopped is not None:
         message = f"Stopped after {counted(found.compared, 'tenant')}: {found.stopped.detail}"
         raise CommandError(message, exit_code(found.stopped))
@@ -369,7 +373,7 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
         asked = {"dryRun": dry_run, "since": since, "until": until}
         counts = {"listed": done.listed, "missed": done.missed, "outcomes": done.outcomes}
         end = {"stopped": done.stopped and done.stopped.detail, "reached": reached}
-        print_json({**asked, **counts, **end, "details": list(map(_event_json, missed))})
+        print_json({**asked, **counts, **end, "details": missed})
     elif done.listed or done.stopped is None:
         outcomes = [f"{number:,} {outcome}" for outcome, number in sorted(done.outcomes.items())]
         then = "nothing written" if dry_run else ", ".join(outcomes) or "nothing to do"
@@ -412,13 +416,8 @@ def _continuation(done: BackfillResult, since: datetime, until: datetime | None,
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     fields = [{"field": name, "ours": ours, "provider": theirs} for name, ours, theirs in _fields(comparison)]
-    found = {"fields": fields, "missed": list(map(_event_json, comparison.missed)), "trouble": comparison.trouble}
+    found = {"fields": fields, "missed": comparison.missed, "trouble": comparison.trouble}
     return {"tenantId": comparison.tenant_id, "repaired": comparison.repaired, **found}
-
-
-def _event_json(event: MissedEvent) -> dict[str, Any]:
-    what = {"id": event.id, "type": event.type, "created": from_epoch(event.created)}
-    return {**what, "tenantId": event.tenant_id, "outcome": event.outcome}
 
 
 def _fields(comparison: Comparison) -> list[tuple[str, output.Value, output.Value]]:
@@ -444,14 +443,4 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _event_line(event: MissedEvent) -> str:
-    return f"{shown(from_epoch(event.created))}  {printable(event.type)}  {printable(event.id)}"
-
-
-def _repaired(drifted: Sequence[Comparison]) -> int:
-    return sum(comparison.repaired for comparison in drifted)
-
-
-def _comparison_summary(found: Reconciliation, *, dry_run: bool) -> str:
-    written = "nothing written" if dry_run else f"{_repaired(found.drifted):,} repaired"
-    troubled = f", {len(found.troubled):,} could not be compared" if found.troubled else ""
-    return f"{counted(found.compared, 'tenant')} compared: {len(found.drifted):,} drifted, {written}{troubled}"
+    return f"{shown(event.created)}  {printable(event.type)}  {printable(event.id)}"

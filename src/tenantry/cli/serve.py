@@ -262,34 +262,31 @@ class Supervisor:
         self._count = count
         self._drain_seconds = drain_seconds
         self._processes: list[SpawnProcess] = []
-        self._signals: list[int] = []
         self._is_ending = False
         self._is_signaled = False
         self._refuses_at: float | None = None
+        self._all_started = True
 
     def run(self) -> bool:
         """Run until all processes have ended; return false if one could not start."""
-        all_started = True
-        woken, waker = socket.socketpair()
-        woken.setblocking(False)  # noqa: FBT003  # the standard library's own
-        waker.setblocking(False)  # noqa: FBT003  # the same
-        with woken, waker:
-            signal.set_wakeup_fd(waker.fileno())
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda number, _: self._signals.append(number))
+        received, waker = socket.socketpair()
+        waker.setblocking(False)  # noqa: FBT003  # the standard library's own
+        with received, waker:
+            signal.set_wakeup_fd(waker.fileno())  # Python writes the number of each signal with a handler
+            for each in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(each, lambda *_: None)
             for _ in range(self._count):
                 self._start()
             while self._processes:
                 sentinels = [process.sentinel for process in self._processes]
-                if woken in wait([*sentinels, woken], self._seconds_left()):
-                    woken.recv(64)
-                while self._signals:
-                    self._handle(self._signals.pop(0))
+                if received in wait([*sentinels, received], self._seconds_left()):
+                    for number in received.recv(64):
+                        self._handle(number)
                 if self._seconds_left() == 0:
                     self._refuse()
-                all_started = self._replace_ended() and all_started
+                self._replace_ended()
             signal.set_wakeup_fd(-1)
-        return all_started
+        return self._all_started
 
     def _start(self) -> None:
         process = multiprocessing.get_context("spawn").Process(target=self._serve, args=(self._bound, os.getpid()))
@@ -325,9 +322,8 @@ class Supervisor:
         reject_new_connections(self._bound)
         self._bound.close()
 
-    def _replace_ended(self) -> bool:
-        """Join ended processes, and replace them unless all end; return false if one could not start."""
-        all_started = True
+    def _replace_ended(self) -> None:
+        """Join ended processes, and replace them unless all end. One that could not start ends all."""
         for process in [process for process in self._processes if not process.is_alive()]:
             process.join()
             self._processes.remove(process)
@@ -335,9 +331,8 @@ class Supervisor:
                 continue
             if process.exitcode == STARTUP_FAILURE:
                 logger.error("server process %s could not start; the others end", process.pid)
-                all_started = False
+                self._all_started = False
                 self._end(signal.SIGTERM)
             else:
                 logger.error("server process %s ended with %s; starting another", process.pid, process.exitcode)
                 self._start()
-        return all_started
