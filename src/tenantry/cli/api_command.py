@@ -337,9 +337,7 @@ class ServiceCommand(click.Command):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")  # for terminals without Unicode
-        options, as_json = service_options_of(ctx), ctx.params.pop("as_json")
-        for name in ServiceOptions._fields:
-            ctx.params.pop(name, None)
+        options, as_json = _pop_service_options(ctx), ctx.params.pop("as_json")
         with _errors_as_json(as_json=as_json):
             try:
                 return self.call(ctx, options, as_json=as_json)
@@ -363,9 +361,9 @@ class ApiCommand(ServiceCommand):
             return ctx.invoke(self.callback, api, **ctx.params)
 
 
-def service_options_of(ctx: click.Context) -> ServiceOptions:
-    """Return the options that name the service; a profile may also stand before the command."""
-    options = ServiceOptions(**{name: ctx.params.get(name) for name in ServiceOptions._fields})
+def _pop_service_options(ctx: click.Context) -> ServiceOptions:
+    """Remove and return the options that name the service; a profile may also stand before the command."""
+    options = ServiceOptions(**{name: ctx.params.pop(name, None) for name in ServiceOptions._fields})
     return options if options.profile is not None else options._replace(profile=ctx.find_root().params.get("profile"))
 
 
@@ -400,7 +398,7 @@ def _complete_ids(
     taken = given if isinstance(given, tuple) else ()
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
-            target = ClientConfiguration(service_options_of(ctx), os.environ).target()
+            target = ClientConfiguration(_pop_service_options(ctx), os.environ).target()
             store = target.tokens.store if target.tokens is not None else None
             if store is not None and (token := store.load()) is not None:  # even an expired one: a refresh is too slow
                 target = target._replace(key=token.access_token, tokens=None)

@@ -82,8 +82,8 @@ def read_config(path: Path) -> Config:
         raise CommandError(f"{path} is not a configuration of tenantry: {error}", USAGE) from None
 
 
-def _folder(environment: Mapping[str, str], name: str, default: str) -> Path:
-    """Return tenantry's folder in an XDG base directory; a relative base does not count."""
+def xdg_folder(environment: Mapping[str, str], name: str, default: str) -> Path:
+    """Return tenantry's folder in an XDG base directory; a relative base does not count. Raises `CommandError`."""
     base = Path(environment.get(name) or "")
     if base.is_absolute():
         return base / "tenantry"
@@ -105,14 +105,14 @@ class ClientConfiguration:
                 raise CommandError(f"--{name.replace('_', '-')}: is empty.", USAGE)
         self.options = options
         self.environment = environment
-        path = _folder(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
+        path = xdg_folder(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
         config = read_config(path)
         self._named = options.profile or environment.get("TENANTRY_PROFILE")
         self.name = checked_id(self._named or config.profile, "A profile's name")
         self._file = f"profile {self.name} in {path}"
         self._folder = path.parent
         self.profile = config.profiles.get(self.name, Profile())
-        self.storage = SignInStorage(_folder(environment, "XDG_STATE_HOME", ".local/state"), self.name)
+        self.storage = SignInStorage(xdg_folder(environment, "XDG_STATE_HOME", ".local/state"), self.name)
         is_named = self._named or self.name != DEFAULT_PROFILE
         if is_named and not signs_in and self.name not in config.profiles and not self.storage.exists():
             known = ", ".join(config.profiles) or "none"

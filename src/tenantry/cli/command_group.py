@@ -1,6 +1,6 @@
 """Groups that import a command only when it runs; ``tenantry help``, ``version`` and ``completion``."""
 
-import importlib
+import pkgutil
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -24,12 +24,10 @@ class LazyCommand(click.Command):
 
     def __init__(self, name: str, target: str, help: str) -> None:  # noqa: A002  # click's name
         super().__init__(name, help=help, short_help=help)
-        module, _, attribute = target.partition(":")
-        self._module, self._attribute = module, attribute or name
+        self._target = target if ":" in target else f"{target}:{name}"
 
     def load(self) -> click.Command:
-        command = getattr(importlib.import_module(self._module), self._attribute)
-        assert isinstance(command, click.Command)  # noqa: S101
+        command: click.Command = pkgutil.resolve_name(self._target)
         return command
 
 

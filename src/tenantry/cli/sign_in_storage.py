@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,19 @@ class StoredSignIn(msgspec.Struct, frozen=True):
 
 class StoreError(ConfigurationError):
     """The storage cannot be read or written; another sign-in would not help."""
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Raise what the machine causes, such as a full disk or a missing keyring, as `StoreError`."""
+    try:
+        yield
+    except ConfigurationError as error:
+        if isinstance(error.__cause__, (OSError, ImportError)):
+            raise StoreError(str(error)) from error
+        raise
+    except Exception as error:  # keyrings raise anything
+        raise StoreError(f"The sign-in cannot be stored or read: {error}") from error
 
 
 class SignInStorage:
@@ -71,14 +85,14 @@ class SignInStorage:
         with self.locked():
             pass
 
+    @store_errors()
     def save(self, sign_in: StoredSignIn, token: Token) -> None:
         """Store this sign-in. The caller holds `locked`. Raises an error of the SDK."""
-        store = self._store(keyring=sign_in.keyring)
-        with store_errors():
-            store.save(token)
-            # last, because tokens without a sign-in are not used
-            write_private(self._folder / _SIGN_IN, msgspec.json.encode(sign_in))
+        self._store(keyring=sign_in.keyring).save(token)
+        # last, because tokens without a sign-in are not used
+        write_private(self._folder / _SIGN_IN, msgspec.json.encode(sign_in))
 
+    @store_errors()
     def remove(self, *, keyring: bool) -> tuple[list[Token], list[str]]:
         """Remove the sign-in; return its tokens, and messages about those that cannot be read.
 
@@ -89,10 +103,9 @@ class SignInStorage:
         keyring = keyring or (sign_in is not None and sign_in.keyring)
         tokens: list[Token] = []
         unread: list[str] = []
-        with store_errors():
-            (self._folder / _SIGN_IN).unlink(missing_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                (self._folder / _TOKEN).chmod(0o600)  # the store refuses a file that others can read
+        (self._folder / _SIGN_IN).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / _TOKEN).chmod(0o600)  # the store refuses a file that others can read
         for in_keyring in (False, True) if keyring else (False,):
             store = self._store(keyring=in_keyring)
             try:
@@ -101,55 +114,41 @@ class SignInStorage:
                 tokens.extend([] if token is None else [token])
             except ConfigurationError as error:
                 unread.append(str(error))
-            with store_errors():
-                store.clear()
+            store.clear()
         return tokens, unread
 
+    @store_errors()
     def _store(self, *, keyring: bool) -> FileStore | KeyringStore:
-        with store_errors():
-            # named after the folder, because other folders have profiles of the same name
-            return KeyringStore(str(self._folder)) if keyring else self.file
+        # named after the folder, because other folders have profiles of the same name
+        return KeyringStore(str(self._folder)) if keyring else self.file
 
 
-@contextmanager
-def store_errors() -> Iterator[None]:
-    """Raise what the machine causes, such as a full disk or a missing keyring, as `StoreError`."""
-    try:
-        yield
-    except ConfigurationError as error:
-        if isinstance(error.__cause__, (OSError, ImportError)):
-            raise StoreError(str(error)) from error
-        raise
-    except Exception as error:  # keyrings raise anything
-        raise StoreError(f"The sign-in cannot be stored or read: {error}") from error
-
-
+@dataclass
 class _SignInTokens:
     """The tokens of a sign-in, for the SDK: none once another sign-in has replaced it.
 
     Commands change the storage under the same lock, so the tokens never belong to another sign-in.
     """
 
-    def __init__(self, storage: SignInStorage, sign_in: StoredSignIn, store: TokenStore) -> None:
-        self._storage = storage
-        self._sign_in = sign_in
-        self._store = store
+    storage: SignInStorage
+    sign_in: StoredSignIn
+    store: TokenStore
 
     @store_errors()
     def load(self) -> Token | None:
-        return self._store.load() if self._storage.load() == self._sign_in else None
+        return self.store.load() if self.storage.load() == self.sign_in else None
 
     @store_errors()
     def save(self, token: Token) -> None:
-        self._store.save(token)
+        self.store.save(token)
 
     @store_errors()
     def clear(self) -> None:
-        self._store.clear()
+        self.store.clear()
 
     @store_errors()
     def try_lock(self) -> int | None:
-        return self._storage.file.try_lock()
+        return self.storage.file.try_lock()
 
     def unlock(self, lock: Any) -> None:  # noqa: ANN401
-        self._storage.file.unlock(lock)
+        self.storage.file.unlock(lock)

@@ -183,7 +183,7 @@ def _with_listener(values: dict[str, str]) -> str:
     """Return the webhook secrets, and the one that `tenantry listen` signs with, if it can be stored."""
     try:
         listener = load_or_create_secret(secret_path(values)).reveal()
-    except (OSError, ValueError, RuntimeError):
+    except (OSError, ValueError, CommandError):
         return values[_WEBHOOK_SECRETS]  # `listen` reports the error
     return f"{values[_WEBHOOK_SECRETS]},{listener}"
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 import httpx2
 
+from tenantry.cli.client_configuration import xdg_folder
 from tenantry.cli.output import OUT_OF_REACH, CommandError
 from tenantry.common.clock import exponential, system_clock
 from tenantry.common.secret import Secret
@@ -187,10 +188,8 @@ async def _read_beginning(response: httpx2.Response) -> str:
 
 
 def secret_path(values: Mapping[str, str]) -> Path:
-    """Return the path of the signing secret, below XDG_STATE_HOME. Raises `RuntimeError` without a home directory."""
-    base = Path(values.get("XDG_STATE_HOME", ""))
-    folder = base if base.is_absolute() else Path.home() / ".local" / "state"  # the XDG specification ignores others
-    return folder / "tenantry" / "listen.secret"
+    """Return the path of the signing secret, below XDG_STATE_HOME. Raises `CommandError` without a home directory."""
+    return xdg_folder(values, "XDG_STATE_HOME", ".local/state") / "listen.secret"
 
 
 def load_or_create_secret(path: Path) -> Secret:
@@ -210,5 +209,5 @@ def signing_secret(values: Mapping[str, str]) -> Secret:
     """Return the secret that `tenantry listen` signs with. Raises `CommandError`."""
     try:
         return load_or_create_secret(secret_path(values))
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError) as error:
         raise CommandError(f"The signing secret cannot be stored: {error}") from None

@@ -67,12 +67,11 @@ async def check_database(
     ``statement_timeout`` seconds.
     """
     try:
-        lane = Lane(FailoverDetector(for_writes(conninfo)))
+        lane = Lane(FailoverDetector(for_writes(conninfo)), f"-c statement_timeout={round(statement_timeout * 1000)}")
     except psycopg.ProgrammingError:
         return [problem("database.unusable", trouble="the address cannot be parsed")]
     try:
         async with lane.use(autocommit=True) as connection:
-            await store.set_statement_timeout(connection, statement_timeout)
             schema = judge_revision(await store.read_revision(connection), newest_revision())
             await store.reset_role(connection)
             server = await store.read_settings(connection)

@@ -114,10 +114,6 @@ class Names(NamedTuple):
         return f"{self.number} ({self})"
 
 
-async def set_statement_timeout(connection: Connection, seconds: float) -> None:
-    await connection.execute("SELECT set_config('statement_timeout', %s, false)", (f"{round(seconds * 1000)}ms",))
-
-
 async def reset_role(connection: Connection) -> None:
     """Give up the session's role: PostgreSQL shows the login its own sessions and limits only."""
     await connection.execute("SELECT set_config('role', 'none', false)")
