@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.cli.api_command import ApiContext
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry_sdk import Secret, Token, errors
@@ -212,9 +211,9 @@ async def test_token_refreshed_while_the_command_ends_is_stored(home: Home, prov
     signed_in(home, provider.url, provider.url, ends_in=-1)
 
     def command() -> None:
-        with ApiContext(ClientConfiguration(ServiceOptions(), home.values).target(), as_json=True, timeout=0.5) as api:
+        with ClientConfiguration(ServiceOptions(), home.values).target().client(timeout=0.5) as client:
             with pytest.raises(errors.TokenTimedOutError):
-                api.client.auth.whoami()
+                client.auth.whoami()
             loop.call_soon_threadsafe(answering.set)
 
     await asyncio.to_thread(command)

@@ -5,75 +5,63 @@ from typing import Final
 import click
 
 from tenantry import __version__
-from tenantry.cli.command_group import Entry, LazyGroup, Root, commands_of
+from tenantry.cli.command_group import Entry, Root
 
 
-def _group(name: str, help: str, **commands: Entry) -> LazyGroup:  # noqa: A002  # click's name
-    return LazyGroup(name, commands_of(commands), help=help)
+def _group(help: str, **commands: Entry) -> Entry:  # noqa: A002  # click's name
+    return commands, help
 
 
-_KEYS: Final = _group(
-    "keys",
-    "Create, list, rotate and revoke API keys, and find leaked ones.",
-    create=("tenantry.cli.keys", "Create a key and print its secret, alone, on stdout."),
-    list=("tenantry.cli.keys:list_keys", "List keys, the newest first."),
-    show=("tenantry.cli.keys", "Show a key, never its secret."),
-    rotate=("tenantry.cli.keys", "Replace a key by a new one."),
-    revoke=("tenantry.cli.keys", "Revoke keys: the very next request with one is rejected."),
-    scan=("tenantry.cli.key_scan:scan_command", "Search files and folders for API keys."),
-)
-_PROJECTS: Final = _group(
-    "projects",
-    "Create, list, change and delete projects.",
-    create=("tenantry.cli.projects", "Create a project and print its id on stdout."),
-    list=("tenantry.cli.projects:list_projects", "List projects, the newest first."),
-    show=("tenantry.cli.projects", "Show a project."),
-    update=("tenantry.cli.projects", "Change a project's name or description."),
-    delete=("tenantry.cli.projects", "Delete projects."),
-)
-_MEMBERS: Final = _group(
-    "members",
-    "List, invite, change and remove the users of an organization.",
-    add=("tenantry.cli.members", "Invite a user of the identity provider."),
-    list=("tenantry.cli.members:list_members", "List members, the newest first."),
-    show=("tenantry.cli.members", "Show a member."),
-    update=("tenantry.cli.members", "Give a member another role."),
-    remove=("tenantry.cli.members", "Remove members: their next request is rejected."),
-)
-_MEMBERSHIPS: Final = _group(
-    "memberships",
-    "List your own memberships and invitations; accept, decline and leave.",
-    list=("tenantry.cli.members:list_memberships", "List your memberships and invitations."),
-    accept=("tenantry.cli.members", "Accept an invitation."),
-    leave=("tenantry.cli.members", "Leave organizations, or decline their invitations."),
-)
-_TENANTS: Final = _group(
-    "tenants",
-    "Show tenants; explain and rebuild their billing state.",
-    list=("tenantry.cli.tenants:list_tenants", "List the tenants that you belong to."),
-    show=("tenantry.cli.tenants", "Show a tenant, by default your own."),
-    explain=("tenantry.cli.billing", "On the database: show why a tenant's billing state is what it is."),
-    rebuild=("tenantry.cli.billing", "On the database: rebuild tenants' billing state from their events."),
-)
-_EVENTS: Final = _group(
-    "events",
-    "Show the ledger of provider events; replay it.",
-    list=("tenantry.cli.tenants:list_events", "List your tenant's events, the newest first."),
-    show=("tenantry.cli.tenants:show_event", "Show what an event changed, and why."),
-    replay=("tenantry.cli.billing", "On the database: fold tenants' events again, and repair what differs."),
-    body=("tenantry.cli.billing", "On the database: print what the provider sent, byte for byte."),
-)
 _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Use a service": {
         "login": ("tenantry.cli.sign_in", "Sign in with the browser, or with a code on another device."),
         "logout": ("tenantry.cli.sign_in", "Sign out and remove the stored tokens."),
         "whoami": ("tenantry.cli.sign_in", "Show who you are, where, and until when."),
-        "keys": _KEYS,
-        "projects": _PROJECTS,
-        "tenants": _TENANTS,
-        "members": _MEMBERS,
-        "memberships": _MEMBERSHIPS,
-        "events": _EVENTS,
+        "keys": _group(
+            "Create, list, rotate and revoke API keys, and find leaked ones.",
+            create=("tenantry.cli.keys", "Create a key and print its secret, alone, on stdout."),
+            list=("tenantry.cli.keys:list_keys", "List keys, the newest first."),
+            show=("tenantry.cli.keys", "Show a key, never its secret."),
+            rotate=("tenantry.cli.keys", "Replace a key by a new one."),
+            revoke=("tenantry.cli.keys", "Revoke keys: the very next request with one is rejected."),
+            scan=("tenantry.cli.key_scan:scan_command", "Search files and folders for API keys."),
+        ),
+        "projects": _group(
+            "Create, list, change and delete projects.",
+            create=("tenantry.cli.projects", "Create a project and print its id on stdout."),
+            list=("tenantry.cli.projects:list_projects", "List projects, the newest first."),
+            show=("tenantry.cli.projects", "Show a project."),
+            update=("tenantry.cli.projects", "Change a project's name or description."),
+            delete=("tenantry.cli.projects", "Delete projects."),
+        ),
+        "tenants": _group(
+            "Show tenants; explain and rebuild their billing state.",
+            list=("tenantry.cli.tenants:list_tenants", "List the tenants that you belong to."),
+            show=("tenantry.cli.tenants", "Show a tenant, by default your own."),
+            explain=("tenantry.cli.billing", "On the database: show why a tenant's billing state is what it is."),
+            rebuild=("tenantry.cli.billing", "On the database: rebuild tenants' billing state from their events."),
+        ),
+        "members": _group(
+            "List, invite, change and remove the users of an organization.",
+            add=("tenantry.cli.members", "Invite a user of the identity provider."),
+            list=("tenantry.cli.members:list_members", "List members, the newest first."),
+            show=("tenantry.cli.members", "Show a member."),
+            update=("tenantry.cli.members", "Give a member another role."),
+            remove=("tenantry.cli.members", "Remove members: their next request is rejected."),
+        ),
+        "memberships": _group(
+            "List your own memberships and invitations; accept, decline and leave.",
+            list=("tenantry.cli.members:list_memberships", "List your memberships and invitations."),
+            accept=("tenantry.cli.members", "Accept an invitation."),
+            leave=("tenantry.cli.members", "Leave organizations, or decline their invitations."),
+        ),
+        "events": _group(
+            "Show the ledger of provider events; replay it.",
+            list=("tenantry.cli.tenants:list_events", "List your tenant's events, the newest first."),
+            show=("tenantry.cli.tenants:show_event", "Show what an event changed, and why."),
+            replay=("tenantry.cli.billing", "On the database: fold tenants' events again, and repair what differs."),
+            body=("tenantry.cli.billing", "On the database: print what the provider sent, byte for byte."),
+        ),
         "plans": ("tenantry.cli.tenants", "List the plans."),
         "completion": ("tenantry.cli.command_group", "Print a script for shell completion."),
     },

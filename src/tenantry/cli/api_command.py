@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from operator import attrgetter
-from types import TracebackType
-from typing import Any, Final, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 import msgspec
@@ -155,27 +154,13 @@ def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
 
 @dataclass
 class ApiContext:
-    """The service, during one command. An SDK error inside the block ends the command with a message."""
+    """The service, during one command."""
 
     target: Target
+    client: Tenantry
     _: KW_ONLY
     as_json: bool
-    timeout: float = 30.0
-    attempts: int = 4
-    backoff: Backoff = BACKOFF
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-    @cached_property
-    def client(self) -> Tenantry:
-        return Tenantry(
-            self.target.key,
-            base_url=self.target.base_url.value,
-            tokens=self.target.tokens,
-            organization=self.target.organization,
-            timeout=self.timeout,
-            attempts=self.attempts,
-            _backoff=self.backoff,
-        )
 
     @property
     def org_id(self) -> str:
@@ -279,19 +264,6 @@ class ApiContext:
         except BrokenPipeError:  # the reader has enough, as `head` does
             _discard_stdout()
 
-    def __enter__(self) -> Self:
-        if self.target.demo is not None:
-            self.say(f"Using the demo in {self.target.demo.folder} at {self.target.base_url.value}, with its live key.")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if "client" in self.__dict__ and not isinstance(error, KeyboardInterrupt):
-            self.client.close()  # waits for a token refresh, so that the new token is not lost
-        if isinstance(error, TenantryError):
-            failure_of(error, self.target).exit(as_json=self.as_json)
-
 
 def _discard_stdout() -> None:
     """Discard what Python still writes to the closed pipe at exit."""
@@ -352,13 +324,22 @@ class ServiceCommand(click.Command):
 
 
 class ApiCommand(ServiceCommand):
-    """A command that calls the API: its callback gets an `ApiContext`."""
+    """A command that calls the API: its callback gets an `ApiContext`. An SDK error ends it with a message."""
 
     def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
         assert self.callback is not None  # noqa: S101
         target = ClientConfiguration(options, os.environ).target()
-        with ApiContext(target, as_json=as_json, backoff=wait_times().backoff) as api:
-            return ctx.invoke(self.callback, api, **ctx.params)
+        try:
+            api = ApiContext(target, target.client(_backoff=wait_times().backoff), as_json=as_json)
+            if target.demo is not None:
+                api.say(f"Using the demo in {target.demo.folder} at {target.base_url.value}, with its live key.")
+            try:
+                return ctx.invoke(self.callback, api, **ctx.params)
+            finally:
+                if not isinstance(sys.exception(), KeyboardInterrupt):
+                    api.client.close()  # waits for a token refresh, so that the new token is not lost
+        except TenantryError as error:
+            failure_of(error, target).exit(as_json=as_json)
 
 
 def _pop_service_options(ctx: click.Context) -> ServiceOptions:
@@ -402,8 +383,8 @@ def _complete_ids(
             store = target.tokens.store if target.tokens is not None else None
             if store is not None and (token := store.load()) is not None:  # even an expired one: a refresh is too slow
                 target = target._replace(key=token.access_token, tokens=None)
-            with ApiContext(target, as_json=True, timeout=2.0, attempts=1) as api:
-                items = attrgetter(resource)(api.client).list(limit=_PAGE, **filters).first_page().data
+            with target.client(timeout=2.0, attempts=1) as client:
+                items = attrgetter(resource)(client).list(limit=_PAGE, **filters).first_page().data
     except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
         return []
     return [

@@ -5,14 +5,14 @@ import tomllib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from tenantry.cli.demo_folder import Demo, demo_here
 from tenantry.cli.output import NOT_AUTHENTICATED, USAGE, CommandError
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
-from tenantry_sdk import RefreshToken, Secret
+from tenantry_sdk import RefreshToken, Secret, Tenantry
 from tenantry_sdk._tokens import http_address, is_plain
 from tenantry_sdk.errors import ConfigurationError
 
@@ -68,6 +68,10 @@ class Target(NamedTuple):
     tokens: RefreshToken | None
     credential: str
     demo: Demo | None = None
+
+    def client(self, **options: Any) -> Tenantry:  # noqa: ANN401  # the SDK's
+        base_url, organization = self.base_url.value, self.organization
+        return Tenantry(self.key, base_url=base_url, tokens=self.tokens, organization=organization, **options)
 
 
 def read_config(path: Path) -> Config:

@@ -15,8 +15,9 @@ INSTALL_DEVKIT: Final = 'pip install "tenantry[demo]"'
 DEVKIT_COMMANDS: Final = {"listen": "Test on this machine", "trigger": "Test on this machine", "demo": "Run a service"}
 """The commands that the development kit adds, each with its heading in the help."""
 
-Entry = tuple[str, str] | click.Group
-"""The module of a command (with ``:attribute`` where that differs from its name) and a line of help; or a group."""
+Entry = tuple[str | dict[str, "Entry"], str]
+"""The module of a command (with ``:attribute`` where that differs from its name), or a group's commands; and its help.
+"""
 
 
 class LazyCommand(click.Command):
@@ -33,7 +34,8 @@ class LazyCommand(click.Command):
 
 def commands_of(entries: Mapping[str, Entry]) -> dict[str, click.Command]:
     return {
-        name: entry if isinstance(entry, click.Group) else LazyCommand(name, *entry) for name, entry in entries.items()
+        name: LazyCommand(name, what, text) if isinstance(what, str) else LazyGroup(name, commands_of(what), help=text)
+        for name, (what, text) in entries.items()
     }
 
 

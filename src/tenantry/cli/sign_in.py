@@ -139,7 +139,7 @@ def _plan_sign_in(
 def _whoami(target: Target) -> tuple[Whoami | None, str | None]:
     """Return who the token's user is, or why that is not known. Raises `CommandError` for a rejected token."""
     try:
-        with ApiContext(target, as_json=False, backoff=wait_times().backoff).client as client:
+        with target.client(_backoff=wait_times().backoff) as client:
             return client.auth.whoami(), None
     except AuthenticationError as error:
         raise CommandError(
