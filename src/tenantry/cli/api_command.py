@@ -225,13 +225,10 @@ class ApiContext:
         if code:
             sys.exit(code)
 
-    def document(self, value: Any) -> None:  # noqa: ANN401  # anything that can be JSON
-        click.echo(msgspec.json.format(_encoded(value), indent=2))
-
     def done(self, value: Any, message: str, result: str = "") -> None:  # noqa: ANN401
         """Report a change: with ``--json`` the object, else a message for people, and the result on stdout."""
         if self.as_json:
-            self.document(value)
+            output.print_json(value, Secret.reveal)
         else:
             self.say(message)
             if result:
@@ -240,7 +237,7 @@ class ApiContext:
     def record(self, value: Any, rows: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401
         """Print an object as JSON, or as ``rows`` of a name and a value."""
         if self.as_json:
-            self.document(value)
+            output.print_json(value, Secret.reveal)
         else:
             output.print_record(rows)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, NamedTuple
@@ -94,21 +95,22 @@ class IdentityProvider:
         self._local_only = local_only
         self._seconds = seconds
         self._http = Http(None)
-        self.metadata = ProviderMetadata(issuer, "")
 
-    def discover(self) -> None:
+    @cached_property
+    def metadata(self) -> ProviderMetadata:
         response = self.request(f"{self.issuer.rstrip('/')}/.well-known/openid-configuration")
         try:
-            self.metadata = msgspec.convert(response.fields, ProviderMetadata)
+            metadata = msgspec.convert(response.fields, ProviderMetadata)
         except msgspec.ValidationError as error:
             raise CommandError(f"{self.issuer} has no valid OpenID discovery document: {error}") from None
-        if (named := self.metadata.issuer) != self.issuer:
-            raise CommandError(f"{self.issuer} calls itself {printable(named)}: the two must be equal.")
+        if metadata.issuer != self.issuer:
+            raise CommandError(f"{self.issuer} calls itself {printable(metadata.issuer)}: the two must be equal.")
         for name in ("token", "authorization", "device_authorization", "revocation"):
-            if (endpoint := getattr(self.metadata, f"{name}_endpoint")) is not None:
+            if (endpoint := getattr(metadata, f"{name}_endpoint")) is not None:
                 checked_address(endpoint, f"{self.issuer}, {name}_endpoint", FAILED, allow_query=True)
                 if self._local_only and not is_loopback_url(endpoint):
                     raise CommandError(f"{self.issuer} is on this machine, but its {name}_endpoint is not: {endpoint}")
+        return metadata
 
     def grant(self, form: Fields) -> ProviderResponse:
         """Send a grant to the token endpoint."""

@@ -149,8 +149,8 @@ def json_text(encoded: bytes) -> str:
     return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded.decode())
 
 
-def print_json(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+def print_json(value: object, enc_hook: Callable[[Any], object] | None = None) -> None:
+    click.echo(json_text(msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2)))
 
 
 def counted(number: int, what: str) -> str:
@@ -217,21 +217,15 @@ def _print_rows(columns: Sequence[Column], rows: list[list[str]], *, with_headin
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    room = _terminal_width()
-    widths = [max(map(cell_len, (column.title, *cells))) for column, *cells in zip(columns, *rows, strict=True)]
-    fixed = sum(width for column, width in zip(columns, widths, strict=True) if not column.loose)
-    loose = max(1, sum(column.loose for column in columns))
-    most = max(_LEAST_WIDTH, (room - fixed - _GAP * (len(columns) - 1)) // loose)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=with_heading, header_style="bold")
-    for column, width in zip(columns, widths, strict=True):
-        if column.loose:
-            table.add_column(column.title, width=min(width, most), overflow="fold")
-        else:
-            table.add_column(column.title, width=width, no_wrap=True, overflow="ignore")
+    least = 0  # as wide as the table must be, so that only loose columns wrap
+    for column, *cells in zip(columns, *rows, strict=True):
+        table.add_column(column.title, no_wrap=not column.loose, overflow="fold")
+        width = max(map(cell_len, (column.title, *cells)))
+        least += _GAP + (min(width, _LEAST_WIDTH) if column.loose else width)
     for row in rows:
         table.add_row(*(Text(cell, CELL_STYLES.get(cell, "")) for cell in row))
-    # as wide as the table needs, so that only loose columns wrap
-    console = Console(highlight=False, width=max(room, sum(widths)) + _GAP * len(columns))
+    console = Console(highlight=False, width=max(_terminal_width(), least))
     with console.capture() as captured:
         console.print(table)
     for line in captured.get().splitlines():

@@ -185,7 +185,6 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         message = f"HOST/PORT: cannot listen on {host}:{port}: {error.strerror or error}. Set PORT to another one."
         raise CommandError(message) from None
-    listener.set_inheritable(True)
     return listener
 
 

@@ -76,7 +76,6 @@ def login(
     with contextlib.closing(
         IdentityProvider(sign_in.issuer, sign_in.client_id, audience, seconds=waits.provider, local_only=is_of_demo)
     ) as provider:
-        provider.discover()
         if device:
             token = sign_in_with_code(provider, scope, timeout=timeout, poll=waits.poll, tell=_say)
         else:
@@ -164,7 +163,6 @@ def _revoke(tokens: Iterable[Token]) -> tuple[bool, list[CommandError]]:
                 with contextlib.closing(
                     IdentityProvider(token.issuer or "", token.client_id or "", seconds=seconds)
                 ) as provider:
-                    provider.discover()
                     is_supported = provider.revoke(token.refresh_token) and is_supported
             except CommandError as error:
                 failures.append(error)
