@@ -171,7 +171,7 @@ def run_server(settings: Settings, conninfo: str, values: dict[str, str], on_rea
             return
         with tempfile.TemporaryDirectory(prefix="tenantry-metrics-", ignore_cleanup_errors=True) as directory:
             export_environment({**values, "DATABASE_URL": conninfo, "PROMETHEUS_MULTIPROC_DIR": directory})
-            if not Supervisor(_serve_supervised, listener, settings.workers, settings.drain_seconds).run():
+            if not Supervisor(settings, listener).run():
                 raise CommandError("A server process could not start; its log says why.")
 
 
@@ -246,20 +246,16 @@ def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
 
 
 class Supervisor:
-    """Runs ``serve(socket, own process id)`` in ``count`` processes until SIGTERM or SIGINT, which it passes on.
+    """Runs WORKERS server processes on one socket until SIGTERM or SIGINT, which it passes on.
 
     Restarts a process that ends unexpectedly, unless it could not start. Processes accept connections for
-    ``drain_seconds`` after SIGTERM; then the supervisor, which knows that all of them end, makes the kernel refuse
+    DRAIN_SECONDS after SIGTERM; then the supervisor, which knows that all of them end, makes the kernel refuse
     new ones. A second signal kills the remaining processes.
     """
 
-    def __init__(
-        self, serve: Callable[[socket.socket, int], None], bound: socket.socket, count: int, drain_seconds: float
-    ) -> None:
-        self._serve = serve
+    def __init__(self, settings: Settings, bound: socket.socket) -> None:
+        self._settings = settings
         self._bound = bound
-        self._count = count
-        self._drain_seconds = drain_seconds
         self._processes: list[SpawnProcess] = []
         self._is_ending = False
         self._is_signaled = False
@@ -274,7 +270,7 @@ class Supervisor:
             signal.set_wakeup_fd(waker.fileno())  # Python writes the number of each signal with a handler
             for each in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(each, lambda *_: None)
-            for _ in range(self._count):
+            for _ in range(self._settings.workers):
                 self._start()
             while self._processes:
                 sentinels = [process.sentinel for process in self._processes]
@@ -288,7 +284,8 @@ class Supervisor:
         return self._all_started
 
     def _start(self) -> None:
-        process = multiprocessing.get_context("spawn").Process(target=self._serve, args=(self._bound, os.getpid()))
+        arguments = (self._bound, os.getpid())
+        process = multiprocessing.get_context("spawn").Process(target=_serve_supervised, args=arguments)
         process.start()
         self._processes.append(process)
 
@@ -304,7 +301,7 @@ class Supervisor:
 
     def _end(self, number: int) -> None:
         self._is_ending = True
-        seconds = self._drain_seconds - HANDSHAKE_SECONDS if number == signal.SIGTERM else 0
+        seconds = self._settings.drain_seconds - HANDSHAKE_SECONDS if number == signal.SIGTERM else 0
         self._refuses_at = time.monotonic() + max(0, seconds)
         if seconds <= 0:
             self._refuse()
