@@ -25,11 +25,7 @@ class LazyCommand(click.Command):
 
     def __init__(self, name: str, target: str, help: str) -> None:  # noqa: A002  # click's name
         super().__init__(name, help=help, short_help=help)
-        self._target = target if ":" in target else f"{target}:{name}"
-
-    def load(self) -> click.Command:
-        command: click.Command = pkgutil.resolve_name(self._target)
-        return command
+        self.target = target if ":" in target else f"{target}:{name}"
 
 
 def commands_of(entries: Mapping[str, Entry]) -> dict[str, click.Command]:
@@ -51,7 +47,7 @@ class LazyGroup(click.Group):
         """Find and import a command. Raises `click.UsageError` if it uses no service, and ``--profile`` precedes it."""
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, LazyCommand):
-            command = command.load()
+            command = pkgutil.resolve_name(command.target)
         if not ctx.resilient_parsing and ctx.find_root().params.get("profile") is not None and command is not None:
             uses_service = any(param.name == "profile" for param in command.params)
             if not uses_service and not isinstance(command, LazyGroup):  # of a group, some command may use it
