@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from tenantry.domain import api_keys
-from tenantry.domain.access import Mode
+from tenantry.domain.permissions import Mode
 from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 TENANTS: Final = 1000

@@ -24,7 +24,7 @@ from tenantry.billing import ingest
 from tenantry.cli.serve import bind, server_config
 from tenantry.common import process
 from tenantry.db.database import Lane
-from tenantry.domain.access import Mode
+from tenantry.domain.permissions import Mode
 from tenantry.domain.tenants import Project
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry.settings import load

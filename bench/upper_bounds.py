@@ -12,7 +12,7 @@ from bench.contestant import Dataset, Job, Server
 from bench.ours import PATHS, PLANS_WITHOUT_LIMITS
 from bench.support import free_port
 from tenantry.domain import api_keys
-from tenantry.domain.access import Mode
+from tenantry.domain.permissions import Mode
 
 WITHOUT_DATABASE: Final = "no-database"
 CONSTANT: Final = "constant"

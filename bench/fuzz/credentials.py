@@ -15,9 +15,9 @@ from tenantry.common.logs import redact
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.sign_in import safe_path
 from tenantry.db.pagination import Position, decode_cursor, encode_cursor, window_after
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret, is_well_formed
 from tenantry.domain.errors import DomainError, InvalidCursorError
+from tenantry.domain.permissions import Mode
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.oidc.sign_in import PendingSignIn
 from tenantry.server.asgi_types import request_id_of

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import psycopg
 import pytest
 
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import Pepper, compose_secret, shown_parts
+from tenantry.domain.permissions import Mode
 from tests.support import figures
 from tests.support.caching_service import READY
 from tests.support.commands import SECRETS, running

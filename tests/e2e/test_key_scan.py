@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.permissions import Mode
 from tests.support.command_runner import invoke
 
 KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))

@@ -13,7 +13,6 @@ from tenantry.common.secret import Secret
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import (
     IdempotencyInFlightError,
@@ -24,6 +23,7 @@ from tenantry.domain.errors import (
     ProviderRefusedError,
     ValidationError,
 )
+from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.plans import parse_catalog
 from tenantry.integrations.stripe.api import ProviderApi
 from tests.support.emptying import SharedDatabase

@@ -12,8 +12,8 @@ from tenantry.auth.api_keys import new_key
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
-from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import Pepper
+from tenantry.domain.permissions import AccessLevel, Mode
 from tests.support.app import PEPPER, running_app
 from tests.support.emptying import SharedDatabase
 from tests.support.provider_api import KEY, ProviderServer, running_provider

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.permissions import Mode
 from tests.support.service import PROJECTS, VERIFY, WHOAMI, Service, refusal, running_service
 
 INVALID = (401, "invalid_credential")

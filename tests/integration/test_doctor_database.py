@@ -15,7 +15,7 @@ from tenantry.cli.doctor.doctor_store import MOST_LISTED
 from tenantry.cli.doctor.setup_checks import judge_catalog, judge_settings
 from tenantry.db.connection import Connection
 from tenantry.db.migrate import newest_revision
-from tenantry.domain.access import AccessLevel, Mode
+from tenantry.domain.permissions import AccessLevel, Mode
 from tenantry.domain.plans import parse_catalog
 from tenantry.settings import SettingsError, load
 from tests.support.findings import checked_settings, free_port, levels, only

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.permissions import Mode
 from tests.support.app import PEPPER
 from tests.support.database_link import database_link
 from tests.support.logs import watched

@@ -7,7 +7,7 @@ import pytest
 
 from tenantry.accounts import projects_store as projects
 from tenantry.db.connection import Connection
-from tenantry.domain.access import Mode
+from tenantry.domain.permissions import Mode
 from tenantry.domain.tenants import Project
 
 MADE = datetime(2026, 3, 1, 9, 5, 7, tzinfo=UTC)

@@ -15,8 +15,8 @@ import httpx2
 import psycopg
 import pytest
 
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.permissions import Mode
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import FASTAPI, MIDDLEWARE, SERVICE, AuthenticatedApp, running_app
 from tests.support.issuer import running_issuer

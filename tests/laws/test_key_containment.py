@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from tenantry.domain.access import AccessLevel, Mode, Principal, covers
 from tenantry.domain.api_keys import ApiKey, check_may_change, check_may_create
 from tenantry.domain.errors import DomainError
+from tenantry.domain.permissions import AccessLevel, Mode, Principal, covers
 from tests.support.principals import NOW, make_key, principal_of
 
 part = st.sampled_from(["*", "a", "b"])

@@ -20,12 +20,12 @@ from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import find_tenant
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DomainError
 from tenantry.domain.members import Member, MemberStatus, User
 from tenantry.domain.owner_mails import OwnerAddress
+from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.plans import parse_catalog
 from tenantry.jobs.queue import JobQueue
 from tests.support.principals import NOW

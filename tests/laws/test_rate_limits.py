@@ -14,8 +14,8 @@ from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rate_limits_store import SESSION
 from tenantry.common.clock import Timeouts
 from tenantry.db.database import Database
-from tenantry.domain.access import Principal
 from tenantry.domain.errors import RateLimitedError
+from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import parse_catalog
 from tenantry.domain.rate_limits import SLOTS, WINDOW
 from tests.support import figures

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantry.domain.access import AccessLevel, Role, covers, intersect, is_scope, lower_role, role_grants
+from tenantry.domain.permissions import AccessLevel, Role, covers, intersect, is_scope, lower_role, role_grants
 
 # Few names, so that they meet often.
 part = st.sampled_from(["*", "a", "b", "c"])

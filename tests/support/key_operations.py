@@ -30,11 +30,11 @@ from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.auth.authentication import Authenticator
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, revoked, status_at
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import ApiKeyExpiredError, ApiKeyRevokedError, DomainError
 from tenantry.domain.owner_mails import OwnerAddress
+from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
 from tenantry.domain.plans import parse_catalog
 from tests.support import figures
 from tests.support.figures import RecordProperty

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from tenantry.domain.access import ANYTHING, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.api_keys import ApiKey, KeyStatus
+from tenantry.domain.permissions import ANYTHING, AccessLevel, Mode, Principal, PrincipalKind
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from tenantry.auth.api_keys import normalize
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.api_keys import KeyStatus, check_may_change, check_may_create, status_at
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
+from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind
 from tests.support.principals import NOW, make_key, make_principal
 
 SOON, LATER = NOW + timedelta(hours=1), NOW + timedelta(hours=2)

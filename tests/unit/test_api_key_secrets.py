@@ -5,8 +5,8 @@ import zlib
 
 import pytest
 
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import RANDOM_BYTES, Pepper, compose_secret, is_well_formed, shown_parts
+from tenantry.domain.permissions import Mode
 
 SECRET = compose_secret(Mode.LIVE, bytes(range(RANDOM_BYTES)))
 

@@ -2,7 +2,7 @@
 
 from tenantry.api.guards import Credential
 from tenantry.dashboard.labels import denial_text
-from tenantry.domain.access import Role
+from tenantry.domain.permissions import Role
 from tests.support.routes import scopes_needed
 
 

@@ -12,8 +12,9 @@ from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 
 from tenantry.api.app import build_api
-from tenantry.domain.access import Principal
+from tenantry.auth.rejection_throttle import ANONYMOUS_PER_SECOND, BURST
 from tenantry.domain.errors import NotFoundError
+from tenantry.domain.permissions import Principal
 from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
@@ -29,7 +30,7 @@ from tenantry.server.asgi_types import (
     Scope,
     Send,
 )
-from tenantry.server.dispatch import BURST, PER_SECOND, Dispatcher, HotRoutes
+from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
 from tests.support.app import client_of
 from tests.support.logs import watched
@@ -284,7 +285,7 @@ async def test_only_anonymous_refusals_are_throttled(path: str, mark: dict[str, 
         return HotResponse(404, [])
 
     dispatcher = dispatcher_of(refuse, refuse_at_once, deadline=5)
-    waiting = [asyncio.create_task(dispatcher._throttle.wait()) for _ in range(BURST + PER_SECOND)]
+    waiting = [asyncio.create_task(dispatcher._throttle.wait()) for _ in range(BURST + ANONYMOUS_PER_SECOND)]
     await asyncio.sleep(0)
     asked = asyncio.create_task(get_from(dispatcher, path))
     for _ in range(TURNS):
@@ -301,9 +302,8 @@ async def test_throttling_does_not_count_against_the_deadline() -> None:
         await send({"type": "http.response.body"})
 
     dispatcher = dispatcher_of(refuse, deadline=DEADLINE)
-    waiting = [
-        asyncio.create_task(dispatcher._throttle.wait()) for _ in range(BURST + round(2 * DEADLINE * PER_SECOND))
-    ]
+    number = BURST + round(2 * DEADLINE * ANONYMOUS_PER_SECOND)
+    waiting = [asyncio.create_task(dispatcher._throttle.wait()) for _ in range(number)]
     await asyncio.sleep(0)
     assert (await get_from(dispatcher, "/nowhere")).status_code == 404
     await asyncio.wait(waiting)

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from tenantry.cli.key_scan import list_files, scan_stream
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.permissions import Mode
 
 KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
 TEST_KEY: Final = compose_secret(Mode.TEST, bytes(range(32)))

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import Pepper, compose_secret, is_well_formed
+from tenantry.domain.permissions import Mode
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "api-keys.md").read_text("utf-8")
 ROW: Final = re.compile(r"^\| (live|test) \| `([0-9a-f]{64})` \| `(\w+)` \| `([0-9a-f]{64})` \|$", re.MULTILINE)

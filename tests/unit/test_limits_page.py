@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.auth import admission
+from tenantry.auth import rejection_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.integrations.oidc import sign_in
-from tenantry.server import asgi_types, client_limits, dispatch
+from tenantry.server import asgi_types, client_limits
 from tenantry.server.load_shedding import MAX_WAIT, MIN_CONCURRENT
 from tenantry.settings import Settings
 
@@ -32,10 +32,10 @@ LIMITS = client_limits.ClientLimits()
         ("connections of a process, `MAX_CONNECTIONS`", f"{Settings.max_connections.default}"),
         ("pipelined requests on a connection that wait for an earlier answer", f"{client_limits.MAX_PIPELINED}"),
         ("requests in progress", f"as many as are answered in {MAX_WAIT:g} s, at least {MIN_CONCURRENT}"),
-        ("rejected credentials per second", f"{admission.REJECTIONS_PER_SECOND}"),
+        ("rejected credentials per second", f"{rejection_throttle.CREDENTIALS_PER_SECOND}"),
         (
             "other rejected anonymous requests per second: unknown addresses, wrong signatures, malformed bodies",
-            f"{dispatch.PER_SECOND}",
+            f"{rejection_throttle.ANONYMOUS_PER_SECOND}",
         ),
         ("sign-ins of a process whose authorization code is being redeemed", f"{sign_in.MOST_REDEMPTIONS}"),
     ],

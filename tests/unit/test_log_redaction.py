@@ -13,8 +13,8 @@ import pytest
 
 from tenantry.common.logs import ConsoleFormatter, JsonFormatter, Redactor, redact
 from tenantry.common.secret import Secret
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.permissions import Mode
 
 KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
 HEAD: Final = "eyJhbGciOiJSUzI1NiJ9"

@@ -1,7 +1,7 @@
 """``RateLimit-Policy`` and ``RateLimit``, as structured fields."""
 
 from tenantry.domain.rate_limits import Policy, Quota
-from tenantry.server.rate_limits import rate_headers
+from tenantry.server.rate_limit_headers import rate_headers
 
 TENANT = Quota(Policy.TENANT, 600, 12, 31)
 KEY = Quota(Policy.KEY, 60, 0, 4)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tenantry.domain.access import AccessLevel, Role, lower_role, role_grants
+from tenantry.domain.permissions import AccessLevel, Role, lower_role, role_grants
 from tenantry.integrations.oidc.claims import Claims
 
 MEMBER_SCOPES = ("projects:*", "tenants:read", "billing:read")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tenantry.domain.access import covers, intersect, is_scope
 from tenantry.domain.errors import InsufficientScopeError
+from tenantry.domain.permissions import covers, intersect, is_scope
 from tests.support.principals import make_principal
 
 

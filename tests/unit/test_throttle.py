@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tenantry.common.clock import Throttle
+from tenantry.auth.rejection_throttle import Throttle
 
 
 def test_callers_after_the_burst_continue_one_after_another() -> None:

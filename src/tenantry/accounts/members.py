@@ -20,9 +20,9 @@ from tenantry.db.pagination import Page, SearchPage, window_after
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import errors
 from tenantry.domain import members as rules
-from tenantry.domain.access import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.members import BY_LEAVER, BY_USER, Member, Membership, MemberStatus, User, Writer
+from tenantry.domain.permissions import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.oidc.tokens import Claims
 

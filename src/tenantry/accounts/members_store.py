@@ -8,8 +8,8 @@ import msgspec
 from tenantry.auth.authentication_store import BINDS_OWNER, MEMBER_STATUS
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, SearchPage, Window
-from tenantry.domain.access import Role
 from tenantry.domain.members import Member, Membership, MemberStatus, User, Writer
+from tenantry.domain.permissions import Role
 
 _TIMES: Final = "created_at, coalesce(updated_at, removed_at, created_at), removed_at"
 _COLUMNS: Final = f"id, tenant_id, subject, role, {MEMBER_STATUS}, {_TIMES}"

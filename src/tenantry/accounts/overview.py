@@ -18,9 +18,9 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import get_tenant
-from tenantry.domain.access import Principal, covers
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
 from tenantry.domain.billing.state import PAST_DUE
+from tenantry.domain.permissions import Principal, covers
 from tenantry.domain.plans import Catalog, Count, count_up_to
 from tenantry.domain.rate_limits import SLOTS
 from tenantry.domain.tenants import Tenant

@@ -15,9 +15,9 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.db.write_behind import WriteBehind
-from tenantry.domain.access import Principal
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
+from tenantry.domain.permissions import Principal
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications import mail_delivery_store
 from tenantry.notifications.mail_delivery import MailOutbox, announce, request_confirmation

@@ -17,10 +17,10 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import Page, Position, encode_cursor, window_after
 from tenantry.db.tenants_store import get_tenant
-from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
 from tenantry.domain.names import check_name
+from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import Catalog, Count, PlanLimit, count_up_to
 from tenantry.domain.tenants import Project
 

@@ -6,7 +6,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import Listing, Page, Window
-from tenantry.domain.access import Mode
+from tenantry.domain.permissions import Mode
 from tenantry.domain.tenants import Project
 
 _COLUMNS: Final = "id, org_id, name, description, mode, created_at, updated_at"

@@ -20,10 +20,10 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import TenantRow, get_tenant
-from tenantry.domain.access import OWNER_ALIAS, AccessLevel, Mode, Role, lower_role
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.domain.members import MemberStatus
+from tenantry.domain.permissions import OWNER_ALIAS, AccessLevel, Mode, Role, lower_role
 from tenantry.notifications import mail_delivery_store as mails
 
 HELD_BACK: Final = "held back by the operator after a restore"

@@ -26,13 +26,13 @@ from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import Page, window_after
 from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.domain import errors
-from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import ApiKey, RevocationReason
 from tenantry.domain.audit import Action, AuditEvent, Author
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_mails import OwnerAddress, same_address
+from tenantry.domain.permissions import Mode, Principal
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Project, Tenant
 from tenantry.integrations.oidc.tokens import Claims

@@ -14,9 +14,9 @@ from tenantry.auth.api_keys import ApiKeyService, EndedKey, LeakReportService, N
 from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
-from tenantry.domain.access import MAX_SCOPES, AccessLevel, Mode
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
 from tenantry.domain.errors import ValidationError
+from tenantry.domain.permissions import MAX_SCOPES, AccessLevel, Mode
 
 PATH: Final = "/api/v1/api-keys"
 LEAK_REPORT_PATH: Final = "/api/v1/api-keys/report-leak"

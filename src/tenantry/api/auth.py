@@ -6,14 +6,13 @@ from typing import Annotated, Final
 import msgspec
 from litestar import get
 
-from tenantry.api.guards import Access, Caller, Routes
+from tenantry.api.guards import Access, Caller, Routes, admit
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
-from tenantry.domain.access import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.domain.errors import DomainError, NotFoundError
+from tenantry.domain.permissions import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.server.asgi_types import HotRequest, HotResponse
 from tenantry.server.problems import refuse_domain_error
-from tenantry.server.rate_limits import admit
 
 WHOAMI_PATH: Final = "/api/v1/auth/whoami"
 VERIFY_PREFIX: Final = "/api/v1/auth/verify/"

@@ -13,18 +13,27 @@ from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
-from tenantry.auth.admission import Admission, credential_kind
+from tenantry.auth.admission import Admission, Admitted, credential_kind
 from tenantry.auth.authentication import Authenticator, bearer_credential, requested_organization
 from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.db.idempotency_store import Claim
+from tenantry.db.pagination import Window
 from tenantry.domain import errors
-from tenantry.domain.access import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal
 from tenantry.domain.audit import ActorKind, Author
+from tenantry.domain.permissions import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal
 from tenantry.domain.rate_limits import USER_CREATIONS_PER_MINUTE, USER_REQUESTS_PER_MINUTE
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.server.asgi_types import BODY_COMPLETE, CALLER, CLAIMS, OPERATOR, RATE_LIMITS, REQUEST_ID, header_of
-from tenantry.server.rate_limits import admit, authenticate_again
+from tenantry.server.asgi_types import (
+    BODY_COMPLETE,
+    CALLER,
+    CLAIMS,
+    OPERATOR,
+    RATE_LIMITS,
+    REQUEST_ID,
+    Scope,
+    header_of,
+)
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1)."""
@@ -229,3 +238,25 @@ def author_of(request: AnyRequest, kind: ActorKind, actor_id: str | None = None)
     """Return the author of a change by this request."""
     address = request.client.host if request.client else None
     return Author(kind, actor_id, address, str(request.scope.get(REQUEST_ID, "")) or None)
+
+
+async def admit(
+    admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None], window: Window | None = None
+) -> Admitted:
+    """Authenticate and count a request; store caller and status in the scope. Raises as `Admission.admit`."""
+    client = scope.get("client")
+    address = client[0] if client else None
+    note = partial(scope.__setitem__, CALLER)
+    admitted = await admission.admit(header(b"authorization"), header(b"x-organization-id"), address, window, note)
+    scope[RATE_LIMITS] = admitted.rate_limits
+    return admitted
+
+
+async def authenticate_again(admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None]) -> Principal:
+    """Authenticate an admitted request as of now. Raises the errors of authentication."""
+    client = scope.get("client")
+    caller = await admission.authenticate_again(
+        header(b"authorization"), header(b"x-organization-id"), client[0] if client else None
+    )
+    scope[CALLER] = caller
+    return caller

@@ -14,9 +14,9 @@ from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, Change
 from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId, path_parameter
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
-from tenantry.domain.access import Role
 from tenantry.domain.members import Member, Membership, MemberStatus
 from tenantry.domain.owner_mails import same_address
+from tenantry.domain.permissions import Role
 from tenantry.domain.tenants import Tenant
 
 PATH: Final = "/api/v1/members"

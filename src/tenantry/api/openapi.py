@@ -18,7 +18,7 @@ from litestar.routes import HTTPRoute
 from tenantry.api import webhooks
 from tenantry.api.guards import RAISES, AnyRequest, Credential, RouteGuard
 from tenantry.common.encoding import camel_case
-from tenantry.domain.access import LIVE_MODE_SCOPES
+from tenantry.domain.permissions import LIVE_MODE_SCOPES
 from tenantry.server.load_shedding import PREFIX
 from tenantry.server.problems import CODES, CREDENTIAL, MEDIA_TYPE, Problem
 

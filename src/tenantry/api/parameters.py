@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from litestar.params import PathParameter, QueryParameter
 
-from tenantry.domain.access import SCOPE_FORM
 from tenantry.domain.names import NAME_RULE, REFUSED_CHARACTERS
+from tenantry.domain.permissions import SCOPE_FORM
 
 # In Python, `$` also matches before a newline at the end; elsewhere `(?!\n)` changes nothing.
 END: Final = r"$(?!\n)"

@@ -9,7 +9,7 @@ from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.projects import ProjectService, page_of
-from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, raises
+from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, admit, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Description, Limit, Name, PageQuery, path_parameter
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
@@ -18,7 +18,6 @@ from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.tenants import Project
 from tenantry.server.asgi_types import JSON, HotRequest, HotResponse
 from tenantry.server.problems import fault_of
-from tenantry.server.rate_limits import admit
 
 PATH: Final = "/api/v1/projects"
 

@@ -2,7 +2,7 @@
 
 from tenantry.asgi.middleware import ScopeRule, TenantryMiddleware, optional_principal_of, principal_of
 from tenantry.asgi.tenantry import SchemaMismatchError, Tenantry
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.settings import Settings as AuthenticationSettings
 from tenantry.settings import SettingsError
 

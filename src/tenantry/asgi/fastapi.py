@@ -12,7 +12,7 @@ from fastapi.security.base import SecurityBase
 
 from tenantry.asgi.middleware import TenantryMiddleware, accepted_modes, check_scope, context_of
 from tenantry.asgi.tenantry import Tenantry
-from tenantry.domain.access import Principal
+from tenantry.domain.permissions import Principal
 from tenantry.server.problems import MEDIA_TYPE, Problem
 
 _SCHEME: Final = "tenantry"

@@ -7,12 +7,12 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from tenantry.asgi.tenantry import Tenantry
-from tenantry.domain.access import ACCEPTED_MODES, ANYTHING, Mode, Principal, is_scope
 from tenantry.domain.errors import DomainError, MissingCredentialError, RateLimitedError
+from tenantry.domain.permissions import ACCEPTED_MODES, ANYTHING, Mode, Principal, is_scope
 from tenantry.domain.rate_limits import RateLimitStatus
 from tenantry.server.asgi_types import REQUEST_ID, AsgiApp, Header, Receive, Scope, Send, header_of, request_id_of
 from tenantry.server.problems import STATUSES, Refusal, internal_error, refuse_domain_error
-from tenantry.server.rate_limits import rate_headers
+from tenantry.server.rate_limit_headers import rate_headers
 from tenantry.server.security_headers import SECURITY_HEADERS
 
 ScopeRule = Callable[[str, str], str | None]

@@ -12,9 +12,9 @@ from tenantry.common.encoding import new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import Page, SearchPage, window_after
-from tenantry.domain.access import Mode, Principal
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author
+from tenantry.domain.permissions import Mode, Principal
 
 __all__ = ["AuditFilter", "AuditService", "read_all", "record"]
 

@@ -14,29 +14,21 @@ from tenantry.auth import rate_limits_store as rate_limits
 from tenantry.auth.api_keys_store import record_uses
 from tenantry.auth.authentication import AcceptInvitation, Authenticator
 from tenantry.auth.rate_limits import RateLimiter
-from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Throttle
+from tenantry.auth.rejection_throttle import THROTTLED, Throttle, credential_throttle
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain import errors
-from tenantry.domain.access import Principal
 from tenantry.domain.api_keys import Pepper
+from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import Policy, RateLimitStatus
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
-REJECTIONS_PER_SECOND: Final = 500
-"""Rejections of credentials that a process sends in a second."""
-_REJECTIONS_AT_ONCE: Final = 50
-_LONGEST_DELAY: Final = 2.0
-"""The longest delay of a rejection, in seconds."""
-_DELAYED: Final = (
-    errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError, errors.ApiKeyExpiredError,
-    errors.TokenExpiredError,
-)  # fmt: skip
 _RECANCEL_AFTER: Final = 1.0
 """Seconds."""
 
@@ -53,8 +45,7 @@ class Admitted(msgspec.Struct, frozen=True):
 class Admission:
     """Authenticates a request, then counts it. Sends rejections of credentials at a bounded rate.
 
-    A client that sends the next bad credential upon each rejection could otherwise keep the process busy. The delay
-    needs no client addresses, of which an attacker may have many. Accepted requests are never delayed.
+    Accepted requests are never delayed.
 
     ``deadline`` is how many seconds after its arrival a request must be counted, on the ``monotonic`` clock.
     ``refused`` receives the kind of each rejected credential and the error code.
@@ -66,10 +57,7 @@ class Admission:
     deadline: float = DEFAULT_TIMEOUTS.request
     monotonic: Callable[[], float] = time.monotonic
     refused: Callable[[str, str], None] = lambda _kind, _code: None
-    throttle: Throttle = field(
-        default_factory=lambda: Throttle(REJECTIONS_PER_SECOND, burst=_REJECTIONS_AT_ONCE, longest=_LONGEST_DELAY),
-        init=False,
-    )
+    throttle: Throttle = field(default_factory=credential_throttle, init=False)
 
     async def admit(
         self,
@@ -127,7 +115,7 @@ class Admission:
 
     async def _delay(self, error: errors.DomainError, kind: str) -> None:
         self.refused(kind, error.code)
-        if isinstance(error, _DELAYED):
+        if isinstance(error, THROTTLED):
             await self.throttle.wait()
 
 

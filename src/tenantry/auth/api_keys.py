@@ -24,11 +24,11 @@ from tenantry.db.pagination import SearchPage, window_after
 from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
-from tenantry.domain.access import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.names import check_name
 from tenantry.domain.owner_mails import KeyLeakedData
+from tenantry.domain.permissions import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
 from tenantry.notifications.mail_delivery import MailOutbox, notify
 

@@ -9,9 +9,9 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, SearchPage, Window
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
-from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus, status_at
 from tenantry.domain.audit import Action
+from tenantry.domain.permissions import AccessLevel, Mode
 
 _SHOWN: Final = (
     "id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "

@@ -17,9 +17,9 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Database, Lane
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import TenantRow, get_tenant
-from tenantry.domain import access, api_keys, errors
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role
+from tenantry.domain import api_keys, errors, permissions
 from tenantry.domain.api_keys import KeyStatus, Pepper
+from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.tokens import CheckResult, CheckStep, TokenExplanation, TokenVerifier
@@ -222,7 +222,7 @@ def _principal_of_user(claims: Claims, row: UserAccessRow) -> Principal:
         raise errors.NoOrganizationError("The user does not belong to this organization any more.")
     if row.suspended:
         raise errors.OrgSuspendedError("The organization is suspended.")
-    scopes, level = access.role_grants(effective_role(claims, row), claims.scopes)
+    scopes, level = permissions.role_grants(effective_role(claims, row), claims.scopes)
     return Principal(
         kind=PrincipalKind.USER,
         id=claims.subject,
@@ -241,7 +241,7 @@ def effective_role(claims: Claims, row: UserAccessRow) -> Role:
     """Return the role of a user with these claims in this tenant."""
     binds_owner = row.binds_owner or claims.org_id != row.org_id
     stored = _ROLES[row.role] if row.role else None
-    return access.effective_role(claims.claimed_role, stored, binds_owner=binds_owner)
+    return permissions.effective_role(claims.claimed_role, stored, binds_owner=binds_owner)
 
 
 async def lock_and_reauthorize(
@@ -271,10 +271,10 @@ async def _reauthorize_user(connection: Connection, principal: Principal, issuer
         return principal
     if row.removed or (row.invited and principal.claimed_role is None):
         raise errors.NoOrganizationError("The user does not belong to this organization any more.")
-    granted, level = access.role_grants(_ROLES[row.role], ())
+    granted, level = permissions.role_grants(_ROLES[row.role], ())
     return msgspec.structs.replace(
         principal,
-        scopes=access.intersect(principal.scopes, granted),
+        scopes=permissions.intersect(principal.scopes, granted),
         access_level=level if level is AccessLevel.SCOPED else principal.access_level,
     )
 
@@ -322,8 +322,8 @@ async def explain_token(
     claims, access_found, refusal = explained.claims, None, explained.refusal
     result, said, reason = CheckResult.NOT_REACHED, None, None
     if claims is not None:
-        role = access.lower_role(claims.claimed_role, None)
-        scopes, level = access.role_grants(role, claims.scopes)
+        role = permissions.lower_role(claims.claimed_role, None)
+        scopes, level = permissions.role_grants(role, claims.scopes)
         access_found = ExplainedAccess(
             tenant_known=False, org_id=claims.org_id or organization, role=role, scopes=scopes, access_level=level
         )

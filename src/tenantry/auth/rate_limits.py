@@ -18,8 +18,8 @@ from tenantry.auth import rate_limits_store as store
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
-from tenantry.domain.access import Principal
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError, RateLimitedError
+from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import SLOTS, Policy, RateLimitStatus, Share, ShareRequest
 

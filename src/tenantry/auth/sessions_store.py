@@ -9,8 +9,8 @@ import msgspec
 from tenantry.auth.authentication_store import BINDS_OWNER
 from tenantry.db.connection import Connection
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
-from tenantry.domain.access import Role
 from tenantry.domain.members import User
+from tenantry.domain.permissions import Role
 from tenantry.domain.sessions import ABSOLUTE, IDLE, Session
 from tenantry.integrations.oidc.claims import Claims
 

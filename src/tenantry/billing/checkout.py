@@ -15,9 +15,9 @@ from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.tenants_store import TenantRow, find_tenant
-from tenantry.domain.access import Principal
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NoCustomerError, NotFoundError, ProviderNotConfiguredError, ValidationError
+from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.stripe.api import ProviderApi
 

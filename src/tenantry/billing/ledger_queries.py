@@ -26,12 +26,12 @@ from tenantry.db.pagination import (
     to_page,
 )
 from tenantry.db.tenants_store import find_tenant
-from tenantry.domain.access import Principal
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.timeline import Fold, Folded
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
+from tenantry.domain.permissions import Principal
 from tenantry.domain.tenants import EndsWithPeriod, PeriodEnd, PlanId, SubscriptionStatus, Tenant, is_tenant_id
 
 

@@ -21,10 +21,10 @@ from tenantry.cli.output import FAILED, counted, parse_time, print_json, print_r
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.db.database import Database
-from tenantry.domain.access import AccessLevel, Mode, is_scope
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR, AuditEvent
 from tenantry.domain.errors import ValidationError
+from tenantry.domain.permissions import AccessLevel, Mode, is_scope
 from tenantry.domain.tenants import Tenant, is_tenant_id
 from tenantry.settings import Settings
 

@@ -1,9 +1,7 @@
 """Time: the clock as an argument, retry delays, throttling, and the service's timeouts."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from time import monotonic
 from typing import Final, overload
 
 import msgspec
@@ -40,32 +38,6 @@ def from_micros(micros: int) -> datetime:
 def exponential(attempt: int, *, first: float, factor: float, ceiling: float) -> float:
     """Return the seconds to wait after failed attempt number ``attempt``, from 1."""
     return min(ceiling, first * factor ** (attempt - 1))
-
-
-class Throttle:
-    """Lets ``per_second`` callers continue a second, in bursts of ``burst``; none waits over ``longest`` s."""
-
-    def __init__(self, per_second: float, *, burst: int, longest: float, now: Callable[[], float] = monotonic) -> None:
-        self._interval = 1 / per_second
-        self._burst = burst / per_second
-        self._longest = longest
-        self._now = now
-        self._next = float("-inf")
-        self.waiting = 0  # callers that wait now
-
-    def reserve(self, now: float) -> float:
-        """Reserve the next turn; return the seconds until then."""
-        earliest = max(self._next, now - self._burst) + self._interval
-        self._next = min(earliest, now + self._longest)
-        return max(0.0, self._next - now)
-
-    async def wait(self) -> None:
-        if seconds := self.reserve(self._now()):
-            self.waiting += 1
-            try:
-                await asyncio.sleep(seconds)
-            finally:
-                self.waiting -= 1
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):

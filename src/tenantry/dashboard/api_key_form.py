@@ -11,8 +11,8 @@ from msgspec import UNSET, UnsetType
 from tenantry.api.parameters import Name
 from tenantry.dashboard.forms import Form, InvalidFormError, validate
 from tenantry.dashboard.labels import labels
-from tenantry.domain.access import MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode, is_scope
 from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.permissions import MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode, is_scope
 
 DAYS: Final = ("30", "90", "365")
 _SCOPED: Final = "scoped"

@@ -19,8 +19,8 @@ from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain import errors
-from tenantry.domain.access import Mode
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
+from tenantry.domain.permissions import Mode
 
 PATH: Final = ORG + "/settings/api-keys"
 _KEY: Final = PATH + "/{key_id:str}"

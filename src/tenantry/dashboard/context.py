@@ -36,11 +36,11 @@ from tenantry.dashboard import forms, guards, labels
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.db.idempotency_store import Claim
-from tenantry.domain.access import Principal
 from tenantry.domain.api_keys import SOON
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError, IdempotencyInFlightError, InvalidIdempotencyKeyError
 from tenantry.domain.names import display_text
+from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import Catalog
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.oidc.sign_in import SignIn

@@ -18,9 +18,9 @@ from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import Form, has_token, is_cross_site, is_same_origin, read_form
 from tenantry.dashboard.labels import shown_name
-from tenantry.domain.access import AccessLevel, Principal, Role, covers
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
+from tenantry.domain.permissions import AccessLevel, Principal, Role, covers
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.server.asgi_types import CALLER, IS_HEAD
 

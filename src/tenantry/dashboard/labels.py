@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from markupsafe import Markup
 
-from tenantry.domain.access import ANYTHING, AccessLevel, Principal, Role, covers, is_scope, role_grants
 from tenantry.domain.audit import Action
 from tenantry.domain.billing.events import Outcome
+from tenantry.domain.permissions import ANYTHING, AccessLevel, Principal, Role, covers, is_scope, role_grants
 from tenantry.domain.plans import Catalog
 
 

@@ -17,9 +17,9 @@ from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import ROLES
 from tenantry.domain import errors
-from tenantry.domain.access import Principal, Role, lower_role
 from tenantry.domain.members import MemberStatus, check_may_give, check_may_manage
 from tenantry.domain.owner_mails import same_address
+from tenantry.domain.permissions import Principal, Role, lower_role
 
 PATH: Final = ORG + "/settings/members"
 _MEMBER: Final = PATH + "/{member_id:str}"

@@ -10,8 +10,8 @@ from typing import Annotated, Final
 import msgspec
 
 from tenantry.common.encoding import doc
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, covers
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError
+from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, covers
 
 PREFIXES: Final = {Mode.LIVE: "svc_live_", Mode.TEST: "svc_test_"}
 SECRET_LENGTH: Final = 58

@@ -9,8 +9,8 @@ import msgspec
 
 from tenantry.common.encoding import doc
 from tenantry.domain import errors
-from tenantry.domain.access import AccessLevel, Mode, Principal, PrincipalKind, Role, lower_role, role_grants
 from tenantry.domain.audit import ActorKind, Author
+from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role, lower_role, role_grants
 
 # "|" may be in an address, but separates the parts of many providers' user ids: samlp|acme|ada@acme.example.
 _EMAIL: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{}~-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from tenantry.common.encoding import doc
-from tenantry.domain.access import Mode
+from tenantry.domain.permissions import Mode
 
 _tenant_id = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 

@@ -7,7 +7,8 @@ from functools import cache
 from time import perf_counter
 from typing import Any, Final
 
-from tenantry.common.clock import DEFAULT_TIMEOUTS, Throttle
+from tenantry.auth.rejection_throttle import anonymous_throttle
+from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.http import METHODS
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError
 from tenantry.server.asgi_types import (
@@ -36,13 +37,10 @@ from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, Clien
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
 from tenantry.server.problems import CREDENTIAL, VARIES, Refusal, internal_error, refuse, refuse_domain_error
-from tenantry.server.rate_limits import headers_of
+from tenantry.server.rate_limit_headers import headers_of
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
-PER_SECOND: Final = 200  # refusals of anonymous requests that a process sends in a second
-BURST: Final = 50
-LONGEST: Final = 2.0  # maximum wait of one of them, in seconds
 _AUTHENTICATED: Final = (CALLER, CLAIMS, OPERATOR)
 CLIENT_GONE: Final = 499  # in the metrics only
 _WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
@@ -113,7 +111,7 @@ class Dispatcher:
         self._no_deadline = no_deadline
         self._error_page = error_page
         self._deadline = deadline
-        self._throttle = Throttle(PER_SECOND, burst=BURST, longest=LONGEST)  # refused credentials have another one
+        self._throttle = anonymous_throttle()
         self._without_deadline = 0
         for limit in LIMIT_NAMES:
             metrics.closed_by_limit.labels(limit)  # so that it is reported as 0

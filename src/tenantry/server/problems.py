@@ -12,7 +12,7 @@ from tenantry.common.logs import redact
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError
 from tenantry.server.asgi_types import Header, HotResponse
-from tenantry.server.rate_limits import rate_headers
+from tenantry.server.rate_limit_headers import rate_headers
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = "1"

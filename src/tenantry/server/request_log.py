@@ -9,7 +9,7 @@ from typing import Any, Final
 from tenantry.common.http import METHODS
 from tenantry.common.logs import FIELDS
 from tenantry.common.tracing import RequestSpan, Tracing
-from tenantry.domain.access import Principal
+from tenantry.domain.permissions import Principal
 from tenantry.server import asgi_types
 from tenantry.server.asgi_types import HotRequest, HotResponse, HotRoute, Receive, Scope, Send
 from tenantry.server.dispatch import CLIENT_GONE, Dispatcher

@@ -14,7 +14,7 @@ from psycopg import sql
 from tenantry.billing.event_feed import MOST_OF_ONE
 from tenantry.billing.ledger_queries_store import arrivals_after
 from tenantry.db.connection import Connection
-from tenantry.domain.access import Role
+from tenantry.domain.permissions import Role
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR
 from tenantry.server.shutdown import SHUTDOWN
 from tests.support.dashboard import ACME, AT_ACME, MIA, Dashboard, Person

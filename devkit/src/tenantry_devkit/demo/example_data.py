@@ -19,10 +19,10 @@ from tenantry.billing import ledger_queries_store
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.domain.access import AccessLevel, Mode
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import TenantExistsError
+from tenantry.domain.permissions import AccessLevel, Mode
 from tenantry.jobs.queue import JobQueue
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry.settings import Settings

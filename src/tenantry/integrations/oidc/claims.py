@@ -8,8 +8,8 @@ from typing import Any, Final, NoReturn
 import msgspec
 from joserfc.util import urlsafe_b64decode
 
-from tenantry.domain.access import Role
 from tenantry.domain.members import User
+from tenantry.domain.permissions import Role
 
 _ROLES: Final = {role.value: role for role in Role}
 _MAX_SHOWN: Final = 120
