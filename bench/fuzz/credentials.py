@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import zlib
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -85,7 +86,7 @@ def check_cursor_content(data: bytes) -> None:
 _secret: Final = SessionSecret("session-secret-of-the-fuzzer-0123456789")
 _cookies: Final = Cookies(_secret, system_clock, secure=True)
 _begun: Final = PendingSignIn("state-of-the-fuzzer-0123456789", "nonce", "verifier", silent=False)
-_SEALED: Final = _cookies.with_sign_in(_begun, "/orgs/acme")
+_SEALED: Final = _cookies.with_sign_in(_begun, "/orgs/acme", timedelta(minutes=10))
 
 
 def check_cookies(data: bytes) -> None:

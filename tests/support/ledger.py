@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from tenantry.domain.billing.anomalies import rejection
-from tenantry.domain.billing.batch_application import BatchApplication, replay_needs, tenant_of, wants_link
+from tenantry.domain.billing.batch_application import BatchApplication, replay_needs
+from tenantry.domain.billing.customer_links import tenant_of, wants_link
 from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import BatchContext, BillingAccount, ReceivedEvent, ReplayNeed
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, full_state_types

@@ -15,6 +15,7 @@ from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
 from tenantry.domain.billing import batch_application as batch
+from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
 from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
@@ -153,10 +154,10 @@ async def apply_batch(
         for number, each in enumerate(fresh)
     ]
     usable = [each.event for each in numbered if not rejection(each.event, policy)]
-    links = {(event.customer_id, event.org_id) for event in usable if batch.wants_link(event, context)}
+    links = {(event.customer_id, event.org_id) for event in usable if customer_links.wants_link(event, context)}
     customers = [customer_id for customer_id, _ in links if customer_id]
     waiting = await store.read_parked(connection, (), customers) if customers else []
-    placed = [(batch.tenant_of(event, context.tenant_of_customer), event) for event in usable]
+    placed = [(customer_links.tenant_of(event, context.tenant_of_customer), event) for event in usable]
     # an invoice event may have waited for its customer's link, or follow that link in this very batch
     invoices = [each.event for each in waiting]
     invoices += [event for event in usable if event.type in INVOICE_TYPES]
@@ -248,7 +249,7 @@ async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]
     """
     await store.lock_names(connection, [NameLock(f"tenant {tenant_id}", claimed=True)])
     waiting = await store.read_parked(connection, [tenant_id], ())
-    links = (each.event.customer_id for each in waiting if batch.may_link(each.event))
+    links = (each.event.customer_id for each in waiting if customer_links.may_link(each.event))
     await store.lock_names(connection, [NameLock(f"customer {each}", claimed=True) for each in (*customers, *links)])
 
 
@@ -262,7 +263,7 @@ async def apply_parked(
         return
     named = {each.event.customer_id for each in waiting if each.event.customer_id}
     context = await store.read_context(connection, [tenant_id], named, ())
-    links = {each.event.customer_id for each in waiting if batch.wants_link(each.event, context)}
+    links = {each.event.customer_id for each in waiting if customer_links.wants_link(each.event, context)}
     waiting_for_link = await store.read_parked(connection, (), [link for link in links if link])
     placed = [(tenant_id, each.event) for each in (*waiting, *waiting_for_link)]
     application = await _begin(connection, context, policy, now, placed, waiting_for_link)

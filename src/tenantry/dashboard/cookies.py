@@ -17,7 +17,6 @@ from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.domain.sessions import ABSOLUTE, Session, SessionSecret
 from tenantry.integrations.oidc.sign_in import PendingSignIn
 
-SIGN_IN_LIFETIME: Final = timedelta(minutes=10)
 MOST_PENDING: Final = 5
 """Sign-ins in progress in one browser; the oldest ones make room for a new one."""
 _MOST_SIGN_IN_BYTES: Final = 4096  # with one more sign-in and the session, a header of 8 KiB still has room
@@ -55,12 +54,12 @@ class Cookies:
     def without_session(self) -> Cookie:
         return self._cookie(self._session, "", timedelta())
 
-    def with_sign_in(self, begun: PendingSignIn, return_to: str) -> Cookie:
+    def with_sign_in(self, begun: PendingSignIn, return_to: str, lifetime: timedelta) -> Cookie:
         """Return the cookie of a sign-in, one for each tab, encrypted because it holds the PKCE verifier."""
-        until = to_micros(self._clock() + SIGN_IN_LIFETIME)
+        until = to_micros(self._clock() + lifetime)
         content = msgspec.json.encode(SignInCookie(begun, return_to, until))
         encrypted = jwe.encrypt_compact(dict(_JWE_HEADER), content, self._key)
-        return self._cookie(self._sign_in_name(begun.state), encrypted, SIGN_IN_LIFETIME)
+        return self._cookie(self._sign_in_name(begun.state), encrypted, lifetime)
 
     def sign_in(self, request: AnyRequest, state: str) -> SignInCookie | None:
         """Return the sign-in with this state; None if another browser began it, or it has expired."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Annotated, Final
 from urllib.parse import quote, urlsplit
 
@@ -23,6 +24,8 @@ START: Final = "/sign-in/start"
 CALLBACK: Final = "/sign-in/callback"
 SIGN_OUT: Final = "/sign-out"
 SIGNED_OUT: Final = "/signed-out"
+SIGN_IN_LIFETIME: Final = timedelta(minutes=10)
+"""How long a user may take at the identity provider."""
 _LONGEST_PATH: Final = 1000  # a cookie holds it, of 4096 bytes at most
 
 logger = logging.getLogger(__name__)
@@ -63,8 +66,9 @@ async def start_sign_in(
     except AuthUnavailableError as error:
         return _sign_in_page(ctx, return_to, error)
     response = ctx.redirect(url)
-    for cookie in (*ctx.cookies.without_old_sign_ins(request), ctx.cookies.with_sign_in(begun, safe_path(return_to))):
+    for cookie in ctx.cookies.without_old_sign_ins(request):
         response.set_cookie(cookie)
+    response.set_cookie(ctx.cookies.with_sign_in(begun, safe_path(return_to), SIGN_IN_LIFETIME))
     return response
 
 

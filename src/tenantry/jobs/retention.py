@@ -3,11 +3,13 @@
 import logging
 from collections import Counter
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
+from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
+from tenantry.domain.sessions import ABSOLUTE as SESSION_LENGTH
 from tenantry.jobs import retention_store as store
 
 JOBS_KEPT_HOURS: Final = 24 * 30
@@ -17,6 +19,24 @@ _MOST_ROUNDS: Final = 500
 _MOST_ROUNDS_OF_BODIES: Final = 2000
 
 logger = logging.getLogger(__name__)
+
+
+class RetentionRule(NamedTuple):
+    """How long data of a kind is kept, and the statement that removes it then."""
+
+    kind: str
+    kept: timedelta
+    statement: str
+
+
+RULES: Final = (
+    RetentionRule("idempotency keys", IDEMPOTENCY_KEPT, store.DELETE_IDEMPOTENCY_KEYS),
+    RetentionRule("parked events", timedelta(days=30), store.IGNORE_PARKED),
+    RetentionRule("request counts", timedelta(hours=1), store.DELETE_COUNTS),
+    RetentionRule("names", timedelta(days=365), store.DELETE_NAMES),
+    RetentionRule("sessions", SESSION_LENGTH, store.DELETE_SESSIONS),
+    RetentionRule("mails", timedelta(days=30), store.DELETE_MAILS),
+)
 
 
 class RetentionService:
@@ -34,7 +54,7 @@ class RetentionService:
         """
         now = self._clock()
         removed = Counter[str]()
-        for rule in store.RULES:
+        for rule in RULES:
             removed[rule.kind] = await self._repeat(rule.statement, now - rule.kept, _MOST_ROUNDS)
         removed["deleted tenants"] = await self._purge_tenants(now)
         removed["raw bodies"] = await self._repeat(store.DELETE_BODIES, now - self._bodies_kept, _MOST_ROUNDS_OF_BODIES)

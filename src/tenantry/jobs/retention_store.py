@@ -1,27 +1,17 @@
-"""Removing expired data: a bounded number of rows with each statement."""
+"""Removing expired data: statements that remove up to ``most`` rows of ``until`` or before."""
 
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from tenantry.db.connection import Connection
-from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
-from tenantry.domain.sessions import ABSOLUTE as SESSION_LENGTH
 
 DELETED_TENANTS_KEPT: Final = timedelta(days=30)  # as in the database's functions
 ROWS_PER_STATEMENT: Final = 1000
 PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 
 
-class RetentionRule(NamedTuple):
-    """How long data of a kind is kept, and the statement that removes up to ``most`` rows of ``until`` or before."""
-
-    kind: str
-    kept: timedelta
-    statement: str
-
-
 # Skips rows that another transaction applies now; one that waits for a row finds it no longer parked.
-_IGNORE_PARKED: Final = f"""
+IGNORE_PARKED: Final = f"""
 UPDATE billing_events
    SET outcome = 'ignored', reason = '{PARKED_TOO_LONG}'
  WHERE id IN (
@@ -30,7 +20,7 @@ UPDATE billing_events
 """  # noqa: S608  # our own text
 # Processes remove their own counts; this removes those of killed processes. Counts are kept far longer than they are
 # needed, in case a process has a slow clock.
-_DELETE_COUNTS: Final = """
+DELETE_COUNTS: Final = """
 DELETE FROM request_counts
  WHERE ctid = ANY (ARRAY (
          SELECT ctid FROM request_counts
@@ -48,18 +38,12 @@ DELETE FROM {table}
 """  # noqa: S608  # our own names
 
 
-_KEYS: Final = _delete("idempotency_keys", "principal, route, key", "created_at", "ORDER BY created_at")
-_NAMES: Final = _delete("dashboard_names", "org_id, issuer, subject", "seen_at", "ORDER BY seen_at")
-_SESSIONS: Final = _delete("dashboard_sessions", "digest", "started_at", "ORDER BY started_at")
-_MAILS: Final = _delete("owner_mails", "id", "created_at", "AND status IN ('sent', 'dropped', 'failed')")
-RULES: Final = (
-    RetentionRule("idempotency keys", IDEMPOTENCY_KEPT, _KEYS),
-    RetentionRule("parked events", timedelta(days=30), _IGNORE_PARKED),
-    RetentionRule("request counts", timedelta(hours=1), _DELETE_COUNTS),
-    RetentionRule("names", timedelta(days=365), _NAMES),
-    RetentionRule("sessions", SESSION_LENGTH, _SESSIONS),
-    RetentionRule("mails", timedelta(days=30), _MAILS),
+DELETE_IDEMPOTENCY_KEYS: Final = _delete(
+    "idempotency_keys", "principal, route, key", "created_at", "ORDER BY created_at"
 )
+DELETE_NAMES: Final = _delete("dashboard_names", "org_id, issuer, subject", "seen_at", "ORDER BY seen_at")
+DELETE_SESSIONS: Final = _delete("dashboard_sessions", "digest", "started_at", "ORDER BY started_at")
+DELETE_MAILS: Final = _delete("owner_mails", "id", "created_at", "AND status IN ('sent', 'dropped', 'failed')")
 # Arrival numbers grow with time, so the statement looks at the oldest alone.
 DELETE_BODIES: Final = """
 WITH oldest AS (SELECT arrival, received_at FROM billing_bodies ORDER BY arrival LIMIT %(most)s)
@@ -87,7 +71,7 @@ LOCK_DELETED: Final = "SELECT 1 FROM tenants WHERE id = %s AND deleted_at <= %s 
 
 
 async def remove_until(connection: Connection, statement: str, until: datetime) -> int:
-    """Run a statement of a rule; return how many rows it removed, at most `ROWS_PER_STATEMENT`."""
+    """Run one of the statements; return how many rows it removed, at most `ROWS_PER_STATEMENT`."""
     cursor = await connection.execute(statement, {"until": until, "most": ROWS_PER_STATEMENT})
     return cursor.rowcount
 

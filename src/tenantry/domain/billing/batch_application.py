@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 import msgspec
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.anomalies import anomalies, rejection
+from tenantry.domain.billing.customer_links import LinkResult, link_result, may_link, tenant_of, wants_link
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import (
     FIRST,
@@ -24,11 +24,8 @@ from tenantry.domain.billing.ledger import (
     SnapshotRequest,
 )
 from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState, record_of
-from tenantry.domain.billing.timeline import Placement, Timeline, begin, is_paid, place
-
-
-def may_link(event: BillingEvent) -> bool:
-    return event.type in (ev.CHECKOUT_COMPLETED, ev.SUBSCRIPTION_UPDATED) and bool(event.customer_id and event.org_id)
+from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
+from tenantry.domain.owner_mails import is_settled
 
 
 def replay_needs(context: BatchContext, events: Iterable[tuple[str | None, BillingEvent]]) -> dict[str, ReplayNeed]:
@@ -52,17 +49,6 @@ def replay_needs(context: BatchContext, events: Iterable[tuple[str | None, Billi
     return needed
 
 
-def wants_link(event: BillingEvent, context: BatchContext) -> bool:
-    """Whether the event would link its customer to its tenant, by what is known before the batch."""
-    account = context.accounts.get(event.org_id or "")
-    return (
-        may_link(event)
-        and account is not None
-        and event.customer_id not in context.tenant_of_customer
-        and (event.type == ev.CHECKOUT_COMPLETED or account.customer_id is None)
-    )
-
-
 def needed_locks(events: Iterable[BillingEvent], context: BatchContext) -> set[NameLock]:
     """Return the locks of the names in these events that are missing, and of the customers that they may link."""
     locks = set()
@@ -73,13 +59,6 @@ def needed_locks(events: Iterable[BillingEvent], context: BatchContext) -> set[N
         if wants_link(event, context):
             locks.add(NameLock(f"customer {event.customer_id}", claimed=True))
     return locks
-
-
-def tenant_of(event: BillingEvent, tenant_of_customer: Mapping[str, str]) -> str | None:
-    """Return the tenant that an event names: by customer for invoices, else by the metadata (SPEC 6.1)."""
-    if event.type in ev.INVOICE_TYPES:
-        return tenant_of_customer.get(event.customer_id or "")
-    return event.org_id
 
 
 @dataclass(eq=False, repr=False)
@@ -168,7 +147,7 @@ class BatchApplication:
         return (
             failure.created > self._oldest_mailed
             and self._state(tenant_id).subscription_status == PAST_DUE
-            and not is_paid(failure, self._timelines[tenant_id].after(failure))
+            and not is_settled(failure, self._timelines[tenant_id].after(failure))
         )
 
     def _apply(self, received: ReceivedEvent, tenant_id: str, *, belated: bool) -> LedgerEntry:
@@ -183,7 +162,7 @@ class BatchApplication:
             found = (*found, link.anomaly)
         if event.type == ev.CHECKOUT_COMPLETED:
             self.snapshot_requests.append(SnapshotRequest(tenant_id, later=False))
-            link = link or _LinkResult(Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
+            link = link or LinkResult(Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
             after = self._state(tenant_id)
             return LedgerEntry(received, tenant_id, link.outcome, link.reason, before, after, found)
         placement = self._place(tenant_id, event)
@@ -211,27 +190,15 @@ class BatchApplication:
         self._timelines[tenant_id] = placement.timeline
         return placement
 
-    def _link(self, event: BillingEvent, customer_id: str, account: BillingAccount) -> "_LinkResult | None":
+    def _link(self, event: BillingEvent, customer_id: str, account: BillingAccount) -> LinkResult | None:
         """Link the event's customer to its tenant where the rules allow it; None where nothing is to be done."""
-        holder = self._tenant_of_customer.get(customer_id)
-        if holder == account.tenant_id:
-            return None
-        if holder is not None:
-            reason = f"Customer {customer_id} belongs to another tenant already."
-            return _LinkResult(Outcome.NO_CHANGE, reason, Anomaly.CUSTOMER_TAKEN)
-        if event.type == ev.SUBSCRIPTION_UPDATED and account.customer_id is not None:
-            return None
-        self.links.append(CustomerLink(customer_id, account.tenant_id, event.id))
-        self._tenant_of_customer[customer_id] = account.tenant_id
-        self._accounts[account.tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
-        self.apply_parked(account.tenant_id, self._parked[customer_id])
-        return _LinkResult(Outcome.APPLIED, f"Customer {customer_id} now belongs to this tenant.")
-
-
-class _LinkResult(NamedTuple):
-    outcome: Outcome
-    reason: str
-    anomaly: Anomaly | None = None
+        result = link_result(event, account, self._tenant_of_customer.get(customer_id))
+        if result and result.outcome is Outcome.APPLIED:
+            self.links.append(CustomerLink(customer_id, account.tenant_id, event.id))
+            self._tenant_of_customer[customer_id] = account.tenant_id
+            self._accounts[account.tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
+            self.apply_parked(account.tenant_id, self._parked[customer_id])
+        return result
 
 
 def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None:

@@ -16,9 +16,10 @@ from typing import Final
 
 import msgspec
 
-from tenantry.domain.billing.events import PAYMENT_FAILED, PAYMENT_SUCCEEDED, BillingEvent, Outcome
+from tenantry.domain.billing.events import PAYMENT_FAILED, BillingEvent, Outcome
 from tenantry.domain.billing.order import in_order, is_by_arrival, is_decided
 from tenantry.domain.billing.state import BillingPolicy, BillingState, Transition, apply
+from tenantry.domain.owner_mails import is_settled
 
 Steps = list[tuple[BillingEvent, Transition]]
 """Events in the order of the fold, each with the state after it."""
@@ -167,7 +168,7 @@ def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Pla
         reason,
         before,
         after,
-        notify=event.type == PAYMENT_FAILED and not is_paid(event, newer),
+        notify=event.type == PAYMENT_FAILED and not is_settled(event, newer),
         is_ambiguous=bool(rivals or ambiguous),
     )
 
@@ -220,10 +221,3 @@ def _is_last(timeline: Timeline, event: BillingEvent) -> bool:
         return False
     second = timeline.second(event.created)
     return is_by_arrival(second) and is_by_arrival((*second, event))
-
-
-def is_paid(failure: BillingEvent, newer: Iterable[BillingEvent]) -> bool:
-    """Whether one of the ``newer`` events is a success of the invoice that failed."""
-    return failure.invoice_id is not None and any(
-        event.type == PAYMENT_SUCCEEDED and event.invoice_id == failure.invoice_id for event in newer
-    )

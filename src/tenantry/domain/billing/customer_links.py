@@ -1,0 +1,54 @@
+"""Which tenant an event belongs to, and when an event links a customer of the provider to a tenant (CONTRACT 6)."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.ledger import BatchContext, BillingAccount
+
+
+def tenant_of(event: BillingEvent, tenant_of_customer: Mapping[str, str]) -> str | None:
+    """Return the tenant that an event names: by customer for invoices, else by the metadata (SPEC 6.1)."""
+    if event.type in ev.INVOICE_TYPES:
+        return tenant_of_customer.get(event.customer_id or "")
+    return event.org_id
+
+
+def may_link(event: BillingEvent) -> bool:
+    """Whether an event can link its customer to the tenant in its metadata."""
+    return event.type in (ev.CHECKOUT_COMPLETED, ev.SUBSCRIPTION_UPDATED) and bool(event.customer_id and event.org_id)
+
+
+def wants_link(event: BillingEvent, context: BatchContext) -> bool:
+    """Whether the event would link its customer to its tenant, by what is known before the batch."""
+    account = context.accounts.get(event.org_id or "")
+    return (
+        may_link(event)
+        and account is not None
+        and event.customer_id not in context.tenant_of_customer
+        and (event.type == ev.CHECKOUT_COMPLETED or account.customer_id is None)
+    )
+
+
+class LinkResult(NamedTuple):
+    """The outcome of an event for the link of its customer. With `Outcome.APPLIED` the event links the customer."""
+
+    outcome: Outcome
+    reason: str
+    anomaly: Anomaly | None = None
+
+
+def link_result(event: BillingEvent, account: BillingAccount, holder: str | None) -> LinkResult | None:
+    """Return what an event does to the link of its customer, which ``holder`` has; None if there is nothing to do.
+
+    The first claim on a customer stands. A subscription event links only where neither side has a link yet.
+    """
+    if holder == account.tenant_id:
+        return None
+    if holder is not None:
+        reason = f"Customer {event.customer_id} belongs to another tenant already."
+        return LinkResult(Outcome.NO_CHANGE, reason, Anomaly.CUSTOMER_TAKEN)
+    if event.type == ev.SUBSCRIPTION_UPDATED and account.customer_id is not None:
+        return None
+    return LinkResult(Outcome.APPLIED, f"Customer {event.customer_id} now belongs to this tenant.")
