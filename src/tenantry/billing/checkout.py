@@ -18,7 +18,7 @@ from tenantry.db.tenants_store import TenantRow, find_tenant
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NoCustomerError, NotFoundError, ProviderNotConfiguredError, ValidationError
 from tenantry.domain.permissions import Principal
-from tenantry.domain.plans import Catalog
+from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.stripe.api import ProviderApi
 
 LONGEST_URL: Final = 2048
@@ -66,7 +66,7 @@ class CheckoutService:
     ) -> str:
         """Return the URL at which the caller's tenant subscribes to a plan of the catalog other than ``free``."""
         provider = self._configured()
-        price_id = self.catalog.checkout_price(plan)
+        price_id = _price_of_new_subscriber(self.catalog, plan)
         _check_urls(successUrl=success_url, cancelUrl=cancel_url)
 
         async def create(tenant: TenantRow) -> str:
@@ -141,6 +141,18 @@ def provider_key(claim: Claim | None) -> str | None:
     if claim is None:
         return None
     return "tenantry-" + hashlib.sha256(f"{claim.principal}\x1f{claim.route}\x1f{claim.key}".encode()).hexdigest()
+
+
+def _price_of_new_subscriber(catalog: Catalog, plan_id: str) -> str:
+    """Return the plan's first price. Raises `ValidationError` for a plan that cannot be bought."""
+    if plan_id == FREE:
+        raise ValidationError(("plan", f"{FREE} needs no checkout"))
+    plan = next((plan for plan in catalog.plans if plan.id == plan_id), None)
+    if plan is None:
+        raise ValidationError(("plan", "is not in the plan catalog"))
+    if not plan.stripe_price_ids:
+        raise ValidationError(("plan", "has no price in the plan catalog"))
+    return plan.stripe_price_ids[0]
 
 
 def _check_urls(**urls: str | None) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 import msgspec
 
 from tenantry.common.encoding import doc
-from tenantry.domain.errors import ValidationError
 
 FREE: Final = "free"
 
@@ -80,17 +79,6 @@ class Catalog:
     def plan_of_price(self, price_id: str) -> str | None:
         """Return the id of the plan with this provider price, if any."""
         return self._plan_of_price.get(price_id)
-
-    def checkout_price(self, plan_id: str) -> str:
-        """Return the provider price that a new subscriber to a plan pays: its first. Raises `ValidationError`."""
-        if plan_id == FREE:
-            raise ValidationError(("plan", f"{FREE} needs no checkout"))
-        if plan_id not in self:
-            raise ValidationError(("plan", "is not in the plan catalog"))
-        prices = self._by_id[plan_id].stripe_price_ids
-        if not prices:
-            raise ValidationError(("plan", "has no price in the plan catalog"))
-        return prices[0]
 
     def name(self, plan_id: str) -> str:
         """Return the name of a plan; its id for a plan that has left the catalog."""
