@@ -9,7 +9,7 @@ import stripe
 from bench.fuzz.target import Target, parts, require, require_storable, run_now, text
 from tenantry.common.clock import EPOCH_MAX, system_clock
 from tenantry.domain.errors import ProviderUnavailableError
-from tenantry.integrations.stripe.api import ListPage, read_pages
+from tenantry.integrations.stripe.client import ListPage, read_pages
 from tenantry.integrations.stripe.decode import (
     NotAnEventError,
     NotASubscriptionError,

@@ -33,7 +33,8 @@ from tenantry.api.tenants import tenant_routes
 from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.trail import AuditService
 from tenantry.auth.admission import AuthenticationParts, stop
-from tenantry.auth.api_keys import ApiKeyService, LeakReportService
+from tenantry.auth.api_keys import ApiKeyService
+from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.sessions import SessionService
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import EventFeed
@@ -57,7 +58,7 @@ from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.sign_in import SignIn, UserInfo
 from tenantry.integrations.smtp import Mailer
-from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue

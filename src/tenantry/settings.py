@@ -26,7 +26,7 @@ from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
 from tenantry.integrations.http_client import is_secure
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
-from tenantry.integrations.stripe.api import mode_of_key
+from tenantry.integrations.stripe.client import mode_of_key
 
 EMBEDDED: Final = "embedded"
 """The `DATABASE_URL` of a PostgreSQL that the command itself starts."""

@@ -25,7 +25,7 @@ from tenantry.domain.errors import (
 )
 from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.plans import parse_catalog
-from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.client import ProviderApi
 from tests.support.emptying import SharedDatabase
 from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
 from tests.support.tenants import add_acme

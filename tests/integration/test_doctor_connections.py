@@ -21,7 +21,7 @@ from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import SmtpProbe, parse_smtp_url
-from tenantry.integrations.stripe.api import ProviderEndpoint
+from tenantry.integrations.stripe.client import ProviderEndpoint
 from tests.support.findings import checked_settings, free_port, levels, only
 from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer
 from tests.support.provider_api import KEY, ProviderServer, endpoint, refusal, running_provider

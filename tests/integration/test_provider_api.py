@@ -17,7 +17,7 @@ from tenantry.domain.errors import (
     ProviderRefusedError,
     ProviderUnavailableError,
 )
-from tenantry.integrations.stripe.api import API_VERSION, ProviderApi, ProviderEndpoint
+from tenantry.integrations.stripe.client import API_VERSION, ProviderApi, ProviderEndpoint
 from tests.support.provider_api import KEY, Answer, ProviderServer, endpoint, refusal, running_provider
 
 

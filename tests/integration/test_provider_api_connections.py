@@ -9,7 +9,7 @@ import pytest
 
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.snapshot import ProviderSubscription
-from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.client import ProviderApi
 from tests.support.provider_api import KEY, ProviderServer, running_provider
 
 CUSTOMER: Final = "cus_acme"

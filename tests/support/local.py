@@ -10,7 +10,7 @@ from typing import Any, Final
 from tenantry.app import build_app
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
-from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry_devkit.local.endpoint import RetryPolicy

@@ -13,7 +13,7 @@ from tenantry.common.secret import Secret
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.billing.state import ENDED, BillingPolicy
-from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work

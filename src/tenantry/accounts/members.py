@@ -267,7 +267,7 @@ async def hand_over(
     await _set_role(connection, author, written, member, Role.OWNER, now)
     former = await members.find_user(connection, caller.org_id, previous)
     if previous != successor and former is not None and former.status is MemberStatus.ACTIVE:
-        await _set_role(connection, author, written, former, lower_role(former.role, Role.ADMIN), now)
+        await _set_role(connection, author, written, former, rules.role_of_former_owner(former.role), now)
 
 
 async def _check_not_last_owner(connection: Connection, tenant: TenantRow, issuer: str | None, member: Member) -> None:

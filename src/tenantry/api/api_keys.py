@@ -10,8 +10,9 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName, path_parameter
-from tenantry.auth.api_keys import ApiKeyService, EndedKey, LeakReportService, NewKey
+from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.auth.api_keys_store import KeyFilter
+from tenantry.auth.leak_reports import EndedKey, LeakReportService
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus

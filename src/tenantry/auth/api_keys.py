@@ -1,11 +1,10 @@
-"""Create, list, change, rotate and revoke API keys; revoke those that are reported as leaked."""
+"""Create, list, change, rotate and revoke API keys."""
 
-import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,27 +13,21 @@ from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.auth.authentication import lock_and_reauthorize
-from tenantry.auth.authentication_store import KeyQuery, find_keys
 from tenantry.common.clock import Clock
-from tenantry.common.encoding import doc, new_id
-from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
+from tenantry.common.encoding import new_id
+from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import SearchPage, window_after
-from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.names import check_name
-from tenantry.domain.owner_mails import KeyLeakedData
 from tenantry.domain.permissions import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
-from tenantry.notifications.mail_delivery import MailOutbox, notify
 
 OPERATOR: Final = "operator"
-_REPORTS_AT_ONCE: Final = 2
-"""Reports need no credential. However many arrive, most database connections stay free for other requests."""
 
 
 class NewKey(msgspec.Struct, frozen=True):
@@ -153,7 +146,7 @@ class ApiKeyService:
                 raise errors.KeyNotActiveError("A rotated key's expiry can only be moved to an earlier time.")
             if changed.access_level is not key.access_level:
                 await self._check_not_last_owner(connection, key, now)
-            await _save(connection, author, Action.KEY_UPDATED, key, changed, now)
+            await save(connection, author, Action.KEY_UPDATED, key, changed, now)
             return changed
 
     async def rotate(
@@ -198,7 +191,7 @@ class ApiKeyService:
                 return
             if not force:
                 await self._check_not_last_owner(connection, key, now)
-            await _save(connection, author, Action.KEY_REVOKED, key, rules.revoked(key, now), now)
+            await save(connection, author, Action.KEY_REVOKED, key, rules.revoked(key, now), now)
         self.revoked(RevocationReason.REVOKED, 1)
 
     async def _find(self, connection: Connection, principal: Principal, key_id: str, *, lock: bool = False) -> ApiKey:
@@ -238,7 +231,7 @@ class ApiKeyService:
         await audit.record(connection, author, Action.KEY_CREATED, (record.org_id, record.id), now, after=record)
         if replaced is not None:
             ending = rules.superseded(replaced, record.id, overlap, now)
-            await _save(connection, author, Action.KEY_ROTATED, replaced, ending, now)
+            await save(connection, author, Action.KEY_ROTATED, replaced, ending, now)
         return NewKey(record, key.secret)
 
     async def _check_limit(
@@ -258,65 +251,10 @@ class ApiKeyService:
             )
 
 
-class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
-    """A revoked key."""
-
-    id: Annotated[str, doc("The key's id.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")]
-    status: Annotated[Literal["revoked"], doc("Always `revoked`.", "revoked")]
-    revoked_at: Annotated[datetime, doc("When it was revoked.", "2026-11-05T16:20:00Z")]
-
-
-@dataclass(frozen=True)
-class LeakReportService:
-    """Accepts reports of leaked keys without a credential: a client with the secret could do worse.
-
-    ``revoked`` receives the reason and number of revoked keys.
-    """
-
-    database: Database
-    peppers: Sequence[Pepper]
-    outbox: MailOutbox
-    clock: Clock
-    revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_REPORTS_AT_ONCE), init=False)
-
-    async def report(self, author: Author, secret: str) -> EndedKey:
-        """Revoke the key with this secret, and mail its tenant's owner if the key was active.
-
-        Does nothing for a revoked key. Raises `ValidationError` for text that is not a key, without a query;
-        `NotFoundError` and `DatabaseUnavailableError`.
-        """
-        presented = secret.strip().encode(errors="replace")
-        if not rules.is_well_formed(presented):
-            raise errors.ValidationError(
-                ("secret", "is not an API key: it has not the form of one, or its checksum is wrong")
-            )
-        async with self.turn, self.database.transaction(ACROSS_TENANTS) as connection:
-            now = self.clock()
-            digests = [pepper.digest(presented) for pepper in self.peppers]
-            [row] = await find_keys(connection, [KeyQuery(digests)], now)
-            if row and row.revoked_at is not None:  # without the lock, which a stream of reports would hold
-                return EndedKey(row.id, "revoked", row.revoked_at)
-            if row is None:
-                raise errors.NotFoundError("API key")
-            async with connection.within(of_tenant(row.org_id)):
-                tenant = await get_tenant(connection, row.org_id, lock=True, even_ended=True)
-                key = await api_keys.find(connection, row.org_id, row.id, now, test_only=False, lock=True)
-                if key is None:
-                    raise errors.NotFoundError("API key")
-                if key.revoked_at is not None:
-                    return EndedKey(key.id, "revoked", key.revoked_at)
-                await _save(connection, author, Action.KEY_LEAKED, key, rules.revoked(key, now), now)
-            if key.status is KeyStatus.ACTIVE:
-                notice = KeyLeakedData(key.id, key.name, key.start, key.last4, now, author.address)
-                await notify(connection, self.outbox, key.org_id, tenant.owner_address, notice, now)
-        self.revoked(RevocationReason.LEAKED, 1)
-        return EndedKey(key.id, "revoked", now)
-
-
-async def _save(
+async def save(
     connection: Connection, author: Author, action: Action, before: ApiKey, after: ApiKey, now: datetime
 ) -> None:
+    """Store a changed key and record the change in the audit trail."""
     await api_keys.update(connection, after)
     await audit.record(connection, author, action, (after.org_id, after.id), now, before=before, after=after)
 

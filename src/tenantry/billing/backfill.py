@@ -22,7 +22,7 @@ from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DomainError
-from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 
 _BATCH: Final = 100

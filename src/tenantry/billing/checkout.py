@@ -19,7 +19,7 @@ from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NoCustomerError, NotFoundError, ProviderNotConfiguredError, ValidationError
 from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import FREE, Catalog
-from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.client import ProviderApi
 
 LONGEST_URL: Final = 2048
 

@@ -25,7 +25,7 @@ from tenantry.domain.billing.snapshot import CustomerSubscriptions, snapshot
 from tenantry.domain.billing.state import ENDED, BillingPolicy, differences
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, ProviderRefusedError
 from tenantry.domain.tenants import is_tenant_id
-from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.client import ProviderApi
 
 EVENTS_KEPT: Final = timedelta(days=30)
 """How long the provider lists an event (its documentation of the events list)."""

@@ -29,7 +29,7 @@ from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.errors import ProviderNotConfiguredError
-from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.settings import Settings
 
 DIFFERENCES: Final = 3

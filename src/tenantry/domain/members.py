@@ -163,6 +163,11 @@ def check_may_manage(manager: Principal, role: Role) -> None:
         raise errors.ScopeEscalationError("Only an OWNER can add, change or remove owners.")
 
 
+def role_of_former_owner(role: Role) -> Role:
+    """Return the role that a member keeps after handing over the tenant: admin at most."""
+    return lower_role(role, Role.ADMIN)
+
+
 def check_not_last_owner(member: Member, *, owner_id: str, other_owners: int) -> None:
     """Raise `LastOwnerError` if the tenant would lose its owner (``owner_id``) or its last member who is an owner.
 

@@ -12,7 +12,7 @@ from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.http_client import new_http_client
-from tenantry.integrations.stripe.api import ProviderApi
+from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
 from tenantry_devkit.local.relay import OVERLAP, ProviderEventFeed, Relay, RelayOutcome

@@ -25,7 +25,7 @@ from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.http_client import new_http_client
-from tenantry.integrations.stripe.api import ProviderApi, mode_of_key
+from tenantry.integrations.stripe.client import ProviderApi, mode_of_key
 from tenantry.settings import read_environment
 from tenantry_devkit.local.endpoint import (
     BAD_SIGNATURE,

@@ -16,7 +16,7 @@ import msgspec
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
-from tenantry.integrations.stripe.api import MOST_EVENT_TYPES, ORG_ID, ProviderApi
+from tenantry.integrations.stripe.client import MOST_EVENT_TYPES, ORG_ID, ProviderApi
 from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, RetryPolicy, host_and_port
 
 ALL_TYPES: Final = "*"

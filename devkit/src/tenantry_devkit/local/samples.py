@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tenantry.common.clock import from_epoch
 from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog
-from tenantry.integrations.stripe.api import ORG_ID
+from tenantry.integrations.stripe.client import ORG_ID
 from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Simulator, render_event
 from tenantry_devkit.simulator.objects import CheckoutSession, Ids, Invoice, Subscription
 

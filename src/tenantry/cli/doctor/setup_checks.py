@@ -22,7 +22,7 @@ from tenantry.integrations.http_client import FetchError, new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import fetch_published_keys
 from tenantry.integrations.smtp import MailDeliveryError, Mailer, SmtpConfig, SmtpProbe
-from tenantry.integrations.stripe.api import ProviderApi, ProviderEndpoint, ProviderPrice
+from tenantry.integrations.stripe.client import ProviderApi, ProviderEndpoint, ProviderPrice
 from tenantry.settings import Settings
 
 SHORTEST: Final = 16
