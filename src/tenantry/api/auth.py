@@ -1,5 +1,6 @@
 """Who am I, and the check for gateways."""
 
+import re
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -26,6 +27,7 @@ _LIVE_HEADER: Final = (b"x-mode", Mode.LIVE.encode())
 _TEST_HEADER: Final = (b"x-mode", Mode.TEST.encode())
 _MODE_PATHS: Final = {f"mode/{name}": ACCEPTED_MODES[name] for name in ("test", "any")}
 _LONGEST_HEADER: Final = 256
+_INVISIBLE: Final = re.compile(r"[^!-~]")
 
 
 class Whoami(msgspec.Struct, frozen=True, rename="camel"):
@@ -110,5 +112,4 @@ def _accepted_modes(request: HotRequest, rest: str) -> frozenset[Mode]:
 
 def header_text(text: str) -> bytes:
     """At most 256 bytes of visible ASCII: anything else becomes ``?``."""
-    visible = (char if "!" <= char <= "~" else "?" for char in text[:_LONGEST_HEADER])
-    return "".join(visible).encode()
+    return _INVISIBLE.sub("?", text[:_LONGEST_HEADER]).encode()

@@ -29,5 +29,5 @@ def security_headers(*, secure: bool) -> tuple[Header, ...]:
 
 def missing_headers(headers: Iterable[Header], defaults: Sequence[Header]) -> list[Header]:
     """Return the defaults that a response does not set itself."""
-    names = {name.lower() for name, _ in headers}
+    names = [name for name, _ in headers]  # ASGI has them in lower case
     return [header for header in defaults if header[0] not in names]

@@ -10,7 +10,7 @@ reads from the ledger to place a new one (`ledger.ReplayNeed`):
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -135,8 +135,10 @@ class Placement(msgspec.Struct, frozen=True):
     is_ambiguous: bool = False
 
 
-def begin(checkpoint: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy) -> Timeline:
+def begin(checkpoint: BillingState, events: Sequence[BillingEvent], policy: BillingPolicy) -> Timeline:
     """Return the timeline of these events, given in any order."""
+    if not events:
+        return Timeline(checkpoint)  # the common case: the new event is the newest one
     fold, steps = Fold(checkpoint, policy), Steps()
     for event in sorted(events, key=_created):
         steps += fold.add(event)
