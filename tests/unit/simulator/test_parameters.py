@@ -5,9 +5,9 @@ from msgspec import Struct
 
 from tenantry_devkit.simulator import ApiError, Customer
 from tenantry_devkit.simulator.parameters import (
+    CheckoutParameters,
     Expansion,
     ListParameters,
-    NewCheckoutSession,
     NewSubscription,
     PriceList,
     decode,
@@ -66,7 +66,7 @@ def test_error_names_missing_and_invalid_parameters(query: str, code: str | None
 
 def test_unknown_parameters_are_ignored() -> None:
     query = "mode=payment&line_items[0][price]=p&line_items[0][adjustable_quantity][enabled]=true&locale=de"
-    assert decode(parse(query), NewCheckoutSession).mode == "payment"
+    assert decode(parse(query), CheckoutParameters).mode == "payment"
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ class Api:
             "POST /v1/subscriptions/{}": (self._update_subscription, params.SubscriptionChanges),
             "DELETE /v1/subscriptions/{}": (lambda _, wanted: engine.cancel(wanted), Struct),
             "POST /v1/invoices/{}/pay": (lambda _, wanted: engine.pay(wanted), Struct),
-            "POST /v1/checkout/sessions": (self._create_checkout, params.NewCheckoutSession),
+            "POST /v1/checkout/sessions": (self._create_checkout, params.CheckoutParameters),
             "POST /v1/checkout/sessions/{}/expire": (lambda _, wanted: engine.expire(wanted), Struct),
-            "POST /v1/billing_portal/sessions": (lambda given: engine.portal(**asdict(given)), params.NewPortalSession),
+            "POST /v1/billing_portal/sessions": (lambda given: engine.portal(**asdict(given)), params.PortalParameters),
             "POST /v1/events/{}/retry": (self._retry_event, params.EventRetry),
             "POST /v1/webhook_endpoints": (self._create_endpoint, params.NewWebhookEndpoint),
             "DELETE /v1/webhook_endpoints/{}": (self._delete_endpoint, Struct),
@@ -210,7 +210,7 @@ class Api:
     def _update_subscription(self, given: params.SubscriptionChanges, subscription_id: str) -> Subscription:
         return self._engine.update_subscription(subscription_id, **asdict(given))
 
-    def _create_checkout(self, given: params.NewCheckoutSession) -> CheckoutSession:
+    def _create_checkout(self, given: params.CheckoutParameters) -> CheckoutSession:
         if given.customer is not None and given.customer_email is not None:
             raise ApiError(400, "You may only specify one of these parameters: customer, customer_email.")
         if given.ui_mode in {"hosted", "hosted_page"} and given.success_url is None:

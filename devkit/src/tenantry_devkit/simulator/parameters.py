@@ -222,7 +222,7 @@ class SubscriptionData(Struct):
     trial_period_days: int = 0
 
 
-class NewCheckoutSession(Struct):
+class CheckoutParameters(Struct):
     mode: Literal["subscription", "payment"]
     line_items: AtLeastOne[NewItem]
     customer: str | None = None
@@ -235,7 +235,7 @@ class NewCheckoutSession(Struct):
     ui_mode: str = "hosted"
 
 
-class NewPortalSession(Struct):
+class PortalParameters(Struct):
     customer: str
     return_url: str | None = None
 

@@ -25,7 +25,7 @@ class Finding(msgspec.Struct, frozen=True):
     why: str | None = None
 
 
-class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DoctorProblem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A problem that `doctor` recognizes. The texts are format strings."""
 
     message: str
@@ -51,6 +51,6 @@ def problem_if(number: object, name: str, /, **facts: object) -> list[Finding]:
 
 
 @cache
-def _problems() -> dict[str, dict[str, Problem]]:
+def _problems() -> dict[str, dict[str, DoctorProblem]]:
     text = resources.files(__package__).joinpath("problems.toml").read_bytes()
-    return msgspec.toml.decode(text, type=dict[str, dict[str, Problem]])
+    return msgspec.toml.decode(text, type=dict[str, dict[str, DoctorProblem]])
