@@ -133,6 +133,23 @@ def test_the_old_name_of_the_price_is_understood() -> None:
     assert decode(events.updated(previous={"plan": None})).previous is None
 
 
+@pytest.mark.parametrize("plan", [None, 7, "price_free"])
+def test_the_old_name_of_the_price_does_not_count_beside_the_items(plan: object) -> None:
+    items = {"data": [{"price": {"id": "price_free"}}]}
+    assert decode(events.updated(previous={"items": items, "plan": plan})).previous == {"price_id": "price_free"}
+
+
+@pytest.mark.parametrize("version", ["2025-03-31" + "x" * 300, "2025\x0003"])
+def test_a_malformed_api_version_is_left_out(version: str) -> None:
+    event = decode({**events.updated(), "api_version": version})
+    assert (event.api_version, event.problem, event.status) == (None, None, "active")
+
+
+def test_the_text_of_an_escape_is_no_nul() -> None:
+    event = decode(events.updated(status="\\u0000", previous={"status": "\\\\u0000"}))
+    assert (event.status, event.previous, event.problem) == ("\\u0000", {"status": "\\\\u0000"}, None)
+
+
 @pytest.mark.parametrize("previous", ["null", "7", '"x"', "[1]", '{"status": {"deep": 1}}'])
 def test_previous_attributes_of_another_kind_prove_nothing(previous: str) -> None:
     body = events.body(events.updated(previous={"status": "MARK"})).replace(

@@ -216,6 +216,22 @@ async def test_response_that_started_in_time_is_completed() -> None:
     assert (answer.status_code, answer.text) == (200, "whole")
 
 
+async def test_response_that_started_while_the_body_was_arriving_is_completed() -> None:
+    async def early(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        rest = asyncio.ensure_future(receive())
+        await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await rest
+        overdue = asyncio.Event()
+        asyncio.get_running_loop().call_later(2 * DEADLINE, overdue.set)
+        await overdue.wait()
+        await send({"type": "http.response.body", "body": b"whole"})
+
+    answer = await posted_slowly(dispatcher_of(early, deadline=DEADLINE))
+    assert (answer.status_code, answer.text) == (200, "whole")
+
+
 async def test_path_without_a_deadline_may_take_longer() -> None:
     overdue = asyncio.Event()
 

@@ -1,10 +1,10 @@
 """Re-apply revocations after a backup was restored, from the audit trail that was exported before the loss."""
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import groupby
 from typing import Final, NamedTuple
 
 import msgspec
@@ -74,31 +74,38 @@ class Restore:
         order. ``dry_run`` examines each change separately, and does not foresee errors.
         """
         unique = {entry.id: entry for entry in trail}
-        entries = sorted(unique.values(), key=lambda entry: (entry.org_id, entry.at, entry.id))
-        found = list[LostChange]()
-        for org_id, group in groupby(entries, key=lambda entry: entry.org_id):
-            own = list(group)
+        entries = sorted(unique.values(), key=lambda entry: (entry.at, entry.id))
+        by_org: defaultdict[str, list[AuditEvent]] = defaultdict(list)
+        for entry in entries:
+            by_org[entry.org_id].append(entry)
+        known: set[str] = set()
+        newest: dict[tuple[str, str], dict[Action, datetime]] = {}
+        for org_id, own in by_org.items():
             async with self.database.transaction(of_tenant(org_id)) as connection:
-                known = await audit.existing_ids(connection, org_id, [entry.id for entry in own])
-                newest = await audit.newest_by_target(connection, org_id, {entry.target_id for entry in own})
-            suspensions = [
-                entry for entry in own if entry.action is Action.TENANT_UPDATED and "suspended" in (entry.after or {})
-            ]
-            for entry in own:
-                if entry.id in known:
-                    continue
-                try:
-                    if since := _superseded_by(entry, newest.get(entry.target_id, {})):
-                        verdict = RestoreOutcome.ALREADY_DONE, since
-                    else:
-                        is_last = suspensions[-1:] == [entry]
-                        verdict = await self._redo(entry, is_last_suspension=is_last, dry_run=dry_run)
-                except NotFoundError:
-                    verdict = RestoreOutcome.MISSING, "it was created after the backup"
-                except DomainError as error:
-                    verdict = RestoreOutcome.MANUAL, error.detail
-                found.append(LostChange(entry, *verdict))
-        return sorted(found, key=lambda change: (change.entry.at, change.entry.id))
+                known |= await audit.existing_ids(connection, org_id, [entry.id for entry in own])
+                changes = await audit.newest_by_target(connection, org_id, {entry.target_id for entry in own})
+            newest |= {(org_id, target): ways for target, ways in changes.items()}
+        last_suspensions = {
+            entry.org_id: entry.id
+            for entry in entries
+            if entry.action is Action.TENANT_UPDATED and "suspended" in (entry.after or {})
+        }
+        found = []
+        for entry in entries:
+            if entry.id in known:
+                continue
+            is_last = last_suspensions.get(entry.org_id) == entry.id
+            try:
+                if since := _superseded_by(entry, newest.get((entry.org_id, entry.target_id), {})):
+                    verdict = RestoreOutcome.ALREADY_DONE, since
+                else:
+                    verdict = await self._redo(entry, is_last_suspension=is_last, dry_run=dry_run)
+            except NotFoundError:
+                verdict = RestoreOutcome.MISSING, "it was created after the backup"
+            except DomainError as error:
+                verdict = RestoreOutcome.MANUAL, error.detail
+            found.append(LostChange(entry, *verdict))
+        return found
 
     async def end_sessions(self) -> int:
         """End all dashboard sessions, because ended ones exist again; return how many."""

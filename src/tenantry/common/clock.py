@@ -1,4 +1,4 @@
-"""Time: the clock as an argument, retry delays, throttling, and the service's timeouts."""
+"""Time: the clock as an argument, retry delays, and the service's timeouts."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

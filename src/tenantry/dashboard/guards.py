@@ -222,8 +222,11 @@ def current_user(scope: Mapping[str, object]) -> DashboardUser | None:
 
 
 def current_form(request: AnyRequest) -> Form:
-    """Return the form that `check_form` checked."""
-    return cast("Form", extras(request)[_FORM])
+    """Return the form that `check_form` checked. Raises `CsrfError`."""
+    form = extras(request).get(_FORM)
+    if not isinstance(form, Form):
+        raise CsrfError
+    return form
 
 
 def is_navigation(connection: Connection) -> bool:

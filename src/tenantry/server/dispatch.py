@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, MutableMapping
 from functools import cache
 from time import perf_counter
@@ -75,6 +76,42 @@ class HotRoutes:
                 if path.startswith(prefix):
                     return route
         return found
+
+
+class _TimedReceive:
+    """An ASGI ``receive`` with a deadline in ``seconds``, which waits for the client postpone.
+
+    It cancels the application if the client disconnects before its request is complete.
+    """
+
+    def __init__(self, receive: Receive, seconds: float) -> None:
+        self._receive = receive
+        self._loop = asyncio.get_running_loop()
+        self._is_complete = False
+        self._deadline = self._loop.time() + seconds
+        self._waits_since: float | None = None
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        if self._is_complete:
+            return await self._receive()
+        self._waits_since = self._loop.time()
+        try:
+            message = await self._receive()
+        finally:
+            self._deadline += self._loop.time() - self._waits_since
+            self._waits_since = None
+        if message["type"] == "http.disconnect":
+            raise asyncio.CancelledError
+        self._is_complete = not message.get("more_body", False)
+        return message
+
+    async def wait_for(self, work: "asyncio.Future[None]") -> None:
+        """Wait until the application is done or its deadline has passed."""
+        while not work.done() and (left := self._seconds_left()) > 0:
+            await asyncio.wait({work}, timeout=None if left == math.inf else left)
+
+    def _seconds_left(self) -> float:
+        return self._deadline - (self._loop.time() if self._waits_since is None else self._waits_since)
 
 
 class Dispatcher:
@@ -181,16 +218,14 @@ class Dispatcher:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
         """Let Litestar answer within the deadline, else respond with 503; return the status."""
         status = 0
-        no_deadline = self._no_deadline(scope["path"])
-        timeout = asyncio.timeout(None if no_deadline else self._deadline)
+        timed_out = False
 
         async def send_completed(message: MutableMapping[str, Any]) -> None:
             nonlocal status
-            if timeout.expired():
+            if timed_out:
                 return
             if message["type"] == "http.response.start":
-                timeout.reschedule(None)  # the application has met its deadline, however long the rest takes
-                status = message["status"]
+                status = message["status"]  # set first: the application has met its deadline, however long it waits
                 if status in _CLIENT_ERRORS and _is_anonymous(scope):
                     await self._throttle.wait()
                 message["headers"] = [*message.get("headers", ())]
@@ -199,24 +234,29 @@ class Dispatcher:
 
         if refusal := _early_refusal(scope, request_id.decode()):
             return await self._refuse(refusal, scope, send, request_id)
-        work = asyncio.ensure_future(self._app(scope, _postponing(receive, timeout), send_completed))
+        no_deadline = self._no_deadline(scope["path"])
+        timed_receive = _TimedReceive(receive, math.inf if no_deadline else self._deadline)
+        work = asyncio.ensure_future(self._app(scope, timed_receive, send_completed))
         self._without_deadline += no_deadline
         try:
-            async with timeout:
-                await asyncio.wait({work})
-        except TimeoutError:
-            work.cancel()
-            work.add_done_callback(_log_late_error)
-            error = DatabaseUnavailableError("The database does not answer. Try again shortly.")
-            return await self._refuse(refuse_domain_error(error, request_id.decode()), scope, send, request_id)
+            await timed_receive.wait_for(work)
         except asyncio.CancelledError:
             work.cancel()
             raise
         finally:
             self._without_deadline -= no_deadline
-        if work.cancelled():
-            return CLIENT_GONE
-        work.result()
+        if work.done():
+            if work.cancelled():
+                return CLIENT_GONE
+            work.result()
+            return status
+        if status == 0:
+            timed_out = True
+            work.cancel()
+            work.add_done_callback(_log_late_error)
+            error = DatabaseUnavailableError("The database does not answer. Try again shortly.")
+            return await self._refuse(refuse_domain_error(error, request_id.decode()), scope, send, request_id)
+        await work
         return status
 
     async def _refuse(self, refusal: Refusal, scope: Scope, send: Send, request_id: bytes) -> int:
@@ -266,31 +306,6 @@ def _compressed_body(request_id: str) -> Refusal:
         "unsupported_media_type", "Send the body uncompressed, without Content-Encoding.", request_id,
         headers=[(b"accept-encoding", b"identity")],
     )  # fmt: skip
-
-
-def _postponing(receive: Receive, timeout: asyncio.Timeout) -> Receive:
-    """Return an ASGI ``receive`` whose waits for the client postpone the deadline.
-
-    It cancels the application if the client disconnects before its request is complete.
-    """
-    loop = asyncio.get_running_loop()
-    is_complete = False
-
-    async def receive_postponing() -> MutableMapping[str, Any]:
-        nonlocal is_complete
-        if is_complete:
-            return await receive()
-        deadline, began = timeout.when(), loop.time()
-        timeout.reschedule(None)
-        message = await receive()
-        if deadline is not None:
-            timeout.reschedule(deadline + loop.time() - began)
-        if message["type"] == "http.disconnect":
-            raise asyncio.CancelledError
-        is_complete = not message.get("more_body", False)
-        return message
-
-    return receive_postponing
 
 
 def _log_late_error(work: "asyncio.Future[None]") -> None:

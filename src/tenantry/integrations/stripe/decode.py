@@ -4,6 +4,7 @@ The shapes differ in where a subscription's ``current_period_end`` is (on the su
 version 2025-03-31) and in whether related objects are ids or expanded. Unknown fields are ignored.
 """
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -22,9 +23,11 @@ _LARGEST_AMOUNT: Final = 2**63 - 1
 _UPDATED: Final = ev.SUBSCRIPTION_UPDATED.encode()
 _CANCELED: Final = "canceled"
 _SUBSCRIPTION_MODE: Final = "subscription"
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # an even number of backslashes before it are texts themselves
 _PLAIN: Final = ("status", "current_period_end", "cancel_at_period_end")
 
-_Text = Annotated[str, Meta(max_length=255)]
+_LONGEST_TEXT: Final = 255
+_Text = Annotated[str, Meta(max_length=_LONGEST_TEXT)]
 _Moment = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
 _Amount = Annotated[int, Meta(ge=-_LARGEST_AMOUNT, le=_LARGEST_AMOUNT)]
 _Count = Annotated[int, Meta(ge=0, le=_LARGEST_AMOUNT)]
@@ -54,7 +57,7 @@ class _Envelope(Struct, Generic[Data]):
     id: _Text | None = None
     created: int | None = None
     livemode: bool | None = None
-    api_version: _Text | None = None
+    api_version: str | None = None
     account: _Text | None = None
 
 
@@ -117,8 +120,8 @@ class _Previous(Struct):
     current_period_end: _Fact | UnsetType = UNSET
     cancel_at_period_end: _Fact | UnsetType = UNSET
     items: _Items | UnsetType = UNSET
-    plan: _Price | UnsetType = UNSET
-    """An old name of the price."""
+    plan: Any = UNSET
+    """An old name of the price, which counts without ``items`` only: null where there are several items."""
 
 
 class _DeletedSubscription(_SubscriptionObject):
@@ -174,8 +177,9 @@ def decode_event(
     created = arrived if envelope.created is None else envelope.created
     if not 0 <= created <= EPOCH_MAX:
         raise NotAnEventError("created is out of bounds")
-    if "\x00" in f"{envelope.id}{envelope.type}{envelope.api_version}{envelope.account}":
-        raise NotAnEventError("id, type, api_version or account contains NUL")
+    if "\x00" in f"{envelope.id}{envelope.type}{envelope.account}":
+        raise NotAnEventError("id, type or account contains NUL")
+    version = envelope.api_version or ""
     facts: dict[str, Any] = {"is_thin": True}
     if envelope.data is not None:
         try:
@@ -187,7 +191,7 @@ def decode_event(
         type=envelope.type,
         created=created,
         livemode=envelope.livemode,
-        api_version=envelope.api_version,
+        api_version=None if len(version) > _LONGEST_TEXT or "\x00" in version else envelope.api_version,
         account=envelope.account or None,
         **facts,
     )
@@ -323,13 +327,12 @@ def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
         return None
     try:
         before = _previous_attributes.decode(given)
-    except NOT_JSON:
+        if before.items is not UNSET:
+            [first, *_] = before.items.data
+        else:
+            first = _Item() if before.plan is UNSET else _Item(msgspec.convert(before.plan, _Price))
+    except (*NOT_JSON, ValueError):
         return None
-    first = _Item() if before.plan is UNSET else _Item(before.plan)
-    if before.items is not UNSET:
-        if not before.items.data:
-            return None
-        first = before.items.data[0]
     previous = {fact: getattr(before, fact) for fact in _PLAIN}
     if first.price is not None:
         previous["price_id"] = _id_of(first.price)
@@ -390,5 +393,6 @@ def _id_of(reference: str | _Ref | _Price | None) -> str | None:
 
 
 def _has_nul(body: bytes) -> bool:
-    """Whether a text in this JSON may have the character NUL, which PostgreSQL cannot store."""
-    return b"\\" in body and rb"\u0000" in body  # most have no escape at all, and one byte is found fast
+    """Whether a text in this JSON has the character NUL, which PostgreSQL cannot store."""
+    # most have no escape at all, and one byte is found fast
+    return b"\\" in body and rb"\u0000" in body and _NUL.search(body) is not None
