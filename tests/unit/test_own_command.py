@@ -1,4 +1,4 @@
-"""What commands print where people are to type them again."""
+"""The texts that commands print: their own name, and messages of other programs."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.cli.output import own_command
+from tenantry.cli.output import own_command, printable_lines
 
 
 @pytest.fixture
@@ -48,3 +48,9 @@ def test_module_is_run_by_its_interpreter(installed: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "argv", [str(installed.parent / "__main__.py")])
     monkeypatch.setattr(sys, "executable", "/opt/python")
     assert own_command() == "/opt/python -m tenantry"
+
+
+def test_blanks_of_a_message_are_spaces_and_controls_are_replaced() -> None:
+    assert (
+        printable_lines("refused\n\tIs it\xa0running?\x1b[2J") == "refused\n Is it running?\N{REPLACEMENT CHARACTER}[2J"
+    )

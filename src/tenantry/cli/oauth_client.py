@@ -258,6 +258,10 @@ class _CallbackHandler(BaseHTTPRequestHandler):
             finally:  # the response counts even if the browser does not wait for the page
                 self.server.responses.append(fields)
 
+    def version_string(self) -> str:
+        """Return the value of the Server header: the base class names the version of Python."""
+        return "tenantry"
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
         """Log nothing: the request holds a code."""
 

@@ -140,8 +140,8 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Replace control characters except line ends."""
-    return "\n".join(map(printable, text.split("\n")))
+    """Replace control characters except line ends; tabs and other blanks become spaces."""
+    return "\n".join(printable(re.sub(r"[^\S\n]", " ", line)) for line in text.split("\n"))
 
 
 def json_text(encoded: bytes) -> str:

@@ -15,6 +15,7 @@ from tenantry_devkit.simulator import (
     Subscription,
     render_event,
 )
+from tenantry_devkit.simulator.billing import ItemChange
 from tests.support.simulator import DAY, START, a_simulator, types
 
 CREATED = "customer.subscription.created"
@@ -216,6 +217,16 @@ async def test_a_cancellation_at_the_periods_end_takes_effect_then() -> None:
     assert await passed(sim, days=20) == []
     assert await passed(sim, days=1) == [DELETED]
     assert present(sim, subscription).ended_at == subscription.period_end
+
+
+async def test_cancellation_together_with_a_new_period_takes_effect_at_the_end_of_that() -> None:
+    sim = a_simulator()
+    yearly = sim.price("price_yearly", 29_000, interval="year")
+    subscription = subscribed(sim)
+    [item] = subscription.items
+    changes = [ItemChange(item.id, yearly.id)]
+    changed = sim.update_subscription(subscription, items=changes, cancel_at_period_end=True)
+    assert changed.cancel_at == changed.period_end == seconds(datetime(2027, 1, 1, 12, tzinfo=UTC))
 
 
 async def test_cancellation_at_the_period_end_can_be_revoked() -> None:

@@ -268,7 +268,7 @@ class _Session:
                 self._stdout.print(Text(json_line(attempt)), soft_wrap=True)
             else:
                 write_attempt(self._stdout, attempt)
-        except SystemExit:  # rich raises it when the reader closes the pipe
+        except (SystemExit, BrokenPipeError):  # rich raises SystemExit when the reader closes the pipe
             self._stop.set()
         if attempt.response.text == BAD_SIGNATURE and not self._has_hinted:
             self._has_hinted = True

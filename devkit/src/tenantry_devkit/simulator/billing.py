@@ -156,8 +156,12 @@ class SubscriptionBilling:
         can_pay = self._can_pay(invoice)
         begun = {"status": "active"} if can_pay and not trial_end else {}
         paid = {**begun, "default_payment_method": payer.payment_method}
-        at_once = paid if first_payment is FirstPayment.ALLOW_INCOMPLETE else {} if invoice.amount_due else begun
-        subscription = account.add(replace(subscription, latest_invoice=invoice.id, **at_once))
+        created_with: dict[str, Any] = {}  # what the subscription has already in its `created` event
+        if first_payment is FirstPayment.ALLOW_INCOMPLETE:
+            created_with = paid
+        elif not invoice.amount_due:
+            created_with = begun
+        subscription = account.add(replace(subscription, latest_invoice=invoice.id, **created_with))
         account.emit("customer.subscription.created", subscription)
         account.emit("invoice.created", invoice)
         invoice = self._finalize(invoice)

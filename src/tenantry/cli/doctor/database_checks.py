@@ -257,10 +257,9 @@ async def _check_ledger(connection: Connection, settings: Settings, now: datetim
     modes = {"ours": _MODES[ours], "theirs": _MODES[not ours]} if ours is not None else {}
     found = problem_if(await billing.count_parked(connection), "billing ledger.parked")
     found += [
-        problem(f"billing ledger.{kind}", number=events, listed=names.counted, **modes)
+        problem(f"billing ledger.{kind}", number=anomalies[kind][0], listed=anomalies[kind][1].counted, **modes)
         for kind in Anomaly
         if kind in anomalies and kind not in _ELSEWHERE
-        for events, names in [anomalies[kind]]
     ]
     found += await _check_ambiguities(connection, settings, now)
     kept, oldest = timedelta(days=settings.raw_body_days), await store.oldest_body(connection)

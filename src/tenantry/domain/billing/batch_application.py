@@ -45,6 +45,7 @@ def replay_needs(context: BatchContext, events: Iterable[tuple[str | None, Billi
             need = ReplayNeed(account.tip_created, late=False)
         else:
             continue
+        # the earliest second counts; a late one is before the second of the newest event
         needed[account.tenant_id] = min(need, needed.get(account.tenant_id, need))
     return needed
 
