@@ -322,11 +322,10 @@ def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
     None if they are missing or malformed: that proves nothing. Empty if only others changed: that proves that the
     tracked ones were the same before.
     """
-    given = bytes(attributes)
-    if given.strip() == b"{}" or _has_nul(given):
+    if bytes(attributes).strip() == b"{}":
         return None
     try:
-        before = _previous_attributes.decode(given)
+        before = _previous_attributes.decode(attributes)
         if before.items is not UNSET:
             [first, *_] = before.items.data
         else:
@@ -338,7 +337,8 @@ def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
         previous["price_id"] = _id_of(first.price)
     if first.current_period_end is not None and previous["current_period_end"] is UNSET:
         previous["current_period_end"] = first.current_period_end
-    return {fact: value for fact, value in previous.items() if value is not UNSET}
+    known = {fact: value for fact, value in previous.items() if value is not UNSET}
+    return None if any(isinstance(value, str) and "\x00" in value for value in known.values()) else known
 
 
 def _invoice_facts(invoice: _Invoice) -> dict[str, Any]:
