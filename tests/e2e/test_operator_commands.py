@@ -290,3 +290,23 @@ async def test_operator_verifies_an_owner_address(tmp_path: Path, database_url: 
         assert connection.execute("SELECT verified_email FROM tenants").fetchall() == [("new@acme.example",)]
     missing = await invoke_async("admin", "verify-owner-address", "missing", folder=tmp_path, DATABASE_URL=database_url)
     assert missing.code == 5
+
+
+async def test_customers_are_linked_moved_and_unlinked(tmp_path: Path, database_url: str) -> None:
+    async def admin(*arguments: str) -> Done:
+        return await invoke_async("admin", *arguments, folder=tmp_path, DATABASE_URL=database_url)
+
+    for tenant in ("acme", "beta"):
+        made = await admin("create-tenant", "--id", tenant, "--name", tenant, "--owner-email", "owner@x.example")
+        assert made.code == 0
+    linked = await admin("link", "cus_1", "--org", "acme")
+    assert (linked.code, linked.out, linked.err) == (0, "cus_1  no tenant -> acme\n", "")
+    taken = await admin("link", "cus_1", "--org", "beta")
+    assert (taken.code, taken.out) == (1, "")
+    assert "Customer cus_1 belongs to another tenant: acme." in taken.err
+    moved = await admin("move", "cus_1", "--org", "beta", "--json")
+    assert json.loads(moved.out) == {"customerId": "cus_1", "movedFrom": "acme", "movedTo": "beta"}
+    unlinked = await admin("unlink", "cus_1")
+    assert (unlinked.code, unlinked.out) == (0, "cus_1  beta -> no tenant\n")
+    again = await admin("unlink", "cus_1")
+    assert (again.code, again.out, again.err) == (5, "", "There is no such linked customer.\n")

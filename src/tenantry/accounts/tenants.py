@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenantry.accounts import members_store as members
 from tenantry.accounts import projects_store as projects
@@ -16,6 +17,7 @@ from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.billing import ingest
 from tenantry.billing import ledger_store as billing
+from tenantry.billing.customer_links import unlink_customers
 from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.billing.ledger_queries_store import read_all_entries
 from tenantry.common.clock import Clock
@@ -28,6 +30,7 @@ from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.domain import errors
 from tenantry.domain.api_keys import ApiKey, RevocationReason
 from tenantry.domain.audit import Action, AuditEvent, Author
+from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name, is_printable_name
@@ -43,12 +46,15 @@ FindEmail = Callable[[], Awaitable[str | None]]
 
 
 class TenantInput(msgspec.Struct, frozen=True):
-    """The fields that an operator sets; None leaves a field unchanged, or at its default for a new tenant."""
+    """The fields that an operator sets; None leaves a field unchanged, or at its default for a new tenant.
+
+    For ``stripe_customer_id`` None removes all links of the tenant's customers, and UNSET leaves them.
+    """
 
     name: str
     owner_email: str
     owner_id: str | None = None
-    stripe_customer_id: str | None = None
+    stripe_customer_id: str | UnsetType | None = UNSET
     suspended: bool | None = None
     plan: str | None = None
     email_verified: bool = True
@@ -293,8 +299,10 @@ class TenantService:
         only_new: bool,
     ) -> TenantRow | None:  # fmt: skip
         """Create a tenant, or update an existing one and return its former row."""
+        customer = wanted.stripe_customer_id if isinstance(wanted.stripe_customer_id, str) else None
+        unlinked = await billing.customers_of(connection, tenant_id) if wanted.stripe_customer_id is None else []
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant yet
-            await ingest.claim(connection, tenant_id, [wanted.stripe_customer_id] if wanted.stripe_customer_id else [])
+            await ingest.claim(connection, tenant_id, [customer] if customer else unlinked)
         address = OwnerAddress(wanted.owner_email, wanted.owner_email if wanted.email_verified else "")
         owner_id, plan = wanted.owner_id or new_id("usr"), wanted.plan or FREE
         created = await tenants.insert(connection, tenant_id, wanted.name, owner_id, address, plan, now)
@@ -307,7 +315,12 @@ class TenantService:
         await tenants.update(
             connection, found, address, now, name=wanted.name, owner_id=wanted.owner_id, suspended=wanted.suspended
         )
-        customer = None if wanted.stripe_customer_id == found.record.stripe_customer_id else wanted.stripe_customer_id
+        if customer == found.record.stripe_customer_id:
+            customer = None
+        if unlinked:
+            async with connection.within(ACROSS_TENANTS):
+                await unlink_customers(connection, self.policy, tenant_id, unlinked, now)
+                await self.outbox.defer_snapshots(connection, [SnapshotRequest(tenant_id, later=False)])
         if customer and not await tenants.link_customer(connection, tenant_id, customer, "operator", now):
             raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
         if created:

@@ -8,6 +8,7 @@ import msgspec
 from litestar import Response, delete, get, patch, post, put
 from litestar.openapi import ResponseSpec
 from litestar.params import JSONBody
+from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.tenants import TenantExport, TenantInput, TenantService
 from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, Routes, raises
@@ -46,8 +47,9 @@ class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     owner_email: Annotated[Email, doc(example="ada@acme.example")]
     owner_id: Annotated[UserId | None, doc("The owner's id at the identity provider.", "user_ada")] = None
     stripe_customer_id: Annotated[
-        CustomerId | None, doc("The payment provider's id of the customer to link.", "cus_Rk2pXw7Lm3")
-    ] = None
+        CustomerId | UnsetType | None,
+        doc("The payment provider's id of the customer to link; null removes the tenant's links.", "cus_Rk2pXw7Lm3"),
+    ] = UNSET
     suspended: Annotated[bool | None, doc("Whether the tenant's credentials are refused.")] = None
 
 
@@ -114,8 +116,9 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         """Create the tenant, or change the given fields of an existing one.
 
         Its id is 1 to 64 of `A-Za-z0-9_-`. `stripeCustomerId` links the provider's customer, unless another tenant has
-        it. `suspended` rejects the tenant's credentials until it is false again. The user `ownerId` becomes a member
-        with the role owner, unless they were removed.
+        it; null removes the links of all the tenant's customers, and with them what their invoices did. `suspended`
+        rejects the tenant's credentials until it is false again. The user `ownerId` becomes a member with the role
+        owner, unless they were removed.
         """
         if not is_tenant_id(tenant_id):
             raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))

@@ -122,8 +122,9 @@ async def read_context(
     connection: Connection, tenants: Collection[str], customers: Collection[str], events: Collection[str]
 ) -> BatchContext:
     """Lock the tenants that a batch touches and read its context, in one round trip."""
-    links, accounts, seen, [(first_arrival,)] = await connection.run_batch(
-        TENANTS_OF_CUSTOMERS(list(customers)), LOCK_ACCOUNTS(list(tenants), list(customers)),
+    # Links after the locks: the operator may have moved a customer while this waited for its tenant.
+    accounts, links, seen, [(first_arrival,)] = await connection.run_batch(
+        LOCK_ACCOUNTS(list(tenants), list(customers)), TENANTS_OF_CUSTOMERS(list(customers)),
         SEEN_EVENTS(list(events)), NEXT_ARRIVAL(),
     )  # fmt: skip
     return BatchContext(

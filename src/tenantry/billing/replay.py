@@ -155,7 +155,7 @@ class ReplayService:
             since = await store.beginning_after(connection, tenant_id, before, full_state_types(self._policy))
             if since is None:
                 return RecentReplay(None)
-        [folded] = await self._fold(connection, accounts, -1 if since is None else since)
+        [folded] = await fold_ledgers(connection, accounts, self._policy, -1 if since is None else since)
         if since is not None and folded.tip_created == since:
             return RecentReplay(None)  # the checkpoint, which is compared too, depends on older events
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
@@ -242,15 +242,8 @@ class ReplayService:
                 tenants = await store.tenants_with_news(connection, tenants, since)
             accounts = await store.read_accounts(connection, tenants)
             parked = await store.parked_for(connection, tenants)
-            folds = await self._fold(connection, accounts)
+            folds = await fold_ledgers(connection, accounts, self._policy)
             return [_compared(account, folded, parked) for account, folded in zip(accounts, folds, strict=True)]
-
-    async def _fold(self, connection: Connection, accounts: Sequence[BillingAccount], since: int = -1) -> list[Folded]:
-        folds = {account.tenant_id: Fold(account.beginning, self._policy) for account in accounts}
-        async with store.folded_events(connection, list(folds), since) as events:
-            async for tenant_id, event in events:
-                folds[tenant_id].add(event)
-        return [fold.end()[0] for fold in folds.values()]
 
     async def _repair(self, found: TenantReplay) -> TenantReplay:
         """Lock the tenant, fold again, and write the differences."""
@@ -262,7 +255,7 @@ class ReplayService:
             if not accounts:
                 return msgspec.structs.replace(found, fields=(), parked=0)
             [account] = accounts
-            [folded] = await self._fold(connection, accounts)
+            [folded] = await fold_ledgers(connection, accounts, self._policy)
             parked = await store.parked_for(connection, [tenant_id]) if found.parked else {}
             checked = _compared(account, folded, parked)
             if checked.differences:
@@ -273,6 +266,17 @@ class ReplayService:
             if checked.parked:
                 await ingest.apply_parked(connection, tenant_id, self._policy, None, now)
         return msgspec.structs.replace(checked, repaired=not checked.is_right)
+
+
+async def fold_ledgers(
+    connection: Connection, accounts: Sequence[BillingAccount], policy: BillingPolicy, since: int = -1
+) -> list[Folded]:
+    """Fold the events of each account, from a second on; return the results in the same order."""
+    folds = {account.tenant_id: Fold(account.beginning, policy) for account in accounts}
+    async with store.folded_events(connection, list(folds), since) as events:
+        async for tenant_id, event in events:
+            folds[tenant_id].add(event)
+    return [fold.end()[0] for fold in folds.values()]
 
 
 def compare(account: BillingAccount, folded: Folded) -> tuple[FieldComparison, ...]:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from msgspec import UNSET
 
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.owner_addresses import verify_as_operator
 from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, export_trail
 from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
+from tenantry.billing.customer_links import CustomerLinks, CustomerMove
 from tenantry.cli.database import on_database, outbox
 from tenantry.cli.output import FAILED, counted, parse_time, print_json, print_record, printable, shown
 from tenantry.common.clock import system_clock
@@ -30,6 +32,9 @@ from tenantry.settings import Settings
 
 if TYPE_CHECKING:
     from tenantry.jobs.queue import JobQueue
+
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -57,7 +62,7 @@ def create_tenant(
         if plan is not None and plan not in settings.billing.catalog:
             raise ValidationError(("--plan", f"{plan!r} is not in the plan catalog"))
         wanted = TenantInput(
-            name=name, owner_email=owner_email, owner_id=owner_id, stripe_customer_id=customer, plan=plan
+            name=name, owner_email=owner_email, owner_id=owner_id, stripe_customer_id=customer or UNSET, plan=plan
         )
         return (await _tenants(settings, database).put(BY_OPERATOR, tenant_id, wanted, only_new=True))[0]
 
@@ -110,6 +115,54 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
         print_json(tenant)
         return
     print_record(zip(tenant.__struct_encode_fields__, map(shown, msgspec.structs.astuple(tenant)), strict=True))
+
+
+@admin.command("link")
+@click.argument("customer")
+@click.option("--org", required=True, help="The tenant.")
+@_as_json
+def link(customer: str, org: str, *, as_json: bool) -> None:
+    """Link a customer of the payment provider to a tenant.
+
+    Fails if another tenant has the customer, unless that one has ended: use `tenantry admin move`.
+    """
+    _change_link(lambda links: links.link(BY_OPERATOR, customer, org), as_json=as_json)
+
+
+@admin.command("unlink")
+@click.argument("customer")
+@_as_json
+def unlink(customer: str, *, as_json: bool) -> None:
+    """Remove the link of a customer of the payment provider.
+
+    The customer's invoice events no longer count for the tenant. They wait for another link for 30 days.
+    """
+    _change_link(lambda links: links.unlink(BY_OPERATOR, customer), as_json=as_json)
+
+
+@admin.command("move")
+@click.argument("customer")
+@click.option("--org", required=True, help="The tenant that the customer belongs to from now on.")
+@_as_json
+def move(customer: str, org: str, *, as_json: bool) -> None:
+    """Move a customer of the payment provider to another tenant, with the customer's invoice events.
+
+    Both tenants are folded again. Subscriptions whose metadata names a tenant stay with that tenant.
+    """
+    _change_link(lambda links: links.move(BY_OPERATOR, customer, org), as_json=as_json)
+
+
+def _change_link(change: Callable[[CustomerLinks], Awaitable[CustomerMove]], *, as_json: bool) -> None:
+    async def run(settings: Settings, database: Database) -> CustomerMove:
+        queue = outbox(asks_provider=settings.provider_secret_key is not None)
+        return await change(CustomerLinks(database, settings.billing, queue, system_clock))
+
+    moved = on_database(run)
+    if as_json:
+        print_json(moved)
+        return
+    former, present = moved.moved_from or "no tenant", moved.moved_to or "no tenant"
+    click.echo(printable(f"{moved.customer_id}  {former} -> {present}"))
 
 
 @admin.command("verify-owner-address")

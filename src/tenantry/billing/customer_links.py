@@ -1,0 +1,134 @@
+"""Linking, unlinking and moving customers of the provider, by the operator. The ledger's events follow the customer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from tenantry.audit import trail as audit
+from tenantry.billing import customer_links_store as store
+from tenantry.billing import ingest, ledger_store
+from tenantry.billing.ledger_queries_store import read_accounts
+from tenantry.billing.replay import fold_ledgers
+from tenantry.common.clock import Clock
+from tenantry.db.connection import ACROSS_TENANTS, Connection
+from tenantry.db.database import Database
+from tenantry.db.tenants_store import find_tenant
+from tenantry.domain.audit import Action, Author
+from tenantry.domain.billing.ledger import NameLock, SnapshotRequest
+from tenantry.domain.billing.state import BillingPolicy, record_of
+from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
+
+
+class CustomerMove(msgspec.Struct, frozen=True, rename="camel"):
+    """A change of a customer's link: the tenants before and after it, None for no link."""
+
+    customer_id: str
+    moved_from: str | None
+    moved_to: str | None
+
+
+class _LinkedCustomers(msgspec.Struct, frozen=True):
+    """A tenant's customers in the audit trail."""
+
+    customers: list[str]
+
+
+@dataclass(frozen=True)
+class CustomerLinks:
+    """Changes links in one transaction with everything that follows from them, and records them in the audit trail.
+
+    A tenant that loses a customer is folded again without the customer's invoices, and without snapshots of
+    subscriptions that no event has named it for. A tenant that gets one applies the customer's parked events at their
+    places; mails follow the rules of parked events. Then the provider is asked about both, where its key is set.
+    """
+
+    database: Database
+    policy: BillingPolicy
+    outbox: ingest.Outbox
+    clock: Clock
+
+    async def link(self, author: Author, customer_id: str, tenant_id: str) -> CustomerMove:
+        """Link a customer that has no link, or that of an ended tenant. Raises `CustomerTakenError` for any other.
+
+        Raises `NotFoundError` without the tenant, and `TenantDeletedError` if it has ended.
+        """
+        return await self._move(author, customer_id, tenant_id, takes=False)
+
+    async def move(self, author: Author, customer_id: str, tenant_id: str) -> CustomerMove:
+        """Link a customer, whichever tenant has it. Raises `NotFoundError` and `TenantDeletedError` as `link`."""
+        return await self._move(author, customer_id, tenant_id, takes=True)
+
+    async def unlink(self, author: Author, customer_id: str) -> CustomerMove:
+        """Remove the link of a customer. Raises `NotFoundError` without one."""
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            await ledger_store.lock_names(connection, [_name(customer_id)])
+            holder = await store.holder_of(connection, customer_id)
+            if holder is None:
+                raise NotFoundError("linked customer")
+            await _unlink(connection, self.policy, author, holder, customer_id, self.clock())
+            await self.outbox.defer_snapshots(connection, [SnapshotRequest(holder, later=False)])
+        return CustomerMove(customer_id, holder, None)
+
+    async def _move(self, author: Author, customer_id: str, tenant_id: str, *, takes: bool) -> CustomerMove:
+        now = self.clock()
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            await ingest.claim(connection, tenant_id, [customer_id])
+            holder = await store.holder_of(connection, customer_id)
+            # in the order of their ids, as all transactions lock tenants
+            await read_accounts(connection, [tenant_id, *([holder] if holder else [])], lock=True)
+            target = await find_tenant(connection, tenant_id)
+            if target is None:
+                raise NotFoundError("tenant")
+            if target.deleted:
+                raise TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
+            move = CustomerMove(customer_id, holder, tenant_id)
+            if holder == tenant_id:
+                return move
+            if holder is not None:
+                former = await find_tenant(connection, holder)
+                if not takes and former is not None and not former.deleted:
+                    raise CustomerTakenError(f"Customer {customer_id} belongs to another tenant: {holder}.")
+                await _unlink(connection, self.policy, author, holder, customer_id, now)
+            before = await ledger_store.customers_of(connection, tenant_id)
+            await store.link(connection, customer_id, tenant_id, now)
+            [account] = await read_accounts(connection, [tenant_id], lock=True)
+            linked = msgspec.structs.replace(account, customer_id=customer_id)
+            await ledger_store.write(connection, ledger_store.update_accounts([(linked, True)], now), commit=False)
+            await _record(connection, author, tenant_id, before, now)
+            await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
+            asked = [SnapshotRequest(each, later=False) for each in sorted({tenant_id, holder or tenant_id})]
+            await self.outbox.defer_snapshots(connection, asked)
+        return move
+
+
+async def unlink_customers(
+    connection: Connection, policy: BillingPolicy, tenant_id: str, customers: Sequence[str], now: datetime
+) -> None:
+    """Unlink a tenant's customers, and fold the tenant again. The caller has locked the customers' names."""
+    [account] = await read_accounts(connection, [tenant_id], lock=True)
+    await store.unlink(connection, tenant_id, customers)
+    [folded] = await fold_ledgers(connection, [account], policy)
+    newest = await store.newest_customer(connection, tenant_id)
+    changed = msgspec.structs.replace(account.with_fold(folded), customer_id=newest)
+    is_visible = record_of(changed.state) != record_of(account.state) or newest != account.customer_id
+    await ledger_store.write(connection, ledger_store.update_accounts([(changed, is_visible)], now), commit=False)
+
+
+async def _unlink(
+    connection: Connection, policy: BillingPolicy, author: Author, tenant_id: str, customer_id: str, now: datetime
+) -> None:
+    before = await ledger_store.customers_of(connection, tenant_id)
+    await unlink_customers(connection, policy, tenant_id, [customer_id], now)
+    await _record(connection, author, tenant_id, before, now)
+
+
+async def _record(connection: Connection, author: Author, tenant_id: str, before: list[str], now: datetime) -> None:
+    after = _LinkedCustomers(await ledger_store.customers_of(connection, tenant_id))
+    target, former = (tenant_id, tenant_id), _LinkedCustomers(before)
+    await audit.record(connection, author, Action.TENANT_UPDATED, target, now, before=former, after=after)
+
+
+def _name(customer_id: str) -> NameLock:
+    return NameLock(f"customer {customer_id}", claimed=True)

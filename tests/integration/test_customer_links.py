@@ -1,0 +1,258 @@
+"""Links of customers that the operator removes and moves: the ledger's events follow the customer."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from tenantry.billing.customer_links import CustomerLinks, CustomerMove
+from tenantry.billing.ingest import WebhookService
+from tenantry.db.database import Database
+from tenantry.domain.audit import BY_OPERATOR
+from tenantry.domain.billing.events import SNAPSHOT, BillingEvent
+from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
+from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
+from tenantry.jobs.queue import JobQueue
+from tests.support import events
+from tests.support.billing import Provider, Subscriber, rows, until_blocked
+from tests.support.events import NOW
+from tests.support.replays import POLICY, replay_one
+from tests.support.service import Service
+
+HOUR = 3600
+AT = datetime.fromtimestamp(NOW, UTC)
+
+
+@pytest.fixture
+def provider(service: Service) -> Provider:
+    return Provider(service)
+
+
+@asynccontextmanager
+async def operator(provider: Provider) -> AsyncIterator[CustomerLinks]:
+    database = Database(provider.service.conninfo, pool_size=1)
+    async with database:
+        queue = JobQueue("", asks_provider=True)
+        yield CustomerLinks(database, POLICY, queue, lambda: AT)
+
+
+async def customer_of(provider: Provider, subscriber: Subscriber) -> str | None:
+    customer: str | None = (await provider.tenant(subscriber))["stripeCustomerId"]
+    return customer
+
+
+async def mailed(provider: Provider, subscriber: Subscriber) -> list[str]:
+    return [made["event_id"] for made in await provider.notifications(subscriber)]
+
+
+async def customers_in_trail(provider: Provider, subscriber: Subscriber) -> list[tuple[list[str], list[str]]]:
+    """The changes of a tenant's customers in the audit trail, oldest first."""
+    export = (await provider.service.operator.get(f"/api/v1/tenants/{subscriber.id}/export")).json()
+    entries = [entry for entry in export["auditEvents"] if "customers" in (entry["after"] or {})]
+    return [(entry["before"]["customers"], entry["after"]["customers"]) for entry in entries]
+
+
+async def asked_about(provider: Provider) -> set[str]:
+    """The tenants about which a job asks the provider."""
+    query = "SELECT args->>'tenant_id' AS id FROM procrastinate_jobs WHERE task_name = 'ask_provider'"
+    return {row["id"] for row in await rows(provider.service.conninfo, query)}
+
+
+async def test_moved_customer_takes_its_invoices_along(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    failure = events.failed(customer=former.customer)
+    await provider.send(failure)
+    async with operator(provider) as links:
+        moved = await links.move(BY_OPERATOR, former.customer, present.id)
+    assert moved == CustomerMove(former.customer, former.id, present.id)
+    assert await provider.state(former) == ("free", "none")
+    assert await provider.state(present) == ("free", "past_due")
+    assert await customer_of(provider, former) is None
+    assert await customer_of(provider, present) == former.customer
+    assert list(await provider.ledger(former)) == []
+    assert (await provider.ledger(present))[failure["id"]]["outcome"] == "applied"
+    for subscriber in (former, present):
+        assert (await replay_one(provider, subscriber)).is_right
+    assert await customers_in_trail(provider, former) == [([former.customer], [])]
+    assert await customers_in_trail(provider, present) == [([], [former.customer])]
+    assert {former.id, present.id} <= await asked_about(provider)
+
+
+async def test_owner_who_has_been_mailed_of_a_failure_is_the_only_one(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    failure = events.failed(customer=former.customer)
+    await provider.send(failure)
+    async with operator(provider) as links:
+        await links.move(BY_OPERATOR, former.customer, present.id)
+    assert (await mailed(provider, former), await mailed(provider, present)) == ([failure["id"]], [])
+
+
+async def test_later_invoices_go_to_the_new_tenant(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    async with operator(provider) as links:
+        await links.move(BY_OPERATOR, former.customer, present.id)
+    await provider.send(events.failed(customer=former.customer))
+    assert (await provider.state(former), await provider.state(present)) == (("free", "none"), ("free", "past_due"))
+
+
+async def test_invoice_that_waits_while_its_customer_moves_goes_to_the_new_tenant(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    conninfo = provider.service.conninfo
+    async with await psycopg.AsyncConnection.connect(conninfo) as moving:
+        await moving.execute("SELECT FROM tenants WHERE id = %s FOR UPDATE", (former.id,))
+        sending = asyncio.create_task(provider.send(events.failed(customer=former.customer)))
+        await until_blocked(conninfo)
+        await moving.execute("UPDATE customers SET tenant_id = %s WHERE id = %s", (present.id, former.customer))
+    await sending
+    assert (await provider.state(former), await provider.state(present)) == (("free", "none"), ("free", "past_due"))
+
+
+async def test_subscription_whose_metadata_names_a_tenant_stays_with_it(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    await provider.send(events.updated(**former.names))
+    async with operator(provider) as links:
+        await links.move(BY_OPERATOR, former.customer, present.id)
+    assert (await provider.state(former), await provider.state(present)) == (("pro", "active"), ("free", "none"))
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_snapshot_of_a_customer_counts_without_its_link_only_for_a_named_tenant(
+    provider: Provider, *, is_named: bool
+) -> None:
+    subscriber = await provider.subscriber()
+    if is_named:
+        await provider.send(events.updated(**subscriber.names, created=NOW - HOUR))
+    facts = events.updated(**subscriber.names, status="trialing")["data"]["object"]
+    snapshot = BillingEvent(
+        id=f"snapshot_{subscriber.id}", type=SNAPSHOT, created=NOW, org_id=subscriber.id,
+        customer_id=subscriber.customer, subscription_id=facts["id"], subscription_created=facts["created"],
+        status="trialing", price_id=facts["items"]["data"][0]["price"]["id"],
+    )  # fmt: skip
+    async with Database(provider.service.conninfo, pool_size=1) as database:
+        fetched = WebhookService([database.lane()], POLICY, None, lambda: AT)
+        [entry] = await fetched.apply([ReceivedEvent(snapshot, AT, belated=True)])
+        await fetched.close()
+    assert isinstance(entry, LedgerEntry)
+    assert await provider.state(subscriber) == ("pro", "trialing")
+    async with operator(provider) as links:
+        await links.unlink(BY_OPERATOR, subscriber.customer)
+    assert await provider.state(subscriber) == (("pro", "trialing") if is_named else ("free", "none"))
+    assert (await replay_one(provider, subscriber)).is_right
+
+
+async def test_unlinked_customers_invoices_wait_for_the_next_link(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    failure = events.failed(customer=subscriber.customer)
+    await provider.send(failure)
+    async with operator(provider) as links:
+        assert await links.unlink(BY_OPERATOR, subscriber.customer) == CustomerMove(
+            subscriber.customer, subscriber.id, None
+        )
+        assert await provider.state(subscriber) == ("free", "none")
+        stored = await provider.stored(failure["id"])
+        assert stored is not None
+        assert (stored["tenant_id"], stored["outcome"]) == (None, "parked")
+        await links.link(BY_OPERATOR, subscriber.customer, subscriber.id)
+    assert await provider.state(subscriber) == ("free", "past_due")
+    assert await mailed(provider, subscriber) == [failure["id"]]
+
+
+async def test_tenant_keeps_what_its_other_customers_did(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    second = f"{subscriber.customer}_second"
+    async with operator(provider) as links:
+        await links.link(BY_OPERATOR, second, subscriber.id)
+        assert await customer_of(provider, subscriber) == second
+        await provider.send(events.failed(customer=subscriber.customer), events.failed(customer=second))
+        await links.unlink(BY_OPERATOR, second)
+    assert await provider.state(subscriber) == ("free", "past_due")
+    assert await customer_of(provider, subscriber) == subscriber.customer
+    assert len(await provider.ledger(subscriber)) == 1
+
+
+async def test_link_of_another_tenant_is_not_taken(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    async with operator(provider) as links:
+        with pytest.raises(CustomerTakenError, match=former.id):
+            await links.link(BY_OPERATOR, former.customer, present.id)
+    assert await customer_of(provider, former) == former.customer
+
+
+async def test_customer_of_an_ended_tenant_can_be_linked(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    await provider.send(events.failed(customer=former.customer))
+    await provider.service.operator.delete(f"/api/v1/tenants/{former.id}")
+    async with operator(provider) as links:
+        await links.link(BY_OPERATOR, former.customer, present.id)
+    assert await provider.state(present) == ("free", "past_due")
+
+
+async def test_changes_that_cannot_be_made_change_nothing(provider: Provider) -> None:
+    subscriber, ended = await provider.subscriber(), await provider.subscriber(linked=False)
+    await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")
+    async with operator(provider) as links:
+        with pytest.raises(NotFoundError):
+            await links.move(BY_OPERATOR, subscriber.customer, "nobody")
+        with pytest.raises(TenantDeletedError):
+            await links.move(BY_OPERATOR, subscriber.customer, ended.id)
+        with pytest.raises(NotFoundError):
+            await links.unlink(BY_OPERATOR, "cus_of_nobody")
+        same = await links.move(BY_OPERATOR, subscriber.customer, subscriber.id)
+    assert (same.moved_from, same.moved_to) == (subscriber.id, subscriber.id)
+    assert await customer_of(provider, subscriber) == subscriber.customer
+    assert await customers_in_trail(provider, subscriber) == []
+
+
+async def test_null_customer_removes_the_links_of_a_tenant(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.failed(customer=subscriber.customer))
+    await provider.arrives(subscriber)  # without the field nothing changes
+    assert await customer_of(provider, subscriber) == subscriber.customer
+    await provider.arrives(subscriber, stripeCustomerId=None)
+    assert await customer_of(provider, subscriber) is None
+    assert await provider.state(subscriber) == ("free", "none")
+    other = await provider.subscriber(linked=False)
+    await provider.arrives(other, stripeCustomerId=subscriber.customer)
+    assert await provider.state(other) == ("free", "past_due")
+
+
+async def test_customer_with_a_thousand_events_moves_under_load(provider: Provider) -> None:
+    """Moves to and fro while invoices arrive: none is lost, and both tenants are what their ledgers say."""
+    one, other = await provider.subscriber(), await provider.subscriber(linked=False)
+    history = [made for number in range(500) for made in invoice(one.customer, NOW - 10 * HOUR + number)]
+    await provider.deliver_together(history)
+    arriving = [made for number in range(100) for made in invoice(one.customer, NOW - HOUR + number)]
+    async with operator(provider) as links:
+        sending = asyncio.create_task(send_all(provider, arriving))
+        for tenant in itertools.cycle((other, one)):
+            await links.move(BY_OPERATOR, one.customer, tenant.id)
+            if sending.done() and tenant is other:
+                break
+        await sending
+    found = await rows(
+        provider.service.conninfo,
+        "SELECT tenant_id, outcome, count(*) AS number FROM billing_events WHERE customer_id = %s GROUP BY 1, 2",
+        one.customer,
+    )
+    assert {row["tenant_id"] for row in found} == {other.id}
+    assert sum(row["number"] for row in found) == len(history) + len(arriving)
+    assert await provider.state(one) == ("free", "none")
+    assert await provider.ledger(one) == {}
+    for subscriber in (one, other):
+        assert (await replay_one(provider, subscriber)).is_right
+
+
+def invoice(customer: str, created: int) -> list[dict[str, Any]]:
+    """A payment that fails, and then succeeds."""
+    fields: dict[str, Any] = {"customer": customer, "created": created, "invoice_id": f"in_{customer}_{created}"}
+    return [events.failed(**fields), events.succeeded(**fields)]
+
+
+async def send_all(provider: Provider, arriving: list[dict[str, Any]]) -> None:
+    for start in range(0, len(arriving), 10):
+        await provider.deliver_together(arriving[start : start + 10])
