@@ -40,6 +40,17 @@ async def test_a_subscription_that_waits_for_its_first_payment_does_not_count(wo
     assert await world.record(subscriber) == NOTHING
 
 
+async def test_a_subscription_that_ended_without_its_first_payment_raises_no_plan(world: World) -> None:
+    subscriber = await world.subscriber()
+    world.simulator.card_declines(subscriber.customer)
+    async with world.losing():
+        world.subscribe(subscriber, "price_pro")
+        await world.simulator.advance(days=2)
+    assert world.subscription(subscriber).status == "incomplete_expired"
+    assert await world.compare_one(subscriber) is None
+    assert await world.record(subscriber) == NOTHING
+
+
 async def test_a_first_payment_that_comes_late_counts(world: World) -> None:
     subscriber = await world.subscriber()
     world.simulator.card_declines(subscriber.customer)

@@ -67,6 +67,14 @@ def test_an_incomplete_subscription_counts_after_its_first_event() -> None:
     assert chosen(waiting, subscription_id="sub_1", provider_status="incomplete") == "sub_1 incomplete"
 
 
+def test_an_ended_subscription_that_was_never_paid_counts_only_where_the_state_says_so() -> None:
+    expired = subscription("sub_2", created=20, status="incomplete_expired")
+    assert chosen(expired) is None
+    assert chosen(expired, provider_status="active") is None
+    assert chosen(subscription(status="canceled"), expired) == "sub_1 canceled"
+    assert chosen(expired, provider_status="incomplete_expired") == "sub_2 incomplete_expired"
+
+
 def test_a_subscription_of_another_tenant_does_not_count() -> None:
     assert chosen(subscription(org_id="other")) is None
     assert chosen(subscription(org_id=None)) == "sub_1 active"

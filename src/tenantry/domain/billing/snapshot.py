@@ -11,6 +11,7 @@ from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import CANCELED, ENDED, BillingPolicy, BillingState, SubscriptionRule
 
 _UNPAID: Final = "incomplete"
+_NEVER_PAID: Final = "incomplete_expired"
 _age: Final = attrgetter("created", "id")
 
 
@@ -57,7 +58,8 @@ def snapshot(
 
     - the living one that the tenant's state is from;
     - the newest living one (one that waits for its first payment counts only once an event has named it);
-    - the ended one that the tenant's state is from; if the state is from none, the newest ended one.
+    - the ended one that the tenant's state is from; if the state is from none, the newest ended one. One that ended
+      without its first payment counts only if the state has that status: it never gave access to its plan.
 
     A subscription that has moved to another tenant has ended for this one.
     """
@@ -104,7 +106,7 @@ def _choose(
     if current is not None:
         return _by_id(ended, current)  # the end of another subscription does not matter
     same_status = [each for each in ended if each.status == state.provider_status]
-    return max(same_status or ended, key=_age, default=None)
+    return max(same_status or [each for each in ended if each.status != _NEVER_PAID], key=_age, default=None)
 
 
 def _by_id(subscriptions: Iterable[ProviderSubscription], subscription_id: str | None) -> ProviderSubscription | None:
