@@ -4,20 +4,18 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
-from tenantry.billing.ingest import WebhookService
 from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
-from tenantry.domain.billing.events import SNAPSHOT, BillingEvent
-from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
 from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
 from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.retention import RetentionService
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows, until_blocked
 from tests.support.events import NOW
@@ -25,6 +23,7 @@ from tests.support.replays import POLICY, replay_one
 from tests.support.service import Service
 
 HOUR = 3600
+DAY = timedelta(days=1)
 AT = datetime.fromtimestamp(NOW, UTC)
 
 
@@ -120,31 +119,6 @@ async def test_subscription_whose_metadata_names_a_tenant_stays_with_it(provider
     assert (await provider.state(former), await provider.state(present)) == (("pro", "active"), ("free", "none"))
 
 
-@pytest.mark.parametrize("is_named", [False, True])
-async def test_snapshot_of_a_customer_counts_without_its_link_only_for_a_named_tenant(
-    provider: Provider, *, is_named: bool
-) -> None:
-    subscriber = await provider.subscriber()
-    if is_named:
-        await provider.send(events.updated(**subscriber.names, created=NOW - HOUR))
-    facts = events.updated(**subscriber.names, status="trialing")["data"]["object"]
-    snapshot = BillingEvent(
-        id=f"snapshot_{subscriber.id}", type=SNAPSHOT, created=NOW, org_id=subscriber.id,
-        customer_id=subscriber.customer, subscription_id=facts["id"], subscription_created=facts["created"],
-        status="trialing", price_id=facts["items"]["data"][0]["price"]["id"],
-    )  # fmt: skip
-    async with Database(provider.service.conninfo, pool_size=1) as database:
-        fetched = WebhookService([database.lane()], POLICY, None, lambda: AT)
-        [entry] = await fetched.apply([ReceivedEvent(snapshot, AT, belated=True)])
-        await fetched.close()
-    assert isinstance(entry, LedgerEntry)
-    assert await provider.state(subscriber) == ("pro", "trialing")
-    async with operator(provider) as links:
-        await links.unlink(BY_OPERATOR, subscriber.customer)
-    assert await provider.state(subscriber) == (("pro", "trialing") if is_named else ("free", "none"))
-    assert (await replay_one(provider, subscriber)).is_right
-
-
 async def test_unlinked_customers_invoices_wait_for_the_next_link(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     failure = events.failed(customer=subscriber.customer)
@@ -221,6 +195,64 @@ async def test_null_customer_removes_the_links_of_a_tenant(provider: Provider) -
     assert await provider.state(other) == ("free", "past_due")
 
 
+async def test_unlinked_customers_invoices_wait_for_thirty_days_from_then(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    failure = events.failed(customer=subscriber.customer)
+    await provider.send(failure)
+    conninfo = provider.service.conninfo
+    await rows(conninfo, "UPDATE billing_events SET received_at = %s WHERE id = %s", AT - 90 * DAY, failure["id"])
+    async with operator(provider) as links:
+        await links.unlink(BY_OPERATOR, subscriber.customer)
+        await remove_expired(conninfo, AT + 29 * DAY)
+        await links.link(BY_OPERATOR, subscriber.customer, subscriber.id)
+        assert await provider.state(subscriber) == ("free", "past_due")
+        await links.unlink(BY_OPERATOR, subscriber.customer)
+        await remove_expired(conninfo, AT + 31 * DAY)
+        await links.link(BY_OPERATOR, subscriber.customer, subscriber.id)
+    assert await provider.state(subscriber) == ("free", "none")
+
+
+async def test_unlinking_keeps_the_customer_of_the_record_if_it_stays(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    first, second, third = (subscriber.customer, f"{subscriber.customer}_2", f"{subscriber.customer}_3")
+    async with operator(provider) as links:
+        await links.link(BY_OPERATOR, second, subscriber.id)
+        await links.link(BY_OPERATOR, third, subscriber.id)
+        await provider.arrives(subscriber, stripeCustomerId=first)
+        await links.unlink(BY_OPERATOR, third)
+    assert await customer_of(provider, subscriber) == first
+
+
+async def test_null_customer_removes_no_link_that_has_moved_meanwhile(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    conninfo, name = provider.service.conninfo, f"customer {former.customer}"
+    async with await psycopg.AsyncConnection.connect(conninfo) as moving:
+        await moving.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
+        setting = asyncio.create_task(provider.arrives(former, stripeCustomerId=None))
+        await until_blocked(conninfo)
+        await moving.execute("UPDATE customers SET tenant_id = %s WHERE id = %s", (present.id, former.customer))
+    await setting
+    linked = await rows(conninfo, "SELECT tenant_id FROM customers WHERE id = %s", former.customer)
+    assert [row["tenant_id"] for row in linked] == [present.id]
+
+
+async def test_null_customer_of_a_new_tenant_is_no_fault(provider: Provider) -> None:
+    new = provider.unlinked()
+    await provider.arrives(new, stripeCustomerId=None)
+    assert await customer_of(provider, new) is None
+
+
+async def test_account_that_the_previous_release_wrote_stays_marked(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    await provider.send(events.updated(**present.names))
+    conninfo = provider.service.conninfo
+    await rows(conninfo, 'UPDATE tenants SET tip_state = \'{"plan": "free"}\' WHERE id = %s', present.id)
+    async with operator(provider) as links:
+        await links.move(BY_OPERATOR, former.customer, present.id)
+    [tenant] = await rows(conninfo, "SELECT tip_state::text AS tip FROM tenants WHERE id = %s", present.id)
+    assert tenant["tip"] == '{"plan": "free"}'
+
+
 async def test_customer_with_a_thousand_events_moves_under_load(provider: Provider) -> None:
     """Moves to and fro while invoices arrive: none is lost, and both tenants are what their ledgers say."""
     one, other = await provider.subscriber(), await provider.subscriber(linked=False)
@@ -245,6 +277,11 @@ async def test_customer_with_a_thousand_events_moves_under_load(provider: Provid
     assert await provider.ledger(one) == {}
     for subscriber in (one, other):
         assert (await replay_one(provider, subscriber)).is_right
+
+
+async def remove_expired(conninfo: str, now: datetime) -> None:
+    async with Database(conninfo, pool_size=1) as database:
+        await RetentionService(database, 3650 * DAY, lambda: now).run()
 
 
 def invoice(customer: str, created: int) -> list[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import pytest
+
 from tests.support.billing import Subscriber, rows
 from tests.support.truth import NOTHING, OVER, World, drifted, missed_ids
 
@@ -49,6 +51,23 @@ async def test_a_subscription_that_ended_without_its_first_payment_raises_no_pla
     assert world.subscription(subscriber).status == "incomplete_expired"
     assert await world.compare_one(subscriber) is None
     assert await world.record(subscriber) == NOTHING
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_subscription_known_from_the_provider_alone_outlives_its_link_if_it_names_the_tenant(
+    world: World, *, is_named: bool
+) -> None:
+    subscriber = await world.subscriber()
+    async with world.losing():
+        subscription = world.subscribe(subscriber, "price_pro")
+        if not is_named:
+            world.simulator.update_subscription(subscription, metadata={"orgId": ""})
+    await world.compare(subscriber)
+    assert await world.provider.state(subscriber) == ("pro", "active")
+    await world.provider.arrives(subscriber, stripeCustomerId=None)
+    assert await world.provider.state(subscriber) == ("pro", "active")
+    await world.compare()
+    assert await world.provider.state(subscriber) == (("pro", "active") if is_named else ("free", "canceled"))
 
 
 async def test_a_first_payment_that_comes_late_counts(world: World) -> None:

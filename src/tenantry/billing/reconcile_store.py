@@ -11,8 +11,13 @@ from tenantry.db.connection import Connection
 from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 
+# A tenant without a link may have a subscription whose customer an event names.
+_MAY_HAVE_CUSTOMERS: Final = """(
+       EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+    OR EXISTS (SELECT FROM billing_events e
+                WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL))"""
 # PostgreSQL evaluates the subqueries of the select list for the tenants of the page alone.
-_LINKED_TENANTS: Final = """
+_LINKED_TENANTS: Final = f"""
 SELECT t.id,
        ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id ORDER BY c.linked_at, c.id),
        (SELECT e.customer_id
@@ -22,8 +27,8 @@ SELECT t.id,
          LIMIT 1),
        t.reconciled_at
   FROM tenants t
- WHERE t.deleted_at IS NULL AND EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
-"""
+ WHERE t.deleted_at IS NULL AND {_MAY_HAVE_CUSTOMERS}
+"""  # noqa: S608  # our own condition
 LINKED: Final = f"""{_LINKED_TENANTS}
    AND t.id > %(after)s AND (%(only)s::text[] IS NULL OR t.id = ANY(%(only)s))
  ORDER BY t.id
@@ -34,10 +39,7 @@ DUE: Final = f"""{_LINKED_TENANTS}
  ORDER BY t.reconciled_at NULLS FIRST, t.id
  LIMIT %(most)s
 """
-COUNT_LINKED: Final = """
-SELECT count(*) FROM tenants t
- WHERE t.deleted_at IS NULL AND EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
-"""
+COUNT_LINKED: Final = f"SELECT count(*) FROM tenants t WHERE t.deleted_at IS NULL AND {_MAY_HAVE_CUSTOMERS}"  # noqa: S608
 READ_POSITION: Final = (
     "SELECT nextval('billing_arrivals'), (SELECT tip_created FROM tenants WHERE id = %s AND tip_created IS NOT NULL)"
 )
@@ -82,7 +84,7 @@ class LedgerPosition(msgspec.Struct, frozen=True):
 async def linked_tenants(
     connection: Connection, after: str, only: Sequence[str] | None, most: int
 ) -> list[LinkedTenant]:
-    """Return a page of the living tenants with a customer, by id, ``after`` one; of ``only`` these, if given."""
+    """Return the next living tenants that may have a customer, by id, ``after`` one; of ``only`` these, if given."""
     values = {"after": after, "only": None if only is None else list(only), "most": most}
     return [_linked(row) for row in await connection.fetch(LINKED, values)]
 
@@ -99,7 +101,7 @@ async def count_linked_tenants(connection: Connection) -> int:
 async def due_tenants(
     connection: Connection, until: datetime, most: int, *, without: Collection[str] = ()
 ) -> list[LinkedTenant]:
-    """Return living tenants with a customer that were last compared at ``until`` or before, the longest ago first."""
+    """Return living tenants that may have a customer, last compared at ``until`` or before, the longest ago first."""
     values = {"until": until, "most": most, "without": list(without)}
     return [_linked(row) for row in await connection.fetch(DUE, values)]
 

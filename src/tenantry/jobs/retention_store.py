@@ -16,7 +16,8 @@ UPDATE billing_events
    SET outcome = 'ignored', reason = '{PARKED_TOO_LONG}'
  WHERE id IN (
          SELECT id FROM billing_events
-          WHERE outcome = 'parked' AND received_at <= %(until)s LIMIT %(most)s FOR UPDATE SKIP LOCKED)
+          WHERE outcome = 'parked' AND coalesce(parked_at, received_at) <= %(until)s
+          LIMIT %(most)s FOR UPDATE SKIP LOCKED)
 """  # noqa: S608  # our own text
 # Processes remove their own counts; this removes those of killed processes. Counts are kept far longer than they are
 # needed, in case a process has a slow clock.

@@ -270,7 +270,10 @@ class Tenants(_Resource):
         stripe_customer_id: str | UnsetType | None = UNSET,
         suspended: bool | UnsetType = UNSET,
     ) -> Tenant:
-        """Create or replace a tenant. Needs the operator's token."""
+        """Create a tenant, or set the given fields. Needs the operator's token.
+
+        ``stripe_customer_id=None`` removes the links of all the tenant's customers.
+        """
         content = body(
             name=name,
             owner_email=owner_email,
