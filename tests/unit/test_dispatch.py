@@ -219,10 +219,8 @@ async def test_response_that_started_in_time_is_completed() -> None:
 async def test_response_that_started_while_the_body_was_arriving_is_completed() -> None:
     async def early(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        rest = asyncio.ensure_future(receive())
-        await asyncio.sleep(0)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await rest
+        # the rest of the body is awaited first, and arrives after the response has started
+        await asyncio.gather(receive(), send({"type": "http.response.start", "status": 200, "headers": []}))
         overdue = asyncio.Event()
         asyncio.get_running_loop().call_later(2 * DEADLINE, overdue.set)
         await overdue.wait()
