@@ -14,8 +14,9 @@ from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
 # A tenant without a link may have a subscription whose customer an event names.
 _MAY_HAVE_CUSTOMERS: Final = """(
        EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
-    OR EXISTS (SELECT FROM billing_events e
-                WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL))"""
+    OR (t.subscription_id IS NOT NULL AND EXISTS (
+         SELECT FROM billing_events e
+          WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL)))"""
 # PostgreSQL evaluates the subqueries of the select list for the tenants of the page alone.
 _LINKED_TENANTS: Final = f"""
 SELECT t.id,
