@@ -23,7 +23,7 @@ def test_plan_may_say_everything() -> None:
         "[plans.limits]\nprojects = 0\napi_keys = 10\nrequests_per_minute = 600\nrequests_per_minute_per_key = 60\n"
     )
     limits = Limits(projects=0, api_keys=10, requests_per_minute=600, requests_per_minute_per_key=60)
-    assert catalog.plans[1] == Plan("pro", "Professional", ("price_1", "price_2"), limits)
+    assert catalog.plans[1] == Plan("pro", "Professional", ("price_1", "price_2"), limits, rank=1)
     assert catalog.limits("pro") == limits
 
 

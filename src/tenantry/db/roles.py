@@ -24,7 +24,7 @@ _PERMISSIVE_POLICY: Final = "as_privileged"  # the policies that show all rows t
 
 _INHERIT_OPTION_SINCE: Final = 160_000  # the server version from which each membership has its own inherit option
 
-EDITION: Final = 4
+EDITION: Final = 5
 """Of ``privileges.toml`` and `RLS_POLICIES`. Increase it with each change: an older release then does not undo it."""
 
 # The setting is empty after an earlier transaction of the session has set it.
@@ -32,9 +32,12 @@ _THIS_TENANT: Final = f"nullif(current_setting('{TENANT}', true), '')"
 RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
     **dict.fromkeys(("api_keys", "projects", "audit_events", "dashboard_names"), f"org_id = {_THIS_TENANT}"),
     **dict.fromkeys(
-        ("customers", "memberships", "billing_events", "notifications", "owner_mails", "dashboard_sessions"),
+        (
+            "customers", "subscriptions", "memberships", "billing_events", "notifications", "owner_mails",
+            "dashboard_sessions",
+        ),
         f"tenant_id = {_THIS_TENANT}",
-    ),
+    ),  # fmt: skip
     "idempotency_keys": f"split_part(principal, ':', 2) = {_THIS_TENANT}",
     "request_counts": f"subject = 'tenant ' || {_THIS_TENANT}",
     "tenants": f"id = {_THIS_TENANT}",  # the last one: if it exists, all do

@@ -1,9 +1,10 @@
-"""The plan catalog: plans, their provider prices and limits."""
+"""The plan catalog: plans and add-ons with their provider prices and limits, and the access by status."""
 
 import re
 import tomllib
 from collections import Counter
-from typing import Annotated, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Final, Literal, TypeGuard, TypeVar, get_args
 
 import msgspec
 
@@ -25,12 +26,29 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One entry of the catalog."""
+    """A plan of the catalog. Of two plans of a tenant the one with the higher ``rank`` counts."""
 
     id: str
     name: str
     stripe_price_ids: tuple[str, ...]
     limits: Limits
+    rank: int = 0
+
+
+class Addon(msgspec.Struct, frozen=True):
+    """An add-on: its limits are added to the plan's, for each unit that the tenant subscribes to."""
+
+    id: str
+    name: str
+    stripe_price_ids: tuple[str, ...]
+    limits: Limits
+
+
+AccessState = Literal["full", "grace", "none"]
+OVER: Final = frozenset({"canceled", "incomplete_expired"})
+"""The statuses of a subscription that has ended; they never give access."""
+_ACCESS_STATES: Final = get_args(AccessState)
+LARGEST_LIMIT: Final = 2**31 - 1
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -68,10 +86,17 @@ class CatalogError(ValueError):
 class Catalog:
     """The plans of one deployment, found by id or by price."""
 
-    def __init__(self, plans: tuple[Plan, ...]) -> None:
+    def __init__(
+        self, plans: tuple[Plan, ...], addons: tuple[Addon, ...] = (), access: Mapping[str, AccessState] | None = None
+    ) -> None:
+        """``access`` overrides the access of single statuses."""
         self.plans = plans
+        self.addons = addons
+        self.access: Mapping[str, AccessState] = access or {}
         self._by_id = {plan.id: plan for plan in plans}
+        self._addons = {addon.id: addon for addon in addons}
         self._plan_of_price = {price: plan.id for plan in plans for price in plan.stripe_price_ids}
+        self._addon_of_price = {price: addon.id for addon in addons for price in addon.stripe_price_ids}
 
     def __contains__(self, plan_id: str) -> bool:
         return plan_id in self._by_id
@@ -80,17 +105,41 @@ class Catalog:
         """Return the id of the plan with this provider price, if any."""
         return self._plan_of_price.get(price_id)
 
+    def addon_of_price(self, price_id: str) -> str | None:
+        """Return the id of the add-on with this provider price, if any."""
+        return self._addon_of_price.get(price_id)
+
+    def rank(self, plan_id: str) -> int:
+        """Return the rank of a plan; -1 for a plan that has left the catalog."""
+        return self._by_id[plan_id].rank if plan_id in self else -1
+
     def name(self, plan_id: str) -> str:
         """Return the name of a plan; its id for a plan that has left the catalog."""
         return self._by_id[plan_id].name if plan_id in self else plan_id
 
-    def limits(self, plan_id: str) -> Limits:
-        """Return the limits of a plan; those of ``free`` for a plan that has left the catalog."""
-        return self._by_id.get(plan_id, self._by_id[FREE]).limits
+    def limits(self, plan_id: str, addons: Iterable[tuple[str, int]] = ()) -> Limits:
+        """Return the limits of a plan with add-ons, given by id and quantity; an unlimited one stays so.
+
+        Those of ``free`` for a plan that has left the catalog. An add-on that has left it does not count.
+        """
+        limits = self._by_id.get(plan_id, self._by_id[FREE]).limits
+        for addon_id, quantity in addons:
+            if addon := self._addons.get(addon_id):
+                limits = _raised(limits, addon.limits, quantity)
+        return limits
 
 
-_PLAN_ID: Final = re.compile(r"[!-~]{1,64}")
-_Number = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None
+def _raised(limits: Limits, by: Limits, quantity: int) -> Limits:
+    raised = {
+        name: min(most + (getattr(by, name) or 0) * quantity, LARGEST_LIMIT)
+        for name in Limits.__struct_fields__
+        if (most := getattr(limits, name)) is not None
+    }
+    return Limits(**raised)
+
+
+_ID: Final = re.compile(r"[!-~]{1,64}")
+_Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_LIMIT)] | None
 _Price = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -102,44 +151,96 @@ class _LimitsEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests_per_minute_per_key: _Number = None
 
 
-class _PlanEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     name: str | None = None
     stripe_price_id: _Price | tuple[_Price, ...] = ()
     limits: _LimitsEntry = _LimitsEntry()
 
     def __post_init__(self) -> None:
-        if not _PLAN_ID.fullmatch(self.id):
+        if not _ID.fullmatch(self.id):
             raise ValueError("id must be 1 to 64 visible ASCII characters")
         if self.name is not None and not self.name.strip():
             raise ValueError("name must not be blank")
 
+    @property
+    def prices(self) -> tuple[str, ...]:
+        return (self.stripe_price_id,) if isinstance(self.stripe_price_id, str) else self.stripe_price_id
+
+    @property
+    def all_limits(self) -> Limits:
+        return Limits(**msgspec.structs.asdict(self.limits))
+
+
+class _PlanEntry(_Entry, frozen=True, forbid_unknown_fields=True):
+    rank: int | None = None
+
+
+AnyEntry = TypeVar("AnyEntry", bound=_Entry)
+
 
 def parse_catalog(text: str) -> Catalog:
-    """Parse a catalog in TOML. Raises `CatalogError` with the first fault of each plan, and those of the whole."""
+    """Parse a catalog in TOML. Raises `CatalogError` with the first fault of each entry, and those of the whole."""
     try:  # tomllib raises a plain ValueError for a number that is too long
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise CatalogError([f"not TOML: {error}"]) from error
-    faults = [f"unknown key {key!r}" for key in document if key != "plans"]
-    entries = document.get("plans", [])
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise CatalogError([*faults, "plans: must be a list of tables, [[plans]]"])
-    plans = []
-    for number, entry in enumerate(entries, start=1):
-        try:
-            read = msgspec.convert(entry, _PlanEntry)
-            prices = (read.stripe_price_id,) if isinstance(read.stripe_price_id, str) else read.stripe_price_id
-            plans.append(Plan(read.id, read.name or read.id, prices, Limits(**msgspec.structs.asdict(read.limits))))
-        except msgspec.ValidationError as error:
-            where = f"plan {entry['id']!r}" if "id" in entry else f"plan number {number}"
-            faults.append(f"{where}: {error}")
-    plan_ids = Counter(plan.id for plan in plans)
-    price_ids = Counter(price for plan in plans for price in plan.stripe_price_ids)
-    faults += [f"plan {plan_id!r} occurs twice" for plan_id, number in plan_ids.items() if number > 1]
+    faults = [f"unknown key {key!r}" for key in document if key not in ("plans", "addons", "access")]
+    plan_entries = _entries(document.get("plans", []), "plan", _PlanEntry, faults)
+    addon_entries = _entries(document.get("addons", []), "addon", _Entry, faults)
+    plans = [
+        Plan(
+            entry.id,
+            entry.name or entry.id,
+            entry.prices,
+            entry.all_limits,
+            position if entry.rank is None else entry.rank,
+        )
+        for position, entry in enumerate(plan_entries)
+    ]
+    addons = [Addon(entry.id, entry.name or entry.id, entry.prices, entry.all_limits) for entry in addon_entries]
+    named: Sequence[tuple[str, Sequence[_Entry]]] = [("plan", plan_entries), ("addon", addon_entries)]
+    for kind, entries in named:
+        ids = Counter(entry.id for entry in entries)
+        faults += [f"{kind} {entry_id!r} occurs twice" for entry_id, number in ids.items() if number > 1]
+    price_ids = Counter(price for entry in (*plan_entries, *addon_entries) for price in entry.prices)
     faults += [f"price {price!r} occurs twice" for price, number in price_ids.items() if number > 1]
-    if FREE not in {entry.get("id") for entry in entries}:
+    access = _access(document.get("access", {}), faults)
+    listed = document.get("plans", [])
+    # ids are looked at before entries are read: a faulty entry is not missing
+    if _is_list_of_tables(listed) and FREE not in {entry.get("id") for entry in listed}:
         faults.append(f"the plan {FREE!r} is missing: it is the fallback and downgrade plan")
     if faults:
         raise CatalogError(faults)
-    return Catalog(tuple(plans))
+    return Catalog(tuple(plans), tuple(addons), access)
+
+
+def _entries(listed: object, kind: str, entry_type: type[AnyEntry], faults: list[str]) -> list[AnyEntry]:
+    """Return the valid entries of a list of tables; add the first fault of each other one."""
+    if not _is_list_of_tables(listed):
+        faults.append(f"{kind}s: must be a list of tables, [[{kind}s]]")
+        return []
+    valid = []
+    for number, entry in enumerate(listed, start=1):
+        try:
+            valid.append(msgspec.convert(entry, entry_type))
+        except msgspec.ValidationError as error:
+            where = f"{kind} {entry['id']!r}" if "id" in entry else f"{kind} number {number}"
+            faults.append(f"{where}: {error}")
+    return valid
+
+
+def _is_list_of_tables(listed: object) -> TypeGuard[list[dict[str, object]]]:
+    return isinstance(listed, list) and all(isinstance(entry, dict) for entry in listed)
+
+
+def _access(table: object, faults: list[str]) -> dict[str, AccessState]:
+    if not isinstance(table, dict):
+        faults.append("access: must be a table, [access]")
+        return {}
+    for status, state in table.items():
+        if status in OVER:
+            faults.append(f"access: a subscription that is {status} never has access")
+        elif state not in _ACCESS_STATES:
+            faults.append(f"access.{status}: must be one of {', '.join(_ACCESS_STATES)}")
+    return table

@@ -12,16 +12,37 @@ PAYMENT_SUCCEEDED: Final = "invoice.payment_succeeded"
 PAYMENT_FAILED: Final = "invoice.payment_failed"
 CHECKOUT_COMPLETED: Final = "checkout.session.completed"
 
+# More types, which count with PROVIDER_EVENTS=extended.
+SUBSCRIPTION_CREATED: Final = "customer.subscription.created"
+SUBSCRIPTION_PAUSED: Final = "customer.subscription.paused"
+SUBSCRIPTION_RESUMED: Final = "customer.subscription.resumed"
+TRIAL_WILL_END: Final = "customer.subscription.trial_will_end"
+INVOICE_PAID: Final = "invoice.paid"
+INVOICE_VOIDED: Final = "invoice.voided"
+INVOICE_UNCOLLECTIBLE: Final = "invoice.marked_uncollectible"
+ASYNC_PAYMENT_SUCCEEDED: Final = "checkout.session.async_payment_succeeded"
+ASYNC_PAYMENT_FAILED: Final = "checkout.session.async_payment_failed"
+
 PAID: Final = "paid"
 
 SNAPSHOT: Final = "tenantry.subscription.snapshot"
 """Not a provider event: state that the service fetched from the provider's API."""
 
-SUBSCRIPTION_TYPES: Final = frozenset({SUBSCRIPTION_UPDATED, SUBSCRIPTION_DELETED})
-INVOICE_TYPES: Final = frozenset({PAYMENT_SUCCEEDED, PAYMENT_FAILED})
-HANDLED_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | {CHECKOUT_COMPLETED}
+HANDLED_TYPES: Final = frozenset(
+    {SUBSCRIPTION_UPDATED, SUBSCRIPTION_DELETED, PAYMENT_SUCCEEDED, PAYMENT_FAILED, CHECKOUT_COMPLETED}
+)
 """The five types of SPEC 6.2."""
-FOLDED_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | {SNAPSHOT}
+WHOLE_SUBSCRIPTION_TYPES: Final = frozenset(
+    {SUBSCRIPTION_UPDATED, SUBSCRIPTION_CREATED, SUBSCRIPTION_PAUSED, SUBSCRIPTION_RESUMED}
+)
+"""The types that set every fact of a subscription."""
+SUBSCRIPTION_TYPES: Final = WHOLE_SUBSCRIPTION_TYPES | {SUBSCRIPTION_DELETED, TRIAL_WILL_END}
+PAYMENT_TYPES: Final = frozenset({PAYMENT_SUCCEEDED, INVOICE_PAID})
+INVOICE_TYPES: Final = PAYMENT_TYPES | {PAYMENT_FAILED, INVOICE_VOIDED, INVOICE_UNCOLLECTIBLE}
+CHECKOUT_TYPES: Final = frozenset({CHECKOUT_COMPLETED, ASYNC_PAYMENT_SUCCEEDED, ASYNC_PAYMENT_FAILED})
+EXTENDED_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | CHECKOUT_TYPES
+"""The types that are handled with PROVIDER_EVENTS=extended."""
+FOLDED_TYPES: Final = SUBSCRIPTION_TYPES - {TRIAL_WILL_END} | INVOICE_TYPES | {SNAPSHOT}
 """The types that the fold applies."""
 
 
@@ -50,9 +71,37 @@ class Anomaly(StrEnum):
     CUSTOMER_TAKEN = "customer_taken"
     AMBIGUOUS_ORDER = "ambiguous_order"
     DRIFT = "drift"
+    SEVERAL_PLANS = "several_plans"
+    TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions"
 
 
 Fact = str | int | bool | None
+
+
+class SubscriptionItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An item of a subscription. Its period is that of the subscription where the provider gives only that."""
+
+    price_id: str | None = None
+    quantity: int = 1
+    period_end: int | None = None
+
+
+class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Facts of a subscription that SPEC does not name. Times are seconds since the Unix epoch.
+
+    ``items`` is empty for a single item of quantity 1: the event's ``price_id`` says everything then.
+    ``pause`` is the behavior of a paused collection of payments (the provider's ``pause_collection``).
+    """
+
+    items: tuple[SubscriptionItem, ...] = ()
+    period_start: int | None = None
+    cancel_at: int | None = None
+    trial_end: int | None = None
+    pause: str | None = None
+    ended_at: int | None = None
+
+
+NO_DETAILS: Final = SubscriptionDetails()
 
 
 class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +111,8 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     that it replaced none of them; None means unknown. ``status`` is the subscription's or the invoice's. ``arrival``
     numbers events in the order in which they came in. ``problem`` is why the event's object is malformed, if it is.
     ``account`` is the connected account (Stripe Connect) of the event; None for the platform's own. ``is_thin`` marks a
-    thin (v2) event, which has no object; the ledger does not store this flag.
+    thin (v2) event, which has no object; the ledger does not store this flag. Events of earlier releases have no
+    ``details``.
     """
 
     id: str
@@ -89,6 +139,7 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     checkout_mode: str | None = None
     problem: str | None = None
     account: str | None = None
+    details: SubscriptionDetails = NO_DETAILS
     is_thin: bool = False
 
 

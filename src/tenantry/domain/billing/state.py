@@ -1,4 +1,4 @@
-"""A tenant's billing state, and what one event does to it (SPEC 3)."""
+"""The state of a fold, and what one event does to it (SPEC 3)."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -7,25 +7,25 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent, Fact
-from tenantry.domain.plans import FREE, Catalog
+from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.plans import FREE, OVER, Catalog
 
-NO_SUBSCRIPTION: Final = "none"
 PAST_DUE: Final = "past_due"
 CANCELED: Final = "canceled"
+UNPAID: Final = "unpaid"
 ACTIVE: Final = "active"
-ENDED: Final = frozenset({CANCELED, "incomplete_expired"})
-"""The statuses of a subscription that has ended."""
-RECORD_FIELDS: Final = ("plan", "subscription_status", "current_period_end", "cancel_at_period_end")
-"""The fields of a state that are the tenant record's."""
+_OWING: Final = frozenset({PAST_DUE, UNPAID})
 
 
 class SubscriptionRule(StrEnum):
-    """Which of several subscriptions of one tenant count (the setting SUBSCRIPTIONS)."""
+    """How the events of several subscriptions of one tenant count (the setting SUBSCRIPTIONS)."""
 
     ANY = "any"
-    NEWEST = "newest"
+    """Every event changes the tenant's one state (SPEC 3)."""
+    EACH = "each"
+    """Each subscription has its own state, and one of them is chosen."""
 
 
 class BillingPolicy(msgspec.Struct, frozen=True):
@@ -39,6 +39,32 @@ class BillingPolicy(msgspec.Struct, frozen=True):
     """Whether events of the other mode than ``livemode`` are ignored (PROVIDER_LIVEMODE)."""
     accounts: frozenset[str] = frozenset()
     """The connected accounts whose events count (PROVIDER_ACCOUNTS)."""
+    extended: bool = False
+    """Whether `events.EXTENDED_TYPES` are handled instead of SPEC's five types (PROVIDER_EVENTS)."""
+    past_due_grace: int = 65 * 86_400
+    """Seconds of access after a subscription became past due (PAST_DUE_GRACE_DAYS)."""
+
+    @property
+    def handled_types(self) -> frozenset[str]:
+        return ev.EXTENDED_TYPES if self.extended else ev.HANDLED_TYPES
+
+    @property
+    def is_each(self) -> bool:
+        """Whether each subscription has its own state."""
+        return self.subscriptions is SubscriptionRule.EACH
+
+
+WHOLE_TENANT: Final = ""
+"""The key of the tenant's one fold with `SubscriptionRule.ANY`; with ``EACH``, of a subscription without id."""
+
+
+def fold_key(event: BillingEvent, policy: BillingPolicy) -> str | None:
+    """Return the key of the fold that an event belongs to; None if it changes no state."""
+    if event.type not in ev.FOLDED_TYPES:
+        return None
+    if policy.subscriptions is SubscriptionRule.ANY:
+        return WHOLE_TENANT
+    return event.subscription_id or (None if event.type in ev.INVOICE_TYPES else WHOLE_TENANT)
 
 
 class KnownSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,13 +77,21 @@ class KnownSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
     cancel_at_period_end: bool = False
 
 
-class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tenant's billing state after its events so far. The first four fields are the tenant record's.
+class PastDue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Since when a subscription is past due, and the invoices whose payment has failed since then."""
 
-    ``provider_status`` is the status that the subscription events last gave. ``subscription_id`` and
-    ``subscription_created`` name the subscription that gave it (with `SubscriptionRule.NEWEST` the newest one so
-    far) until it ends. ``others`` are the tenant's other subscriptions, ended ones included, by id: the order of
-    their events depends on them (`order`). Of more than `MOST_OTHERS`, ended ones are left out first.
+    since: int
+    invoices: tuple[str, ...] = ()
+
+
+class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of a fold: of a tenant, or of one subscription with `SubscriptionRule.EACH`.
+
+    The first four fields are those of the tenant record. ``provider_status`` is the status that the subscription events
+    last gave, at ``reported_at``. ``subscription_id`` and ``subscription_created`` name the subscription that gave it;
+    for a tenant only until it ends. ``seats`` is the quantity of the plan item, None without one. ``others`` are the
+    tenant's other subscriptions, ended ones included, by id: the order of their events depends on them (`order`). Of
+    more than `MOST_OTHERS`, ended ones are left out first.
     """
 
     plan: str = FREE
@@ -68,6 +102,11 @@ class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     subscription_id: str | None = None
     subscription_created: int | None = None
     others: tuple[KnownSubscription, ...] = ()
+    customer_id: str | None = None
+    seats: int | None = None
+    details: SubscriptionDetails = NO_DETAILS
+    past_due: PastDue | None = None
+    reported_at: int | None = None
 
 
 MOST_OTHERS: Final = 50
@@ -85,16 +124,6 @@ def known_of(state: BillingState, subscription_id: str | None) -> KnownSubscript
     )
 
 
-record_of: Final = attrgetter(*RECORD_FIELDS)
-"""Return the fields of a state that are the tenant record's."""
-
-
-def differences(before: BillingState, after: BillingState) -> dict[str, tuple[Fact, Fact]]:
-    """Return the fields of the tenant record in which two states differ, with the value in each."""
-    pairs = ((name, getattr(before, name), getattr(after, name)) for name in RECORD_FIELDS)
-    return {name: (one, other) for name, one, other in pairs if one != other}
-
-
 class Transition(NamedTuple):
     """The state after an event, and the reason."""
 
@@ -110,55 +139,107 @@ def apply(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Tr
 
 def _subscription_updated(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
     status = event.status or NO_SUBSCRIPTION
-    plan, reason = plan_of(event.price_id, policy.catalog)
-    current: tuple[str | None, int | None] = (event.subscription_id, event.subscription_created)
-    if _is_outdated(event, state, policy):
-        current = (state.subscription_id, state.subscription_created)
-    elif status in ENDED:
-        current = (None, None)
+    chosen = plan_item(event, policy)
+    is_each = policy.is_each
+    keeps_id = is_each or status not in OVER
+    subscription_id = event.subscription_id if keeps_id else None
+    details = event.details
+    if is_each or policy.catalog.addons:
+        details = msgspec.structs.replace(details, items=items_of(event))
     updated = BillingState(
-        plan=plan,
+        plan=chosen.plan,
         subscription_status=status,
-        current_period_end=event.current_period_end,
+        current_period_end=chosen.period_end,
         cancel_at_period_end=bool(event.cancel_at_period_end),
         provider_status=status,
-        subscription_id=current[0],
-        subscription_created=current[1],
-        others=_others(state, event, updated_plan=plan, current=current[0]),
+        subscription_id=subscription_id,
+        subscription_created=event.subscription_created if keeps_id else None,
+        others=() if is_each else _others(state, event, updated_plan=chosen.plan, current=subscription_id),
+        customer_id=event.customer_id,
+        seats=chosen.seats,
+        details=details,
+        past_due=_past_due(state, status, event.created),
+        reported_at=event.created if is_each else None,
     )
-    return Transition(updated, f"The subscription is {status}: {reason}.")
+    return Transition(updated, f"The subscription is {status}: {chosen.reason}.")
 
 
-def full_state_types(policy: BillingPolicy) -> frozenset[str]:
-    """Return the event types whose result does not depend on the state before them."""
-    if policy.subscriptions is SubscriptionRule.NEWEST:
-        return frozenset()  # which subscription counts depends on the ones before
-    return frozenset({ev.SUBSCRIPTION_UPDATED})
+def _past_due(state: BillingState, status: str, now: int) -> PastDue | None:
+    if status not in _OWING:
+        return None
+    return state.past_due or (PastDue(now) if status == PAST_DUE else None)
 
 
-def plan_of(price_id: str | None, catalog: Catalog) -> tuple[str, str]:
+class PlanItem(NamedTuple):
+    """The plan that an event's items mean, and the reason; ``seats`` is None if no item has a plan's price.
+
+    ``is_one_of_several`` means that other items have plans too; ``unknown`` are prices that the catalog does not have.
+    """
+
+    plan: str
+    seats: int | None
+    period_end: int | None
+    reason: str
+    is_one_of_several: bool = False
+    unknown: tuple[str, ...] = ()
+
+
+def items_of(event: BillingEvent) -> tuple[SubscriptionItem, ...]:
+    """Return the items of the event's subscription."""
+    return event.details.items or ((SubscriptionItem(event.price_id),) if event.price_id is not None else ())
+
+
+def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
+    """Return the item that decides the plan: the first; with `SubscriptionRule.EACH` that of the highest plan."""
+    catalog, first = policy.catalog, event.price_id
+    if not policy.is_each or not event.details.items:
+        plan = None if first is None else catalog.plan_of_price(first)
+        items = event.details.items
+        seats = None if plan is None else (items[0].quantity if items else 1)
+        unknown = () if first is None or plan or (policy.is_each and catalog.addon_of_price(first)) else (first,)
+        return PlanItem(plan or FREE, seats, event.current_period_end, _why(first, plan), unknown=unknown)
+    of_plans: list[tuple[str, SubscriptionItem]] = []
+    strangers = []
+    for item in event.details.items:
+        if item.price_id is None:
+            continue
+        if plan := catalog.plan_of_price(item.price_id):
+            of_plans.append((plan, item))
+        elif not catalog.addon_of_price(item.price_id):
+            strangers.append(item.price_id)
+    if not of_plans:
+        return PlanItem(FREE, None, event.current_period_end, _why(first, None), unknown=tuple(strangers))
+    plan, item = max(of_plans, key=lambda each: catalog.rank(each[0]))
+    period_end = event.current_period_end if item.period_end is None else item.period_end
+    several = len(of_plans) > 1
+    return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), several, tuple(strangers))
+
+
+def _why(price_id: str | None, plan: str | None) -> str:
     if price_id is None:
-        return FREE, f"it has no item with a price, so the plan is {FREE}"
-    plan = catalog.plan_of_price(price_id)
+        return f"it has no item with a price, so the plan is {FREE}"
     if plan is None:
-        return FREE, f"price {price_id} is not in the plan catalog, so the plan is {FREE}"
-    return plan, f"price {price_id} means plan {plan}"
+        return f"price {price_id} is not in the plan catalog, so the plan is {FREE}"
+    return f"price {price_id} means plan {plan}"
 
 
 def _subscription_deleted(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
-    others = _others(state, event)
-    if _is_outdated(event, state, policy):
-        kept = msgspec.structs.replace(state, others=others)
-        return Transition(kept, f"A newer subscription, {state.subscription_id}, lives on.")
+    is_each = policy.is_each
+    ended_at = event.created if event.details.ended_at is None else event.details.ended_at
     ended = msgspec.structs.replace(
         state,
         plan=FREE,
         subscription_status=CANCELED,
         current_period_end=None,
         provider_status=CANCELED,
-        subscription_id=None,
-        subscription_created=None,
-        others=others,
+        subscription_id=event.subscription_id if is_each else None,
+        subscription_created=(event.subscription_created or state.subscription_created) if is_each else None,
+        others=() if is_each else _others(state, event),
+        customer_id=event.customer_id or state.customer_id,
+        seats=None,
+        details=msgspec.structs.replace(event.details, ended_at=ended_at),
+        past_due=None,
+        reported_at=event.created if is_each else None,
     )
     return Transition(ended, "The subscription has ended.")
 
@@ -189,19 +270,11 @@ def _others(
 
 def _bounded(others: dict[str, KnownSubscription]) -> tuple[KnownSubscription, ...]:
     """Keep at most `MOST_OTHERS`, by id, and drop ended ones first."""
-    for subscription_id in sorted(others, key=lambda each: (others[each].status not in ENDED, each)):
+    for subscription_id in sorted(others, key=lambda each: (others[each].status not in OVER, each)):
         if len(others) <= MOST_OTHERS:
             break
         del others[subscription_id]
     return tuple(sorted(others.values(), key=attrgetter("id")))
-
-
-def _is_outdated(event: BillingEvent, state: BillingState, policy: BillingPolicy) -> bool:
-    return (
-        policy.subscriptions is SubscriptionRule.NEWEST
-        and state.subscription_id not in (None, event.subscription_id)
-        and (event.subscription_created or 0) < (state.subscription_created or 0)
-    )
 
 
 def _snapshot(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
@@ -211,23 +284,51 @@ def _snapshot(state: BillingState, event: BillingEvent, policy: BillingPolicy) -
     return Transition(step.state, f"The provider was asked. {step.reason}")
 
 
-def _payment_failed(state: BillingState, _event: BillingEvent, _policy: BillingPolicy) -> Transition:
-    return Transition(msgspec.structs.replace(state, subscription_status=PAST_DUE), "A payment failed.")
+def _payment_failed(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
+    if policy.is_each and state.subscription_status in OVER:
+        return Transition(state, "A payment failed; the subscription had ended.")
+    past_due = state.past_due or PastDue(event.created)
+    if event.invoice_id is not None and event.invoice_id not in past_due.invoices:
+        past_due = PastDue(past_due.since, (*past_due.invoices, event.invoice_id)[-_MOST_INVOICES:])
+    failed = msgspec.structs.replace(
+        state,
+        subscription_status=PAST_DUE,
+        past_due=past_due,
+        subscription_id=event.subscription_id if policy.is_each else state.subscription_id,
+        customer_id=state.customer_id or event.customer_id if policy.is_each else state.customer_id,
+    )
+    return Transition(failed, "A payment failed.")
 
 
 def _payment_succeeded(state: BillingState, _event: BillingEvent, _policy: BillingPolicy) -> Transition:
     if state.subscription_status != PAST_DUE:
         return Transition(state, "The payment is logged; the tenant was not past due.")
     restored = state.provider_status if state.provider_status not in (None, PAST_DUE) else ACTIVE
-    paid = msgspec.structs.replace(state, subscription_status=restored)
+    paid = msgspec.structs.replace(state, subscription_status=restored, past_due=None)
     return Transition(paid, "A payment cleared the past-due status.")
 
 
+def _invoice_dropped(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:
+    """Drop the past-due status that this invoice alone has set: the provider does not collect it any more."""
+    past_due = state.past_due
+    if state.subscription_status != PAST_DUE or past_due is None or event.invoice_id not in past_due.invoices:
+        return Transition(state, "The invoice had not made it past due.")
+    left = PastDue(past_due.since, tuple(each for each in past_due.invoices if each != event.invoice_id))
+    if left.invoices or state.provider_status in (None, PAST_DUE):
+        why = "another invoice" if left.invoices else "the subscription"
+        return Transition(msgspec.structs.replace(state, past_due=left), f"It stays past due: {why} is.")
+    dropped = msgspec.structs.replace(state, subscription_status=state.provider_status, past_due=None)
+    return Transition(dropped, "The unpaid invoice is not collected any more: that cleared the past-due status.")
+
+
+_MOST_INVOICES: Final = 20
 _Handler = Callable[[BillingState, BillingEvent, BillingPolicy], Transition]
 _HANDLERS: Final[dict[str, _Handler]] = {
-    ev.SUBSCRIPTION_UPDATED: _subscription_updated,
+    **dict.fromkeys(ev.WHOLE_SUBSCRIPTION_TYPES, _subscription_updated),
     ev.SUBSCRIPTION_DELETED: _subscription_deleted,
     ev.SNAPSHOT: _snapshot,
     ev.PAYMENT_FAILED: _payment_failed,
-    ev.PAYMENT_SUCCEEDED: _payment_succeeded,
+    **dict.fromkeys(ev.PAYMENT_TYPES, _payment_succeeded),
+    ev.INVOICE_VOIDED: _invoice_dropped,
+    ev.INVOICE_UNCOLLECTIBLE: _invoice_dropped,
 }

@@ -1,0 +1,90 @@
+"""What a tenant's subscriptions give it at a moment: full access, grace, or none."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Final
+
+import msgspec
+
+from tenantry.common.clock import from_epoch
+from tenantry.common.encoding import doc
+from tenantry.domain.plans import FREE, OVER, AccessState, Catalog, Limits
+
+NO_SUBSCRIPTION: Final = "none"
+_DEFAULTS: Final[dict[str, AccessState]] = {"trialing": "full", "active": "full", "past_due": "grace"}
+
+Addons = tuple[tuple[str, int], ...]
+"""Add-ons by id, with their quantities."""
+
+
+class AccessPhase(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tenant's access until a second; None without an end."""
+
+    state: AccessState
+    plan: str
+    reason: str
+    until: int | None = None
+    addons: Addons = ()
+
+
+class Access(msgspec.Struct, frozen=True, rename="camel"):
+    """The access of a tenant now."""
+
+    state: Annotated[AccessState, doc("`full`, `grace` (a payment is due) or `none`.", "full")]
+    plan: Annotated[str, doc("The plan whose limits count; `free` without access.", "pro")]
+    until: Annotated[
+        datetime | None, doc("When this ends without another event; null if it does not.", "2027-01-05T09:30:00Z")
+    ]
+    reason: Annotated[str, doc("Why, in one sentence.", "The subscription is active.")]
+
+
+_phases: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
+
+
+def access_of_status(status: str, catalog: Catalog) -> AccessState | None:
+    """Return the access that a subscription of this status gives; None if it is over."""
+    if status in OVER:
+        return None
+    return catalog.access.get(status) or _DEFAULTS.get(status, "none")
+
+
+def phase_of_status(plan: str, status: str, catalog: Catalog) -> AccessPhase:
+    """Return the access of a tenant of this plan and status, as far as they say by themselves."""
+    if status == NO_SUBSCRIPTION:
+        if plan == FREE:
+            return AccessPhase("none", FREE, "There is no subscription.")
+        return AccessPhase("full", plan, "The operator chose the plan.")
+    state = access_of_status(status, catalog)
+    if state in ("full", "grace"):
+        return AccessPhase(state, plan, sentence(status))
+    return AccessPhase("none", FREE, sentence(status))
+
+
+def sentence(status: str) -> str:
+    """Return the reason for the access of a subscription of this status."""
+    return "The subscription has ended." if status in OVER else f"The subscription is {status.replace('_', ' ')}."
+
+
+def current_phase(stored: str | None, plan: str, status: str, now: float, catalog: Catalog) -> AccessPhase:
+    """Return the access of a tenant at ``now``, in seconds since the Unix epoch.
+
+    ``stored`` is the JSON of its phases; None where plan and status say everything.
+    """
+    if stored is None:
+        return phase_of_status(plan, status, catalog)
+    return phase_at(_phases.decode(stored), now)
+
+
+def phase_at(phases: Sequence[AccessPhase], now: float) -> AccessPhase:
+    """Return the first phase that has not ended at ``now``; the last one has no end."""
+    return next((phase for phase in phases if phase.until is None or now < phase.until), phases[-1])
+
+
+def to_access(phase: AccessPhase) -> Access:
+    """Return a phase as the API shows it."""
+    return Access(phase.state, phase.plan, from_epoch(phase.until), phase.reason)
+
+
+def limits_of(phase: AccessPhase, catalog: Catalog) -> Limits:
+    """Return the limits that count now."""
+    return catalog.limits(phase.plan, phase.addons)
