@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from tests.support.billing import Subscriber, rows
-from tests.support.facts import NEWEST
+from tests.support.facts import EACH
 from tests.support.truth import Stage, World, drifted, reconciling, running_world
 
 SUBSCRIBERS: Final = 12
@@ -91,7 +91,7 @@ def happen(world: World, subscriber: Subscriber, chance: random.Random) -> None:
 
 
 async def test_with_newest_the_newest_living_subscription_counts(conninfo: str) -> None:
-    async with running_world(conninfo, policy=NEWEST) as world:
+    async with running_world(conninfo, policy=EACH) as world:
         subscriber = await world.subscriber("price_business")
         first = world.subscription(subscriber)
         async with world.losing():

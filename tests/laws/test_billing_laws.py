@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
 from tenantry.domain.billing.state import BillingPolicy
-from tests.support.facts import ANY, NEWEST, deleted, failed, succeeded, updated
+from tests.support.facts import ANY, EACH, deleted, failed, succeeded, updated
 from tests.support.ledger import CUSTOMER, Ledger, folded
 
 STATUSES: Final = ("trialing", "active", "past_due", "unpaid")
@@ -72,7 +72,7 @@ def deliveries(draw: st.DrawFn, events: Sequence[BillingEvent]) -> list[list[Bil
     return [list(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
 
 
-@given(st.data(), histories(), st.sampled_from([ANY, NEWEST]))
+@given(st.data(), histories(), st.sampled_from([ANY, EACH]))
 def test_every_order_of_delivery_leads_to_the_state_that_the_history_leads_to(
     data: st.DataObject, history: list[BillingEvent], policy: BillingPolicy
 ) -> None:
@@ -122,7 +122,7 @@ loose_events = st.builds(
 )
 
 
-@given(st.data(), st.lists(loose_events, min_size=1, max_size=14), st.sampled_from([ANY, NEWEST]))
+@given(st.data(), st.lists(loose_events, min_size=1, max_size=14), st.sampled_from([ANY, EACH]))
 def test_batches_and_checkpoints_make_no_difference(
     data: st.DataObject, events: list[BillingEvent], policy: BillingPolicy
 ) -> None:

@@ -13,7 +13,7 @@ from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tests.support import figures
 from tests.support.events import MONTH, Shape
-from tests.support.facts import ANY, NEWEST
+from tests.support.facts import ANY, EACH
 from tests.support.histories import DAY, PLOTS, History, Plot, Record, Story, decoded, told
 from tests.support.ledger import folded
 from tests.support.orders import OURS, Endings, Run, check_every_order, in_batches, shuffled
@@ -131,7 +131,7 @@ def deliveries(draw: st.DrawFn, endpoints: Sequence[Sequence[BillingEvent]]) -> 
     return [list(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
 
 
-@given(st.data(), tales(), st.sampled_from([ANY, NEWEST]))
+@given(st.data(), tales(), st.sampled_from([ANY, EACH]))
 def test_both_shapes_of_any_history_from_two_endpoints_end_as_the_history_in_order(
     data: st.DataObject, stories: list[Story], policy: BillingPolicy
 ) -> None:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.timeline import Fold, begin
-from tests.support.facts import ANY, NEWEST
+from tests.support.facts import ANY, EACH
 from tests.support.ledger import CUSTOMER, TENANT, Ledger, refolded
 
 STATUSES: Final = ("trialing", "active", "past_due", "canceled")
 PRICES: Final = ("price_free", "price_pro", "price_unknown")
 
-policies = st.sampled_from([ANY, NEWEST])
+policies = st.sampled_from([ANY, EACH])
 histories = st.lists(
     st.builds(
         BillingEvent,

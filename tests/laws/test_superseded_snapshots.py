@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import SNAPSHOT, BillingEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState
-from tests.support.facts import ANY, NEWEST, deleted, failed, observed, succeeded, updated
+from tests.support.facts import ANY, EACH, deleted, failed, observed, succeeded, updated
 from tests.support.ledger import Ledger, refolded
 
 MOMENTS: Final = 12
@@ -82,7 +82,7 @@ def in_order(events: list[BillingEvent]) -> list[BillingEvent]:
     return sorted(events, key=lambda each: (each.created, each.arrival))
 
 
-@pytest.mark.parametrize("policy", [ANY, NEWEST], ids=["any", "newest"])
+@pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "newest"])
 @given(arrivals=histories())
 def test_the_state_is_the_same_with_and_without_superseded_snapshots(
     policy: BillingPolicy, arrivals: list[BillingEvent]

@@ -6,7 +6,8 @@ from itertools import chain, permutations
 from typing import Any, Final, NamedTuple
 
 from tenantry.domain.billing.events import BillingEvent, Fact
-from tenantry.domain.billing.state import BillingPolicy, record_of
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.tenant_record import spec_fields
 from tests.support import figures
 from tests.support.facts import ANY, deleted, failed, succeeded, updated
 from tests.support.ledger import Ledger, folded
@@ -182,13 +183,13 @@ class Ends(NamedTuple):
 
 def deliver(truth: Order, orders: Iterable[Order], policy: BillingPolicy) -> Ends:
     """Deliver each order, the events one by one; the first one is the true order."""
-    right = record_of(folded(truth, policy))
+    right = spec_fields(folded(truth, policy))
     ends = Ends()
     for number, order in enumerate(orders):
         ledger = Ledger(policy)
         for event in order:
             ledger.deliver([event])
-        is_wrong, is_flagged = record_of(ledger.account.state) != right, bool(ledger.ambiguous)
+        is_wrong, is_flagged = spec_fields(ledger.account.state) != right, bool(ledger.ambiguous)
         ends = added(ends, Ends(1, is_flagged, is_wrong, is_wrong and not is_flagged, is_wrong and number == 0))
     return ends
 

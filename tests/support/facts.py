@@ -5,7 +5,9 @@ from typing import Any, Final
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
-from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, SubscriptionRule
+from tenantry.domain.billing.tenant_record import BillingRecord
+from tenantry.domain.billing.timeline import Folded
 from tenantry.domain.plans import parse_catalog
 
 CATALOG: Final = parse_catalog(
@@ -22,7 +24,7 @@ CATALOG: Final = parse_catalog(
     """
 )
 ANY: Final = BillingPolicy(catalog=CATALOG)
-NEWEST: Final = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.NEWEST)
+EACH: Final = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.EACH)
 
 
 def updated(created: int = 100, event_id: str = "evt_u", **facts: Any) -> BillingEvent:
@@ -61,9 +63,20 @@ def completed(created: int = 100, event_id: str = "evt_c", **facts: Any) -> Bill
     return BillingEvent(id=event_id, type=ev.CHECKOUT_COMPLETED, created=created, **{**known, **facts})
 
 
-def account(tenant_id: str = "acme", **fields: Any) -> BillingAccount:
+def account(
+    tenant_id: str = "acme",
+    state: BillingState | None = None,
+    tip_created: int | None = None,
+    tip_state: BillingState | None = None,
+    policy: BillingPolicy = ANY,
+    **fields: Any,
+) -> BillingAccount:
+    """An account; ``state`` and the checkpoint are those of its one fold."""
     known = {
         "owner_id": f"usr_{tenant_id}", "deleted": False, "customer_id": None, "base_plan": "free",
-        "state": BillingState(),
+        "record": BillingRecord(), "folds": {},
     }  # fmt: skip
-    return BillingAccount(tenant_id=tenant_id, **{**known, **fields})
+    found = BillingAccount(tenant_id=tenant_id, **{**known, **fields})
+    if state is None:
+        return found
+    return found.with_folds({WHOLE_TENANT: Folded(state, tip_created, tip_state)}, policy)

@@ -8,11 +8,18 @@ from typing import Final
 import msgspec
 
 from tenantry.domain.billing.anomalies import rejection
-from tenantry.domain.billing.batch_application import BatchApplication, replay_needs
+from tenantry.domain.billing.batch_application import BatchApplication, is_new_subscription, replay_needs
 from tenantry.domain.billing.customer_links import tenant_of, wants_link
-from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import BatchContext, BillingAccount, ReceivedEvent, ReplayNeed
-from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, full_state_types
+from tenantry.domain.billing.events import (
+    FOLDED_TYPES,
+    INVOICE_TYPES,
+    WHOLE_SUBSCRIPTION_TYPES,
+    Anomaly,
+    BillingEvent,
+    Outcome,
+)
+from tenantry.domain.billing.ledger import BatchContext, BillingAccount, FoldId, KnownTenants, ReceivedEvent, ReplayNeed
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, apply, fold_key
 from tenantry.domain.billing.timeline import Fold, Folded
 from tests.support.facts import account
 
@@ -61,15 +68,28 @@ class Ledger:
     def applied(self, batch: Sequence[BillingEvent]) -> BatchApplication:
         """Apply a batch in memory."""
         arrivals = self._numbered(batch)
-        context = BatchContext({TENANT: self.account}, dict(self._tenant_of), frozenset(), 0)
+        subscriptions = {
+            key: TENANT for key, fold in self.account.folds.items() if key and fold.state.reported_at is not None
+        }
+        known = KnownTenants(dict(self._tenant_of), subscriptions, self._policy.is_each)
+        context = BatchContext({TENANT: self.account}, known, frozenset(), 0)
         usable = [arrival.event for arrival in arrivals if not rejection(arrival.event, self._policy)]
         links = {event.customer_id for event in usable if wants_link(event, context)}
-        waiting = [arrival for arrival in self._parked.values() if arrival.event.customer_id in links]
+        begun = {
+            event.subscription_id for event in usable if self._policy.is_each and is_new_subscription(event, context)
+        }
+        waiting = [
+            arrival
+            for arrival in self._parked.values()
+            if arrival.event.customer_id in links or arrival.event.subscription_id in begun
+        ]
         waiting.sort(key=lambda arrival: (arrival.event.created, arrival.event.arrival))
-        placed = [(tenant_of(event, context.tenant_of_customer), event) for event in usable]
+        placed = [(tenant_of(event, context.known), event) for event in usable]
         invoices = [arrival.event for arrival in waiting]
         invoices += [event for event in usable if event.type in INVOICE_TYPES]
-        placed += [(TENANT, event) for event in invoices if event.customer_id in links]
+        placed += [
+            (TENANT, event) for event in invoices if event.customer_id in links or event.subscription_id in begun
+        ]
         application = self._application(context, placed, waiting)
         for arrival in arrivals:
             application.receive(arrival)
@@ -88,28 +108,33 @@ class Ledger:
     def _application(
         self, context: BatchContext, placed: Sequence[tuple[str | None, BillingEvent]], waiting: Sequence[ReceivedEvent]
     ) -> BatchApplication:
-        needed = replay_needs(context, placed)
-        histories = {tenant: self._history(need) for tenant, need in needed.items()}
+        needed = replay_needs(context, placed, self._policy)
+        histories = {fold_id: self._history(fold_id, need) for fold_id, need in needed.items()}
         return BatchApplication(context, self._policy, NOW, needs=needed, histories=histories, waiting=waiting)
 
-    def _history(self, need: ReplayNeed) -> list[BillingEvent]:
+    def _history(self, fold_id: FoldId, need: ReplayNeed) -> list[BillingEvent]:
         """The events that are needed, as the store reads them."""
-        since = need.second
+        key, since = fold_id[1], need.second
+        events = [
+            event
+            for event in self._events.values()
+            if key in (None, WHOLE_TENANT) or fold_key(event, self._policy) == key
+        ]
         if need.late:
-            seconds = Counter(event.created for event in self._events.values())
-            types = full_state_types(self._policy)
+            seconds = Counter(event.created for event in events)
             since = max(
                 (
                     event.created
-                    for event in self._events.values()
+                    for event in events
                     if event.created < need.second
-                    and event.type in types
+                    and event.type in WHOLE_SUBSCRIPTION_TYPES
+                    and event.status not in ("past_due", "unpaid")
                     and event.subscription_id is not None
                     and seconds[event.created] == 1
                 ),
                 default=-1,
             )
-        return [event for event in self._events.values() if event.created >= since]
+        return [event for event in events if event.created >= since]
 
     def _write(self, application: BatchApplication) -> None:
         for entry in (*application.entries, *application.unparked):
@@ -125,8 +150,8 @@ class Ledger:
             self._events.pop(event_id, None)
         for link in application.links:
             self._tenant_of[link.customer_id] = link.tenant_id
-        for changed, _ in application.changed_accounts():
-            self.account = changed
+        for change in application.changed_accounts():
+            self.account = change.account
         self.notified += tuple(failure.event_id for failure in application.failed_payments())
 
 

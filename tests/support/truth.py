@@ -12,7 +12,8 @@ from tenantry.common.clock import Clock, from_epoch, system_clock
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import HANDLED_TYPES
-from tenantry.domain.billing.state import ENDED, BillingPolicy
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.plans import OVER as ENDED
 from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService

@@ -7,7 +7,7 @@ import pytest
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.snapshot import ProviderSubscription, snapshot
 from tenantry.domain.billing.state import BillingState
-from tests.support.facts import ANY, NEWEST, account, deleted, failed, observed, updated
+from tests.support.facts import ANY, EACH, account, deleted, failed, observed, updated
 from tests.support.ledger import Ledger
 
 
@@ -44,7 +44,7 @@ def test_a_subscription_unknown_to_the_provider_gives_no_answer() -> None:
 def test_the_subscription_that_the_state_came_from_counts_while_it_lives() -> None:
     both = subscription("sub_1"), subscription("sub_2", created=20)
     assert chosen(*both, subscription_id="sub_1", provider_status="active") == "sub_1 active"
-    assert chosen(*both, subscription_id="sub_1", provider_status="active", policy=NEWEST) == "sub_2 active"
+    assert chosen(*both, subscription_id="sub_1", provider_status="active", policy=EACH) == "sub_2 active"
 
 
 def test_a_living_subscription_counts_before_a_newer_one_that_has_ended() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply
-from tests.support.facts import ANY, NEWEST, completed, deleted, failed, succeeded, updated
+from tests.support.facts import ANY, EACH, completed, deleted, failed, succeeded, updated
 
 FRESH = BillingState()
 BUSINESS = BillingState("business", "active", 9000, True, "active", "sub_1", 10)
@@ -121,14 +121,14 @@ def test_every_subscription_counts() -> None:
     ],
 )
 def test_newest_ignores_the_end_of_an_older_subscription(events: list[BillingEvent]) -> None:
-    before = after(FRESH, *events, policy=NEWEST)
-    passed = after(before, deleted(**OLD), policy=NEWEST)
+    before = after(FRESH, *events, policy=EACH)
+    passed = after(before, deleted(**OLD), policy=EACH)
     assert msgspec.structs.replace(passed, others=before.others) == before
     assert (before.plan, before.subscription_status) == ("business", "active")
 
 
 def test_newest_remembers_the_newer_one_while_an_older_one_changes() -> None:
-    state = after(FRESH, updated(**NEW), updated(**OLD, status="past_due"), deleted(**OLD), policy=NEWEST)
+    state = after(FRESH, updated(**NEW), updated(**OLD, status="past_due"), deleted(**OLD), policy=EACH)
     assert state.subscription_status == "past_due"
 
 
@@ -144,4 +144,4 @@ def test_newest_remembers_the_newer_one_while_an_older_one_changes() -> None:
     ],
 )
 def test_newest_ends_the_plan_with_the_last_that_lives(events: list[BillingEvent]) -> None:
-    assert record(after(FRESH, *events, policy=NEWEST))[:3] == ("free", "canceled", None)
+    assert record(after(FRESH, *events, policy=EACH))[:3] == ("free", "canceled", None)

@@ -7,8 +7,8 @@ from datetime import datetime
 import msgspec
 
 from tenantry.audit import trail as audit
+from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import customer_links_store as store
-from tenantry.billing import ingest, ledger_store
 from tenantry.billing.ledger_queries_store import read_accounts
 from tenantry.billing.replay import fold_ledgers
 from tenantry.common.clock import Clock
@@ -16,8 +16,8 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.audit import Action, Author
-from tenantry.domain.billing.ledger import NameLock, SnapshotRequest
-from tenantry.domain.billing.state import BillingPolicy, record_of
+from tenantry.domain.billing.ledger import AccountChange, NameLock, SnapshotRequest
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
 
 
@@ -77,7 +77,7 @@ class CustomerLinks:
             await ingest.claim(connection, tenant_id, [customer_id])
             holder = await store.holder_of(connection, customer_id)
             # in the order of their ids, as all transactions lock tenants
-            await read_accounts(connection, [tenant_id, *([holder] if holder else [])], lock=True)
+            await read_accounts(connection, [tenant_id, *([holder] if holder else [])], self.policy, lock=True)
             target = await find_tenant(connection, tenant_id)
             if target is None:
                 raise NotFoundError("tenant")
@@ -109,7 +109,7 @@ async def unlink_customers(
 
     The caller has locked the customers' names.
     """
-    accounts = await read_accounts(connection, [tenant_id], lock=True)
+    accounts = await read_accounts(connection, [tenant_id], policy, lock=True)
     before = await ledger_store.customers_of(connection, tenant_id)
     removed = [customer_id for customer_id in customers if customer_id in before]
     if not accounts or not removed:
@@ -119,9 +119,9 @@ async def unlink_customers(
     present = account.customer_id
     if present in removed:
         present = await store.newest_customer(connection, tenant_id)
-    changed = msgspec.structs.replace(account.with_fold(folded), customer_id=present)
-    is_visible = record_of(changed.state) != record_of(account.state) or present != account.customer_id
-    await ledger_store.write(connection, ledger_store.update_accounts([(changed, is_visible)], now), commit=False)
+    changed = msgspec.structs.replace(folded.account, customer_id=present)
+    calls = accounts_store.update_accounts([AccountChange(changed, account)], policy, now)
+    await ledger_store.write(connection, calls, commit=False)
     await _record(connection, author, tenant_id, before, now)
 
 

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import msgspec
 import psycopg
 
+from tenantry.billing import accounts_store
 from tenantry.billing import ledger_store as store
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
@@ -18,9 +19,9 @@ from tenantry.domain.billing import batch_application as batch
 from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
 from tenantry.domain.billing.batch_application import BatchApplication
-from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_SUCCEEDED, BillingEvent
+from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, NameLock, ReceivedEvent, SnapshotRequest
-from tenantry.domain.billing.state import BillingPolicy, full_state_types
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.notifications.mail_delivery import MailOutbox
 from tenantry.notifications.mail_delivery_store import insert_notifications
@@ -155,15 +156,23 @@ async def apply_batch(
     ]
     usable = [each.event for each in numbered if not rejection(each.event, policy)]
     links = {(event.customer_id, event.org_id) for event in usable if customer_links.wants_link(event, context)}
-    customers = [customer_id for customer_id, _ in links if customer_id]
-    waiting = await store.read_parked(connection, (), customers) if customers else []
-    placed = [(customer_links.tenant_of(event, context.tenant_of_customer), event) for event in usable]
-    # an invoice event may have waited for its customer's link, or follow that link in this very batch
+    begun = {
+        (event.subscription_id, event.org_id)
+        for event in usable
+        if policy.is_each and batch.is_new_subscription(event, context)
+    }
+    customers, subscriptions = [name for name, _ in links if name], [name for name, _ in begun if name]
+    waiting = []
+    if customers or subscriptions:
+        waiting = await store.read_parked(connection, (), customers, subscriptions)
+    placed = [(customer_links.tenant_of(event, context.known), event) for event in usable]
+    # an invoice event may have waited for its customer's link or its subscription, or follow it in this very batch
     invoices = [each.event for each in waiting]
     invoices += [event for event in usable if event.type in INVOICE_TYPES]
     placed += [
         (org_id, event) for customer_id, org_id in links for event in invoices if event.customer_id == customer_id
     ]
+    placed += [(org_id, event) for name, org_id in begun for event in invoices if event.subscription_id == name]
     application = await _begin(connection, context, policy, now, placed, waiting)
     for each in numbered:
         application.receive(each)
@@ -178,14 +187,20 @@ async def _lock_context(connection: Connection, events: Sequence[BillingEvent], 
     usable = [event for event in events if not rejection(event, policy)]
     tenants = {event.org_id for event in usable if event.org_id}
     customers = {event.customer_id for event in usable if event.customer_id}
+    # with ANY only an invoice asks for the tenant of its subscription
+    subscriptions = {
+        event.subscription_id
+        for event in usable
+        if event.subscription_id and (policy.is_each or event.type in INVOICE_TYPES)
+    }
     ids = [event.id for event in events]
     held = set[NameLock]()
     while True:
-        context = await store.read_context(connection, tenants, customers, ids)
+        context = await store.read_context(connection, policy, tenants, customers, subscriptions, ids)
         if context.replaceable:
             replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
             context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
-        wanted = held | batch.needed_locks((event for event in usable if event.id not in context.seen), context)
+        wanted = held | batch.needed_locks((event for event in usable if event.id not in context.seen), context, policy)
         if wanted == held:
             return context
         held = wanted
@@ -203,8 +218,8 @@ async def _begin(
     waiting: Sequence[ReceivedEvent],
 ) -> BatchApplication:
     """Read the histories that these events need; ``waiting`` are parked events that wait for a customer."""
-    needs = batch.replay_needs(context, placed)
-    histories = await store.read_events(connection, needs, full_state_types(policy)) if needs else {}
+    needs = batch.replay_needs(context, placed, policy)
+    histories = await store.read_events(connection, needs) if needs else {}
     return BatchApplication(context, policy, now, needs=needs, histories=histories, waiting=waiting)
 
 
@@ -219,7 +234,7 @@ async def write(
         *store.delete_replaced(application.context.replaceable, application.entries),
         *store.insert_entries(application.entries, now),
         *store.delete_entries(application.superseded),
-        *store.update_accounts(application.changed_accounts(), now),
+        *accounts_store.update_accounts(application.changed_accounts(), application.policy, now),
         *store.insert_links(application.links),
         *store.update_parked(application.unparked),
     ]
@@ -262,7 +277,7 @@ async def apply_parked(
     if not waiting:
         return
     named = {each.event.customer_id for each in waiting if each.event.customer_id}
-    context = await store.read_context(connection, [tenant_id], named, ())
+    context = await store.read_context(connection, policy, [tenant_id], named, (), ())
     links = {each.event.customer_id for each in waiting if customer_links.wants_link(each.event, context)}
     waiting_for_link = await store.read_parked(connection, (), [link for link in links if link])
     placed = [(tenant_id, each.event) for each in (*waiting, *waiting_for_link)]
@@ -276,7 +291,7 @@ def log_payments(entries: Sequence[LedgerEntry]) -> None:
     """Log the successful payments of tenants (SPEC 3)."""
     for entry in entries:
         event = entry.received.event
-        if event.type == PAYMENT_SUCCEEDED and entry.tenant_id is not None:
+        if event.type in PAYMENT_TYPES and entry.tenant_id is not None:
             logger.info(
                 "payment received: tenant=%s invoice=%s event=%s status=%s",
                 entry.tenant_id, event.invoice_id, event.id, entry.after.subscription_status if entry.after else None,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.ledger_queries_store import LedgerRecord
 from tenantry.billing.ledger_store import customers_of
-from tenantry.billing.replay import FieldComparison, compare
+from tenantry.billing.replay import FieldComparison, FoldedLedger, LedgerFold, compare
 from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import doc
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
@@ -29,7 +30,6 @@ from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.billing.timeline import Fold, Folded
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.permissions import Principal
 from tenantry.domain.tenants import EndsWithPeriod, PeriodEnd, PlanId, SubscriptionStatus, Tenant, is_tenant_id
@@ -180,7 +180,7 @@ async def explain(database: Database, policy: BillingPolicy, tenant_id: str, lim
         found = await find_tenant(connection, tenant_id)
         if found is None:
             raise NotFoundError(f"tenant: {tenant_id}")
-        [account] = await store.read_accounts(connection, [tenant_id])
+        [account] = await store.read_accounts(connection, [tenant_id], policy)
         newest_first = await store.read_entries(connection, tenant_id, limit, None)
         records = newest_first[limit - 1 :: -1]
         folded, ordered = await _fold(connection, account, policy, {record.id: record for record in records})
@@ -198,18 +198,19 @@ async def explain(database: Database, policy: BillingPolicy, tenant_id: str, lim
             entries=tuple(view(next(next_folded) if record.id in in_fold else record) for record in records),
             state=msgspec.convert(account.state, StateView, from_attributes=True, strict=False),
             events=folded.events,
-            differences=tuple(field for field in compare(account, folded) if field.differs),
+            differences=tuple(field for field in compare(account, folded.account, policy) if field.differs),
             parked=parked.get(tenant_id, 0),
         )
 
 
 async def _fold(
     connection: Connection, account: BillingAccount, policy: BillingPolicy, records: Mapping[str, LedgerRecord]
-) -> tuple[Folded, list[LedgerRecord]]:
+) -> tuple[FoldedLedger, list[LedgerRecord]]:
     """Fold the tenant's events; return also these records of them in their order."""
-    fold, order = Fold(account.beginning, policy), list[LedgerRecord]()
+    ledger, order = LedgerFold(account, policy), list[LedgerRecord]()
     async with store.folded_events(connection, [account.tenant_id]) as events:
         async for _, event in events:
-            order += [records[folded.id] for folded, _ in fold.add(event) if folded.id in records]
-    result, last = fold.end()
-    return result, order + [records[folded.id] for folded, _ in last if folded.id in records]
+            order += [records[folded.id] for folded, _ in ledger.add(event) if folded.id in records]
+    result, last = ledger.end()
+    order += [records[folded.id] for folded, _ in last if folded.id in records]
+    return result, sorted(order, key=attrgetter("created"))  # each fold has its own order within a second

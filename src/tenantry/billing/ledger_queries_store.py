@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.billing.ledger_store import ACCOUNT_COLUMNS, FACT_NAMES, REPLACEABLE, to_account, to_event, unpack
+from tenantry.billing import accounts_store
+from tenantry.billing.ledger_store import FACT_NAMES, FOLDED, FULL_STATE, REPLACEABLE, to_event, unpack
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_ROWS, Listing
-from tenantry.domain.billing.events import FOLDED_TYPES, Anomaly, BillingEvent
+from tenantry.domain.billing.events import Anomaly, BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent
-from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.state import BillingPolicy, BillingState
 
 FORMER_AMBIGUOUS_ORDER: Final = "undecidable_order"
 """The previous release's name of `Anomaly.AMBIGUOUS_ORDER`, which its entries keep."""
@@ -61,7 +62,6 @@ UNREADABLE: Final = BillingState(plan="unreadable")
 BY_INDEX: Final = (
     "SELECT set_config(name, 'off', true) FROM unnest(ARRAY['enable_sort', 'enable_seqscan']) AS setting (name)"
 )
-READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
 # For each tenant its newest events first: a recent event is found soon.
 WITH_RECENT_EVENTS: Final = """
 SELECT wanted.id
@@ -71,11 +71,10 @@ SELECT wanted.id
           WHERE e.tenant_id = wanted.id AND e.received_at >= %s
           ORDER BY e.created DESC LIMIT 1) AS newest
 """
-_FOLDED: Final = "outcome IN ('applied', 'late', 'no_change')"
 FOLDED_EVENTS: Final = f"""
 SELECT tenant_id, {", ".join(FACT_NAMES)}
   FROM billing_events
- WHERE tenant_id = ANY(%s) AND created >= %s AND {_FOLDED} AND type = ANY(%s)
+ WHERE tenant_id = ANY(%s) AND created >= %s AND {FOLDED}
  ORDER BY tenant_id, created, arrival
 """  # noqa: S608  # the names of our own columns
 SECOND_BEFORE_NEWEST: Final = """
@@ -89,9 +88,9 @@ OFFSET %s LIMIT 1
 BEGINNING_AFTER: Final = f"""
 SELECT created
   FROM billing_events
- WHERE tenant_id = %(tenant)s AND created > %(second)s AND {_FOLDED} AND type <> 'checkout.session.completed'
+ WHERE tenant_id = %(tenant)s AND created > %(second)s AND {FOLDED}
  GROUP BY created
-HAVING count(*) = 1 AND bool_and(type = ANY(%(full_state_types)s) AND subscription_id IS NOT NULL)
+HAVING count(*) = 1 AND {FULL_STATE}
  ORDER BY created
  LIMIT 1
 """  # noqa: S608  # our own condition
@@ -241,10 +240,11 @@ async def tenants_with_news(connection: Connection, tenants: Sequence[str], sinc
     return [row[0] for row in await connection.fetch(WITH_RECENT_EVENTS, (list(tenants), since))]
 
 
-async def read_accounts(connection: Connection, tenants: Sequence[str], *, lock: bool = False) -> list[BillingAccount]:
-    """Return accounts by id; with ``lock`` lock them until the transaction ends."""
-    rows = await connection.fetch(f"{READ_ACCOUNTS} FOR NO KEY UPDATE" if lock else READ_ACCOUNTS, (list(tenants),))
-    return [to_account(row, _state) for row in rows]
+async def read_accounts(
+    connection: Connection, tenants: Sequence[str], policy: BillingPolicy, *, lock: bool = False
+) -> list[BillingAccount]:
+    """Return accounts by id, also with a damaged checkpoint; with ``lock`` lock them until the transaction ends."""
+    return await accounts_store.read_accounts(connection, tenants, policy, lock=lock, read_state=_state)
 
 
 def _state(text: str) -> BillingState:
@@ -275,7 +275,7 @@ async def folded_events(
     await connection.execute(BY_INDEX)
     async with connection.cursor("folded_events") as cursor:
         cursor.itersize = ROWS_PER_FETCH
-        await cursor.execute(FOLDED_EVENTS, (list(tenants), since, sorted(FOLDED_TYPES)), binary=True)
+        await cursor.execute(FOLDED_EVENTS, (list(tenants), since), binary=True)
         yield ((tenant_id, to_event(facts)) async for tenant_id, *facts in cursor)
 
 
@@ -285,11 +285,9 @@ async def second_before_newest(connection: Connection, tenant_id: str, most: int
     return second
 
 
-async def beginning_after(
-    connection: Connection, tenant_id: str, second: int, full_state_types: Collection[str]
-) -> int | None:
+async def beginning_after(connection: Connection, tenant_id: str, second: int) -> int | None:
     """Return the oldest second after this one whose only event is a full-state event."""
     await connection.execute(BY_INDEX)
-    values = {"tenant": tenant_id, "second": second, "full_state_types": list(full_state_types)}
+    values = {"tenant": tenant_id, "second": second}
     found: int | None = await connection.fetch_value(BEGINNING_AFTER, values)
     return found

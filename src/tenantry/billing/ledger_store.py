@@ -1,11 +1,11 @@
-"""The billing ledger with its raw bodies, the tenants' billing state, and the links of customers.
+"""The billing ledger with its raw bodies, the context of a batch, and the links of customers.
 
 The functions for the webhook take and return whole batches: a batch costs two round trips, its commit included.
 Bodies are compressed (zlib's format, RFC 1950).
 """
 
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
@@ -14,6 +14,7 @@ import msgspec
 import psycopg
 from isal import isal_zlib
 
+from tenantry.billing import accounts_store as accounts
 from tenantry.db.connection import Connection
 from tenantry.db.statements import (
     BIGINTS,
@@ -28,38 +29,27 @@ from tenantry.db.statements import (
     ParameterType,
     Statement,
 )
-from tenantry.domain.billing.events import Anomaly, BillingEvent
+from tenantry.domain.billing.events import (
+    FOLDED_TYPES,
+    NO_DETAILS,
+    WHOLE_SUBSCRIPTION_TYPES,
+    Anomaly,
+    BillingEvent,
+    SubscriptionDetails,
+)
 from tenantry.domain.billing.ledger import (
     BatchContext,
     BillingAccount,
     CustomerLink,
+    FoldId,
+    KnownTenants,
     LedgerEntry,
     NameLock,
     ReceivedEvent,
     ReplayNeed,
 )
-from tenantry.domain.billing.state import BillingState, KnownSubscription
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy
 
-ACCOUNT_COLUMNS: Final = (
-    "id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan, plan, subscription_status, "
-    "current_period_end, cancel_at_period_end, provider_status, subscription_id, subscription_created, "
-    "tip_created, tip_state::text, other_subscriptions::text"
-)
-"""What `to_account` reads of a tenant."""
-
-# All transactions lock tenants in the order of their ids, and after all names: this prevents deadlocks.
-# The one array keeps this an index scan; an OR would read every tenant.
-LOCK_ACCOUNTS: Final = Statement(
-    f"""
-SELECT {ACCOUNT_COLUMNS}
-  FROM tenants
- WHERE id = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2)))
- ORDER BY id
-   FOR NO KEY UPDATE
-""",  # noqa: S608  # the names of our own columns
-    TEXTS,
-    TEXTS,
-)
 TENANTS_OF_CUSTOMERS: Final = Statement("SELECT id, tenant_id FROM customers WHERE id = ANY($1)", TEXTS)
 _EXCLUDED: Final = f"'{{{Anomaly.CONNECTED_ACCOUNT}, {Anomaly.IGNORED_LIVEMODE}}}'"
 REPLACEABLE: Final = f"(outcome = 'invalid' OR (outcome = 'ignored' AND anomalies && {_EXCLUDED}))"
@@ -79,115 +69,134 @@ _FACT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     "org_id": TEXTS, "customer_id": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "status": TEXTS,
     "price_id": TEXTS, "current_period_end": BIGINTS, "cancel_at_period_end": BOOLEANS, "invoice_id": TEXTS,
     "invoice_url": TEXTS, "amount_due": BIGINTS, "amount_remaining": BIGINTS, "attempt_count": BIGINTS,
-    "currency": TEXTS, "checkout_mode": TEXTS, "problem": TEXTS, "previous": JSONS, "account": TEXTS,
+    "currency": TEXTS, "checkout_mode": TEXTS, "problem": TEXTS, "account": TEXTS, "previous": JSONS, "details": JSONS,
 }  # fmt: skip
 FACT_NAMES: Final = tuple(_FACT_TYPES)
-# A late event's history begins where the state does not depend on earlier events: at the newest full-state event before
-# it that is alone in its second; without one, at the beginning. An event without a subscription's id is not one: it
-# does not prove which subscription ended before. MATERIALIZED finds each beginning once: with outdated statistics the
-# planner would otherwise find it again for every event of the tenant, and run into the statement timeout.
+FULL_STATE: Final = f"""
+bool_and(type = ANY('{{{",".join(sorted(WHOLE_SUBSCRIPTION_TYPES))}}}') AND subscription_id IS NOT NULL
+         AND status NOT IN ('past_due', 'unpaid'))
+"""
+"""A condition on the events of a second: their result does not depend on earlier events, if it is the only one.
+
+An event without a subscription's id does not prove which subscription ended before. One that is past due does not say
+since when.
+"""
+FOLDED: Final = f"""
+outcome IN ('applied', 'late', 'no_change') AND type = ANY('{{{",".join(sorted(FOLDED_TYPES))}}}')
+"""
+"""A condition on the entries that the fold applies."""
+# A late event's history begins at the newest full-state event before it that is alone in its second; without one, at
+# the beginning. MATERIALIZED finds each beginning once: with outdated statistics the planner would otherwise find it
+# again for every event of the tenant, and run into the statement timeout.
 READ_EVENTS: Final = f"""
 WITH beginnings AS MATERIALIZED (
-         SELECT tenant_id, CASE WHEN late THEN coalesce((
+         SELECT number, tenant_id, fold, CASE WHEN late THEN coalesce((
                   SELECT r.created
                     FROM billing_events r
                    WHERE r.tenant_id = wanted.tenant_id AND r.created < wanted.second
-                     AND r.outcome IN ('applied', 'late', 'no_change') AND r.type <> 'checkout.session.completed'
+                     AND (wanted.fold IS NULL OR coalesce(r.subscription_id, '') = wanted.fold) AND {FOLDED}
                    GROUP BY r.created
-                  HAVING count(*) = 1 AND bool_and(r.type = ANY(%(full_state_types)s) AND r.subscription_id IS NOT NULL)
+                  HAVING count(*) = 1 AND {FULL_STATE}
                    ORDER BY r.created DESC
                    LIMIT 1), -1) ELSE second END AS since
-           FROM unnest(%(tenants)s::text[], %(seconds)s::bigint[], %(late)s::boolean[])
-                AS wanted (tenant_id, second, late))
-SELECT e.tenant_id, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
+           FROM unnest(%(tenants)s::text[], %(folds)s::text[], %(seconds)s::bigint[], %(late)s::boolean[])
+                WITH ORDINALITY AS wanted (tenant_id, fold, second, late, number))
+SELECT beginnings.number, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
   FROM beginnings
   JOIN billing_events e ON e.tenant_id = beginnings.tenant_id AND e.created >= beginnings.since
- WHERE e.outcome IN ('applied', 'late', 'no_change') AND e.type <> 'checkout.session.completed'
- ORDER BY e.tenant_id, e.created, e.arrival
+                       AND (beginnings.fold IS NULL OR coalesce(e.subscription_id, '') = beginnings.fold)
+ WHERE {FOLDED}
+ ORDER BY beginnings.number, e.created, e.arrival
 """  # noqa: S608  # the names of our own columns
 READ_PARKED: Final = f"""
 SELECT received_at, {", ".join(_FACT_TYPES)}
   FROM billing_events
- WHERE outcome = 'parked' AND (org_id = ANY(%s) OR (org_id IS NULL AND customer_id = ANY(%s)))
+ WHERE outcome = 'parked'
+   AND (org_id = ANY(%s) OR (org_id IS NULL AND (customer_id = ANY(%s) OR subscription_id = ANY(%s))))
  ORDER BY created, arrival
 """  # noqa: S608  # the names of our own columns
-_state_decoder: Final = msgspec.json.Decoder(BillingState)
-_others_decoder: Final = msgspec.json.Decoder(tuple[KnownSubscription, ...])
 _encoder: Final = msgspec.json.Encoder()
-_EDITION: Final = '{"edition":1'
-"""The start of a checkpoint that this release wrote. The previous release reads it, and writes no edition."""
 
 
 async def read_context(
-    connection: Connection, tenants: Collection[str], customers: Collection[str], events: Collection[str]
+    connection: Connection,
+    policy: BillingPolicy,
+    tenants: Collection[str],
+    customers: Collection[str],
+    subscriptions: Collection[str],
+    events: Collection[str],
 ) -> BatchContext:
     """Lock the tenants that a batch touches and read its context, in one round trip."""
+    calls, is_each, parameters = [], policy.is_each, [list(tenants), list(customers)]
+    if subscriptions or is_each:
+        parameters.append(list(subscriptions))
+        # tenants of subscriptions after the locks, as those of customers
+        calls.append(accounts.TENANTS_OF_SUBSCRIPTIONS[is_each](list(subscriptions)))
+    if is_each:
+        calls.append(accounts.LOCKED_FOLDS(*parameters))
     # Links after the locks: the operator may have moved a customer while this waited for its tenant.
-    accounts, links, seen, [(first_arrival,)] = await connection.run_batch(
-        LOCK_ACCOUNTS(list(tenants), list(customers)), TENANTS_OF_CUSTOMERS(list(customers)),
-        SEEN_EVENTS(list(events)), NEXT_ARRIVAL(),
+    rows, links, seen, [(first_arrival,)], *more = await connection.run_batch(
+        accounts.LOCK_ACCOUNTS[is_each if len(parameters) > _WITHOUT_SUBSCRIPTIONS else None](*parameters),
+        TENANTS_OF_CUSTOMERS(list(customers)), SEEN_EVENTS(list(events)), NEXT_ARRIVAL(), *calls,
     )  # fmt: skip
+    of_subscriptions, folds = [*more, [], []][:2]
     return BatchContext(
-        accounts={row[0]: to_account(row) for row in accounts},
-        tenant_of_customer=dict(links),
+        accounts=accounts.to_accounts(rows, folds, policy),
+        known=KnownTenants(dict(links), dict(of_subscriptions), is_each),
         seen=frozenset([row[0] for row in seen]),
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
     )
 
 
-def to_account(row: Sequence[Any], read_state: Callable[[str], BillingState] = _state_decoder.decode) -> BillingAccount:
-    """Return the account of a row of `ACCOUNT_COLUMNS`; ``read_state`` decodes its checkpoint."""
-    tenant_id, owner_id, deleted, customer_id, base_plan = row[:5]
-    state = BillingState(*row[5:12])
-    if row[14] is not None:
-        state = msgspec.structs.replace(state, others=_others_decoder.decode(row[14]))
-    return BillingAccount(
-        tenant_id, owner_id, deleted, customer_id, base_plan, state, row[12],
-        None if row[13] is None else read_state(row[13]),
-        is_whole=row[13] is None or row[13].startswith(_EDITION),
-    )  # fmt: skip
+_WITHOUT_SUBSCRIPTIONS: Final = 2
 
 
 async def lock_names(connection: Connection, locks: Iterable[NameLock]) -> None:
-    """Lock names until the transaction ends: all tenants first, then all customers. Call it before locking any row."""
+    """Lock names until the transaction ends: tenants, then subscriptions, then customers; before locking any row."""
     claimed = dict(sorted(locks))  # of two locks of one name the claim counts
-    names = sorted(claimed, key=lambda name: name.startswith("customer "))
+    names = sorted(claimed, reverse=True)
     if names:
         await connection.execute(LOCK_NAMES, (names, [claimed[name] for name in names]))
 
 
-async def lock_account(connection: Connection, tenant_id: str) -> BillingAccount | None:
+async def lock_account(connection: Connection, tenant_id: str, policy: BillingPolicy) -> BillingAccount | None:
     """Lock one tenant until the transaction ends."""
-    [rows] = await connection.run_batch(LOCK_ACCOUNTS([tenant_id], []))
-    return to_account(rows[0]) if rows else None
+    found = await accounts.read_accounts(connection, [tenant_id], policy, lock=True)
+    return found[0] if found else None
 
 
-async def read_events(
-    connection: Connection, needs: Mapping[str, ReplayNeed], full_state_types: Collection[str]
-) -> dict[str, list[BillingEvent]]:
-    """Return the folded events that timelines need, by tenant."""
+async def read_events(connection: Connection, needs: Mapping[FoldId, ReplayNeed]) -> dict[FoldId, list[BillingEvent]]:
+    """Return the folded events that timelines need."""
     values = {
-        "tenants": list(needs),
+        "tenants": [tenant_id for tenant_id, _ in needs],
+        "folds": [None if key in (None, WHOLE_TENANT) else key for _, key in needs],
         "seconds": [need.second for need in needs.values()],
         "late": [need.late for need in needs.values()],
-        "full_state_types": list(full_state_types),
     }
-    events: dict[str, list[BillingEvent]] = {tenant: [] for tenant in needs}
-    for tenant_id, *facts in await connection.fetch(READ_EVENTS, values):
-        events[tenant_id].append(to_event(facts))
+    ids = list(needs)
+    events: dict[FoldId, list[BillingEvent]] = {fold_id: [] for fold_id in ids}
+    for number, *facts in await connection.fetch(READ_EVENTS, values):
+        events[ids[number - 1]].append(to_event(facts))
     return events
 
 
 def to_event(row: Sequence[Any]) -> BillingEvent:
-    return BillingEvent(**dict(zip(_FACT_TYPES, row, strict=True)))
+    facts = dict(zip(_FACT_TYPES, row, strict=True))
+    details = facts.pop("details")
+    if details is not None:
+        facts["details"] = msgspec.convert(details, SubscriptionDetails)
+    return BillingEvent(**facts)
 
 
-async def read_parked(connection: Connection, tenants: Sequence[str], customers: Sequence[str]) -> list[ReceivedEvent]:
-    """Return the parked events that wait for these tenants or customers, oldest first."""
+async def read_parked(
+    connection: Connection, tenants: Sequence[str], customers: Sequence[str], subscriptions: Sequence[str] = ()
+) -> list[ReceivedEvent]:
+    """Return the parked events that wait for these tenants, customers or subscriptions, oldest first."""
+    values = (list(tenants), list(customers), list(subscriptions))
     return [
         ReceivedEvent(to_event(facts), received_at)
-        for received_at, *facts in await connection.fetch(READ_PARKED, (list(tenants), list(customers)))
+        for received_at, *facts in await connection.fetch(READ_PARKED, values)
     ]
 
 
@@ -229,27 +238,6 @@ SELECT {", ".join(_ENTRY_TYPES).replace("anomalies", "string_to_array(anomalies,
 """,  # noqa: S608  # our own columns
     *_ENTRY_TYPES.values(),
 )
-_ACCOUNT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
-    "tenant_id": TEXTS, "plan": TEXTS, "subscription_status": TEXTS, "current_period_end": BIGINTS,
-    "cancel_at_period_end": BOOLEANS, "provider_status": TEXTS, "subscription_id": TEXTS,
-    "subscription_created": BIGINTS, "others": JSONS, "customer_id": TEXTS, "tip_created": BIGINTS,
-    "tip_state": JSONS, "visible": BOOLEANS,
-}  # fmt: skip
-UPDATE_ACCOUNTS: Final = Statement(
-    f"""
-UPDATE tenants t
-   SET plan = given.plan, subscription_status = given.subscription_status,
-       current_period_end = given.current_period_end, cancel_at_period_end = given.cancel_at_period_end,
-       provider_status = given.provider_status, subscription_id = given.subscription_id,
-       subscription_created = given.subscription_created, other_subscriptions = given.others,
-       stripe_customer_id = given.customer_id,
-       tip_created = given.tip_created, tip_state = given.tip_state,
-       updated_at = CASE WHEN given.visible THEN ${len(_ACCOUNT_TYPES) + 1} ELSE t.updated_at END
-  FROM {_unnested(_ACCOUNT_TYPES)}
- WHERE t.id = given.tenant_id
-""",  # noqa: S608  # our own columns
-    *_ACCOUNT_TYPES.values(), MOMENT,
-)  # fmt: skip
 INSERT_LINKS: Final = Statement(
     """
 INSERT INTO customers (id, tenant_id, linked_by)
@@ -295,7 +283,6 @@ _ZLIB: Final = b"\x78"
 """The first byte of zlib's header, and of no JSON text: older releases stored bodies uncompressed."""
 
 _facts_of: Final = attrgetter(*_FACT_TYPES)
-_state_of: Final = attrgetter(*BillingState.__struct_fields__[:-1])
 
 
 class EntryTakenError(Exception):
@@ -307,10 +294,11 @@ def insert_entries(entries: Sequence[LedgerEntry], now: datetime) -> list[BoundS
         return []
     # sorted by id, so that two batches with the same new events cannot deadlock
     entries = sorted(entries, key=lambda entry: entry.received.event.id)
-    *facts, previous, account = zip(*[_facts_of(entry.received.event) for entry in entries], strict=True)
+    *facts, previous, details = zip(*[_facts_of(entry.received.event) for entry in entries], strict=True)
     calls = [
         INSERT_ENTRIES(
-            *facts, _jsons(previous), account, [entry.received.received_at for entry in entries],
+            *facts, _jsons(previous), _jsons([None if each == NO_DETAILS else each for each in details]),
+            [entry.received.received_at for entry in entries],
             [entry.tenant_id for entry in entries], [entry.outcome for entry in entries], *_decisions(entries),
         )
     ]  # fmt: skip
@@ -337,11 +325,6 @@ def _decisions(entries: Sequence[LedgerEntry]) -> tuple[list[Any], ...]:
     )
 
 
-def _checkpoint(state: BillingState) -> bytes:
-    fields = _encoder.encode(state)[1:]
-    return _EDITION.encode() + (b"," if len(fields) > 1 else b"") + fields
-
-
 def _jsons(values: Iterable[object]) -> list[bytes | None]:
     return [None if value is None else _encoder.encode(value) for value in values]
 
@@ -366,24 +349,6 @@ def update_parked(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
             [entry.outcome for entry in entries], *_decisions(entries),
         )
     ]  # fmt: skip
-
-
-def update_accounts(accounts: Sequence[tuple[BillingAccount, bool]], now: datetime) -> list[BoundStatement]:
-    """Write back accounts; the flag says whether the tenant record changed, and so its time of update."""
-    if not accounts:
-        return []
-    return [
-        UPDATE_ACCOUNTS(
-            [account.tenant_id for account, _ in accounts],
-            *zip(*[_state_of(account.state) for account, _ in accounts], strict=True),
-            _jsons([account.state.others or None for account, _ in accounts]),
-            [account.customer_id for account, _ in accounts],
-            [account.tip_created for account, _ in accounts],
-            [None if account.tip_state is None else _checkpoint(account.tip_state) for account, _ in accounts],
-            [visible for _, visible in accounts],
-            now,
-        )
-    ]
 
 
 def insert_links(links: Sequence[CustomerLink]) -> list[BoundStatement]:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -19,11 +20,13 @@ from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.domain.billing.events import HANDLED_TYPES, Anomaly, Fact
+from tenantry.domain.billing.events import Anomaly, Fact
 from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent
-from tenantry.domain.billing.snapshot import CustomerSubscriptions, snapshot
-from tenantry.domain.billing.state import ENDED, BillingPolicy, differences
+from tenantry.domain.billing.snapshot import CustomerSubscriptions, snapshots
+from tenantry.domain.billing.state import BillingPolicy, BillingState, fold_key
+from tenantry.domain.billing.tenant_record import differences
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, ProviderRefusedError
+from tenantry.domain.plans import OVER
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.client import ProviderApi
 
@@ -198,7 +201,8 @@ class Reconciler:
                 if isinstance(refusal, ProviderRefusedError) and refusal.of_key:
                     raise refusal  # the check below may not need the missing permission
             # a request that is not about a tenant raises the provider's error, if any
-            async with aclosing(self.provider.events_since(int(self.clock().timestamp()), HANDLED_TYPES)) as events:
+            now = int(self.clock().timestamp())
+            async with aclosing(self.provider.events_since(now, self.policy.handled_types)) as events:
                 await anext(events, None)
         comparisons = []
         for tenant, result in zip(group, results, strict=True):
@@ -217,11 +221,11 @@ class Reconciler:
         comparison = Comparison(tenant.id)
         for _ in range(_TRIES):
             async with self.database.transaction(ACROSS_TENANTS) as connection:
-                before = await ledger_store.lock_account(connection, tenant.id)
+                before = await ledger_store.lock_account(connection, tenant.id, self.policy)
                 position = await store.read_position(connection, tenant.id)
             fetched, unknown = await self._fetch(tenant)
             async with self.database.transaction(ACROSS_TENANTS) as connection:
-                account = await ledger_store.lock_account(connection, tenant.id)
+                account = await ledger_store.lock_account(connection, tenant.id, self.policy)
                 present = await store.linked_tenant(connection, tenant.id)
                 if before is None or account is None or present is None:
                     return Comparison(tenant.id)  # it has ended meanwhile
@@ -229,7 +233,7 @@ class Reconciler:
                     comparison = Comparison(tenant.id, trouble="its customers changed while the provider was asked")
                 else:
                     comparison = await self._fold(connection, account, present, position, fetched, unknown, purpose)
-                    if comparison.trouble is None or account.state == before.state:
+                    if comparison.trouble is None or account.states() == before.states():
                         return comparison
             tenant = present
         return comparison
@@ -258,39 +262,54 @@ class Reconciler:
         unknown: Sequence[str],
         purpose: _Purpose,
     ) -> Comparison:
-        """Fold a snapshot into the locked account; return what that changes (or would change) in the tenant record.
+        """Fold snapshots into the locked account; return what that changes (or would change) in the tenant.
 
-        A comparison with trouble has folded nothing: the provider does not know a customer, or the subscription that
-        the tenant's state is from, which has not ended.
+        A comparison with trouble has folded nothing: the provider does not know a customer, or a living subscription
+        that the tenant's state is from.
         """
-        now, current = self.clock(), account.state.subscription_id
-        if fetched is None or (
-            unknown and current is not None and all(each.id != current for each in fetched.subscriptions)
-        ):
+        now, missing = self.clock(), self._unknown_subscriptions(account, fetched)
+        if fetched is None or (unknown and missing):
             return Comparison(tenant.id, trouble=f"the provider does not know its customer: {', '.join(unknown)}")
-        event = snapshot(
-            fetched.subscriptions, account, self.policy, event_id=new_id("snapshot"),
+        events = snapshots(
+            fetched.subscriptions, account, self.policy, new_id=partial(new_id, "snapshot"),
             # events that had arrived before the request happened before the snapshot, whatever the clocks say
             as_of=max(fetched.as_of, position.newest or 0), arrival=position.arrival,
             unlinked=() if tenant.unlinked is None else (tenant.unlinked,),
         )  # fmt: skip
-        if event is None and account.state.provider_status not in (None, *ENDED):
-            trouble = f"the provider does not know its subscription {current or '(without id)'}"
+        if not self.policy.is_each:
+            is_living = account.state.provider_status not in (None, *OVER)
+            missing = [account.state.subscription_id or "(without id)"] if is_living and not events else []
+        if missing:
+            trouble = f"the provider does not know its subscription {', '.join(missing)}"
             return Comparison(tenant.id, trouble=trouble)
         drift: dict[str, tuple[Fact, Fact]] = {}
-        if event is not None:
-            application = await ingest.apply_batch(connection, [ReceivedEvent(event, now)], self.policy, now)
-            [entry] = application.entries
-            drift = differences(entry.before or account.state, entry.after or account.state)
-            if drift and purpose != "snapshot":
-                anomalies = (*entry.anomalies, Anomaly.DRIFT)
-                application.entries[:] = [msgspec.structs.replace(entry, anomalies=anomalies)]
+        if events:
+            received = [ReceivedEvent(event, now) for event in events]
+            application = await ingest.apply_batch(connection, received, self.policy, now)
+            drift, drifted = _drift(account, application.account(tenant.id), self.policy)
+            if purpose != "snapshot":
+                application.entries[:] = [
+                    msgspec.structs.replace(entry, anomalies=(*entry.anomalies, Anomaly.DRIFT))
+                    if fold_key(entry.received.event, self.policy) in drifted
+                    else entry
+                    for entry in application.entries
+                ]
             await ingest.write(connection, application, self.outbox, now)
         if purpose == "dry run":
             await connection.rollback()
         elif purpose == "repair":
             await store.mark_compared(connection, tenant.id, now)
         return Comparison(tenant.id, drift, repaired=bool(drift) and purpose != "dry run")
+
+    def _unknown_subscriptions(self, account: BillingAccount, fetched: CustomerSubscriptions | None) -> list[str]:
+        """Return the subscriptions that give the tenant its state and that the provider did not return."""
+        if self.policy.is_each:
+            living = [key for key, fold in account.folds.items() if fold.state.provider_status not in (None, *OVER)]
+            current = [key for key in living if key and key not in account.moved_at]
+        else:
+            current = [account.state.subscription_id] if account.state.subscription_id else []
+        known = {each.id for each in fetched.subscriptions} if fetched else set()
+        return [each for each in current if each not in known]
 
     def _missed_since(self, tenant: LinkedTenant) -> int:
         """Return the second since which missed events may explain a tenant's drift: that of its last comparison."""
@@ -310,6 +329,24 @@ class Reconciler:
             msgspec.structs.replace(each, missed=tuple(sorted(missed[each.tenant_id], key=lambda event: event.created)))
             for each in drifted
         ]
+
+
+def _drift(
+    before: BillingAccount, after: BillingAccount, policy: BillingPolicy
+) -> tuple[dict[str, tuple[Fact, Fact]], set[str]]:
+    """Return the fields that differ, and the keys of the folds that do.
+
+    With `SubscriptionRule.EACH` also those of each subscription, as ``sub_1.plan``.
+    """
+    drift, drifted = differences(before.record, after.record), set[str]()
+    for key, fold in after.folds.items():
+        known = before.folds.get(key)
+        of_fold = differences(known.state if known else BillingState(), fold.state)
+        if of_fold:
+            drifted.add(key)
+        if policy.is_each:
+            drift |= {f"{key}.{name}": values for name, values in of_fold.items()}
+    return drift, drifted
 
 
 async def _groups(tenants: Sequence[LinkedTenant]) -> AsyncIterator[Sequence[LinkedTenant]]:

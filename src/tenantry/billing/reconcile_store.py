@@ -8,8 +8,9 @@ import msgspec
 
 from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
 from tenantry.db.connection import Connection
+from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import Anomaly
-from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
+from tenantry.domain.plans import OVER
 
 # A tenant without a link may have a subscription whose customer an event names.
 _MAY_HAVE_CUSTOMERS: Final = """(
@@ -127,7 +128,7 @@ async def stale_tenants(connection: Connection, ended_until: int, most: int) -> 
 
     At most ``most``, the longest ago first.
     """
-    rows = await connection.fetch(STALE, {"ended_until": ended_until, "over": [*ENDED, NO_SUBSCRIPTION], "most": most})
+    rows = await connection.fetch(STALE, {"ended_until": ended_until, "over": [*OVER, NO_SUBSCRIPTION], "most": most})
     return [row[0] for row in rows], rows[0][1] if rows else 0
 
 

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.billing import ingest, ledger_store
+from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.ingest import WebhookService, shown_outcome
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
@@ -16,10 +16,11 @@ from tenantry.common.encoding import camel_case
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.domain.billing.anomalies import rejection
-from tenantry.domain.billing.events import Fact
-from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent
-from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, full_state_types, record_of
-from tenantry.domain.billing.timeline import Fold, Folded
+from tenantry.domain.billing.batch_application import within_bounds
+from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, Fact
+from tenantry.domain.billing.ledger import AccountChange, BillingAccount, ReceivedEvent
+from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, fold_key
+from tenantry.domain.billing.timeline import Fold, Steps
 from tenantry.domain.errors import NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
@@ -30,8 +31,8 @@ MOST_AT_ONCE: Final = 10_000
 MOST_SECONDS: Final = 3.0
 """The longest replay on a dashboard page: less than a request may take."""
 _EVENTS_PER_CHUNK: Final = 100
-_CHECKPOINT: Final = "tip_state."
-_TIMES: Final = frozenset({"current_period_end", "subscription_created", "tip_created"})
+_CHECKPOINT: Final = "tipState."
+_TIMES: Final = frozenset({"currentPeriodEnd", "subscriptionCreated", "tipCreated", "cancelAt", "endsAt", "reportedAt"})
 
 Value = Fact | datetime
 
@@ -57,7 +58,7 @@ class FieldComparison(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def is_of_checkpoint(self) -> bool:
         """Whether it belongs to the state before the newest second."""
-        return self.field.startswith(camel_case(_CHECKPOINT))
+        return _CHECKPOINT in self.field
 
 
 class TenantReplay(msgspec.Struct, frozen=True, rename="camel"):
@@ -143,24 +144,24 @@ class ReplayService:
             raise OverloadedError("The replay took too long. Try again later.") from error
 
     async def _check_newest(self, connection: Connection, tenant_id: str, most: int) -> RecentReplay:
-        accounts = await store.read_accounts(connection, [tenant_id])
+        accounts = await store.read_accounts(connection, [tenant_id], self._policy)
         if not accounts:
             raise NotFoundError("organization")
         [account] = accounts
         before = await store.second_before_newest(connection, tenant_id, most)
         since = None
         if before is not None:
-            if account.state.others:
+            if self._policy.is_each or account.state.others:
                 return RecentReplay(None)  # with several subscriptions, no event is a full-state event
-            since = await store.beginning_after(connection, tenant_id, before, full_state_types(self._policy))
+            since = await store.beginning_after(connection, tenant_id, before)
             if since is None:
                 return RecentReplay(None)
         [folded] = await fold_ledgers(connection, accounts, self._policy, -1 if since is None else since)
-        if since is not None and folded.tip_created == since:
+        if since is not None and folded.account.tip_created == since:
             return RecentReplay(None)  # the checkpoint, which is compared too, depends on older events
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
             parked = await store.parked_for(connection, [tenant_id])
-        return RecentReplay(_compared(account, folded, parked), from_epoch(since))
+        return RecentReplay(self._compared(account, folded, parked), from_epoch(since))
 
     async def count(self, selection: Selection) -> int:
         """Count the tenants that `run` looks at. Raises `NotFoundError` if a named tenant does not exist."""
@@ -240,10 +241,10 @@ class ReplayService:
         async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
             if since is not None:
                 tenants = await store.tenants_with_news(connection, tenants, since)
-            accounts = await store.read_accounts(connection, tenants)
+            accounts = await store.read_accounts(connection, tenants, self._policy)
             parked = await store.parked_for(connection, tenants)
             folds = await fold_ledgers(connection, accounts, self._policy)
-            return [_compared(account, folded, parked) for account, folded in zip(accounts, folds, strict=True)]
+            return [self._compared(account, folded, parked) for account, folded in zip(accounts, folds, strict=True)]
 
     async def _repair(self, found: TenantReplay) -> TenantReplay:
         """Lock the tenant, fold again, and write the differences."""
@@ -251,43 +252,78 @@ class ReplayService:
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             if found.parked:
                 await ingest.claim(connection, tenant_id, await ledger_store.customers_of(connection, tenant_id))
-            accounts = await store.read_accounts(connection, [tenant_id], lock=True)
+            accounts = await store.read_accounts(connection, [tenant_id], self._policy, lock=True)
             if not accounts:
                 return msgspec.structs.replace(found, fields=(), parked=0)
             [account] = accounts
             [folded] = await fold_ledgers(connection, accounts, self._policy)
             parked = await store.parked_for(connection, [tenant_id]) if found.parked else {}
-            checked = _compared(account, folded, parked)
+            checked = self._compared(account, folded, parked)
             if checked.differences:
-                repaired = account.with_fold(folded)
-                is_visible = record_of(repaired.state) != record_of(account.state)
-                calls = ledger_store.update_accounts([(repaired, is_visible)], now)
+                calls = accounts_store.update_accounts([AccountChange(folded.account, account)], self._policy, now)
                 await ledger_store.write(connection, calls, commit=False)
             if checked.parked:
                 await ingest.apply_parked(connection, tenant_id, self._policy, None, now)
         return msgspec.structs.replace(checked, repaired=not checked.is_right)
 
+    def _compared(self, account: BillingAccount, folded: "FoldedLedger", parked: Mapping[str, int]) -> TenantReplay:
+        fields = compare(account, folded.account, self._policy)
+        return TenantReplay(account.tenant_id, folded.events, fields, parked.get(account.tenant_id, 0))
+
+
+class FoldedLedger(NamedTuple):
+    """An account with the result of folding its ledger, and how many events that were."""
+
+    account: BillingAccount
+    events: int
+
 
 async def fold_ledgers(
     connection: Connection, accounts: Sequence[BillingAccount], policy: BillingPolicy, since: int = -1
-) -> list[Folded]:
-    """Fold the events of each account, from a second on; return the results in the same order."""
-    folds = {account.tenant_id: Fold(account.beginning, policy) for account in accounts}
-    async with store.folded_events(connection, list(folds), since) as events:
+) -> list[FoldedLedger]:
+    """Fold the events of each account, from a second on; return the results in the same order.
+
+    Which subscriptions have moved to another tenant stays as it is stored: that depends on other tenants' events.
+    """
+    ledgers = {account.tenant_id: LedgerFold(account, policy) for account in accounts}
+    async with store.folded_events(connection, list(ledgers), since) as events:
         async for tenant_id, event in events:
-            folds[tenant_id].add(event)
-    return [fold.end()[0] for fold in folds.values()]
+            ledgers[tenant_id].add(event)
+    return [ledger.end()[0] for ledger in ledgers.values()]
 
 
-def compare(account: BillingAccount, folded: Folded) -> tuple[FieldComparison, ...]:
-    stored, result = _fields(account), _fields(account.with_fold(folded))
+class LedgerFold:
+    """Folds the events of one tenant, which are added sorted by ``created``, fold by fold."""
+
+    def __init__(self, account: BillingAccount, policy: BillingPolicy) -> None:
+        self._account = account
+        self._policy = policy
+        self._folds: dict[str, Fold] = {}
+
+    def add(self, event: BillingEvent) -> Steps:
+        """Add the next event; return the steps of the seconds that are complete."""
+        key = fold_key(event, self._policy)
+        if key is None:
+            return []
+        if key not in self._folds:
+            self._folds[key] = Fold(self._account.beginning_of(key, self._policy), self._policy)
+        return self._folds[key].add(event)
+
+    def end(self) -> tuple[FoldedLedger, Steps]:
+        """Return the result of all events, and the last steps."""
+        ended = {key: fold.end() for key, fold in self._folds.items()}
+        folds = {key: msgspec.structs.replace(folded, events=0) for key, (folded, _) in ended.items()}
+        account = self._account.with_folds(within_bounds(folds, self._policy), self._policy)
+        number = sum(folded.events for folded, _ in ended.values())
+        return FoldedLedger(account, number), [step for _, steps in ended.values() for step in steps]
+
+
+def compare(account: BillingAccount, folded: BillingAccount, policy: BillingPolicy) -> tuple[FieldComparison, ...]:
+    stored, result = _fields(account, policy), _fields(folded, policy)
     return tuple(
-        FieldComparison(camel_case(name), _shown(name, stored[name]), _shown(name, result[name])) for name in stored
+        FieldComparison(name, _shown(name, stored.get(name)), _shown(name, result.get(name)))
+        for name in {**stored, **result}
     )
-
-
-def _compared(account: BillingAccount, folded: Folded, parked: Mapping[str, int]) -> TenantReplay:
-    return TenantReplay(account.tenant_id, folded.events, compare(account, folded), parked.get(account.tenant_id, 0))
 
 
 def _decode_again(stored: ReceivedEvent, policy: BillingPolicy) -> ReceivedEvent | None:
@@ -309,17 +345,30 @@ def _decode_again(stored: ReceivedEvent, policy: BillingPolicy) -> ReceivedEvent
     return ReceivedEvent(event, stored.received_at, belated=True)  # the body is stored under the arrival number
 
 
-def _fields(account: BillingAccount) -> dict[str, Fact]:
-    present = _facts(account.state)
-    checkpoint = dict.fromkeys(present) if account.tip_state is None else _facts(account.tip_state)
-    at_checkpoint = {f"{_CHECKPOINT}{name}": value for name, value in checkpoint.items()}
-    return {**present, "tip_created": account.tip_created, **at_checkpoint}
+def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
+    record: dict[str, Fact] = {**msgspec.structs.asdict(account.record), "access": _text(account.record.access)}
+    record["tip_created"] = account.tip_created
+    facts = {camel_case(name): fact for name, fact in record.items()}
+    for key, fold in account.folds.items() if policy.is_each else [("", account.whole_tenant)]:
+        prefix = f"{key}." if key else ""
+        present = _facts(fold.state)
+        checkpoint = dict.fromkeys(present) if fold.tip_state is None else _facts(fold.tip_state)
+        facts |= {f"{prefix}{camel_case(name)}": fact for name, fact in present.items() if prefix or name not in record}
+        facts |= {f"{prefix}{_CHECKPOINT}{camel_case(name)}": fact for name, fact in checkpoint.items()}
+    return facts
 
 
 def _facts(state: BillingState) -> dict[str, Fact]:
     facts: dict[str, Fact] = msgspec.structs.asdict(state)
-    del facts["others"]
-    return {**facts, "other_subscriptions": ", ".join(map(_summary, state.others)) or None}
+    for name in ("others", "details", "past_due", "customer_id"):
+        del facts[name]
+    others = ", ".join(map(_summary, state.others)) or None
+    further: list[object] = [state.customer_id, state.past_due, None if state.details == NO_DETAILS else state.details]
+    return {**facts, "other_subscriptions": others, "details": _text([fact for fact in further if fact is not None])}
+
+
+def _text(facts: Sequence[object]) -> str | None:
+    return msgspec.json.encode(facts).decode() if facts else None
 
 
 def _summary(subscription: KnownSubscription) -> str:
@@ -330,6 +379,6 @@ def _summary(subscription: KnownSubscription) -> str:
 
 
 def _shown(name: str, value: Fact) -> Value:
-    is_time = name.removeprefix(_CHECKPOINT) in _TIMES
+    is_time = name.rpartition(".")[2] in _TIMES
     # a damaged time may be out of range
     return from_epoch(value) if is_time and isinstance(value, int) and 0 <= value <= EPOCH_MAX else value

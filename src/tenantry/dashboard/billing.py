@@ -11,8 +11,8 @@ from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain import errors
-from tenantry.domain.billing.state import ENDED, NO_SUBSCRIPTION
-from tenantry.domain.plans import FREE
+from tenantry.domain.access import NO_SUBSCRIPTION
+from tenantry.domain.plans import FREE, OVER
 from tenantry.domain.tenants import Tenant
 from tenantry.server.problems import STATUSES
 
@@ -23,7 +23,7 @@ _PORTAL: Final = "/billing/portal"
 
 def has_subscription(tenant: Tenant) -> bool:
     """Whether the tenant has a subscription that has not ended."""
-    return tenant.subscription_status not in (*ENDED, NO_SUBSCRIPTION)
+    return tenant.subscription_status not in (*OVER, NO_SUBSCRIPTION)
 
 
 def waits_for_provider(path: str) -> bool:

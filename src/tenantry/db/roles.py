@@ -32,12 +32,10 @@ _THIS_TENANT: Final = f"nullif(current_setting('{TENANT}', true), '')"
 RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
     **dict.fromkeys(("api_keys", "projects", "audit_events", "dashboard_names"), f"org_id = {_THIS_TENANT}"),
     **dict.fromkeys(
-        (
-            "customers", "subscriptions", "memberships", "billing_events", "notifications", "owner_mails",
-            "dashboard_sessions",
-        ),
+        ("customers", "subscriptions", "memberships", "billing_events", "notifications", "owner_mails"),
         f"tenant_id = {_THIS_TENANT}",
-    ),  # fmt: skip
+    ),
+    "dashboard_sessions": f"tenant_id = {_THIS_TENANT}",
     "idempotency_keys": f"split_part(principal, ':', 2) = {_THIS_TENANT}",
     "request_counts": f"subject = 'tenant ' || {_THIS_TENANT}",
     "tenants": f"id = {_THIS_TENANT}",  # the last one: if it exists, all do

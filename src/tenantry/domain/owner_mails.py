@@ -98,7 +98,7 @@ CONFIRMATION_VALID: Final = timedelta(hours=24)
 def is_settled(failure: BillingEvent, newer: Iterable[BillingEvent]) -> bool:
     """Whether a ``newer`` event is a success of the invoice that failed: then the owner gets no mail."""
     return failure.invoice_id is not None and any(
-        event.type == ev.PAYMENT_SUCCEEDED and event.invoice_id == failure.invoice_id for event in newer
+        event.type in ev.PAYMENT_TYPES and event.invoice_id == failure.invoice_id for event in newer
     )
 
 

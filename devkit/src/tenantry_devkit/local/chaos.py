@@ -26,9 +26,10 @@ from tenantry.cli.output import (
     progress,
     shown,
 )
+from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
 from tenantry.domain.billing.order import is_decided
-from tenantry.domain.billing.state import NO_SUBSCRIPTION, PAST_DUE, BillingPolicy, BillingState
+from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState
 from tenantry.domain.billing.timeline import begin
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event

@@ -6,10 +6,9 @@ from typing import Final
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import ReceivedEvent
-from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.state import BillingPolicy, plan_item
 
 _SUBSCRIPTION_MODE: Final = "subscription"
-_ACCEPTED_TYPES: Final = ev.HANDLED_TYPES | {ev.SNAPSHOT}
 _MODES: Final = {True: "live", False: "test"}
 _MOST_AHEAD: Final = timedelta(hours=1).total_seconds()
 """How far ahead of its arrival an event may be dated."""
@@ -41,14 +40,14 @@ def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str]
         return Outcome.IGNORED, excluded[1]
     if event.is_thin:
         return Outcome.IGNORED, "Ignored: a thin (v2) event has no object. Have the provider send snapshot events."
-    if event.type not in _ACCEPTED_TYPES:
+    if event.type not in policy.handled_types and event.type != ev.SNAPSHOT:
         return Outcome.IGNORED, "This type is not handled."
     if event.problem is not None:
         return Outcome.INVALID, event.problem
     missing = None
     if event.type in ev.INVOICE_TYPES:
         missing = None if event.customer_id else "The invoice names no customer."
-    elif event.type == ev.CHECKOUT_COMPLETED and event.checkout_mode != _SUBSCRIPTION_MODE:
+    elif event.type in ev.CHECKOUT_TYPES and event.checkout_mode != _SUBSCRIPTION_MODE:
         missing = "The checkout session is not for a subscription."
     elif event.type == ev.CHECKOUT_COMPLETED and event.customer_id is None:
         missing = "The checkout session names no customer."
@@ -66,11 +65,14 @@ def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, 
         found.append(Anomaly.UNUSABLE_OBJECT)
     elif event.org_id is None and (event.type in ev.SUBSCRIPTION_TYPES or event.checkout_mode == _SUBSCRIPTION_MODE):
         found.append(Anomaly.MISSING_ORG_ID)
-    elif event.type in (ev.SUBSCRIPTION_UPDATED, ev.SNAPSHOT):
-        if event.price_id is None:
+    elif event.type in ev.WHOLE_SUBSCRIPTION_TYPES or event.type == ev.SNAPSHOT:
+        item = plan_item(event, policy)
+        if event.price_id is None and item.seats is None:
             found.append(Anomaly.MISSING_PRICE)
-        elif policy.catalog.plan_of_price(event.price_id) is None:
+        if item.unknown:
             found.append(Anomaly.UNKNOWN_PRICE)
+        if item.is_one_of_several:
+            found.append(Anomaly.SEVERAL_PLANS)
     if _is_of_other_mode(event, policy):
         found.append(Anomaly.WRONG_LIVEMODE)
     if event.created > received.received_at.timestamp() + _MOST_AHEAD:

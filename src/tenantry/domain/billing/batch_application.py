@@ -1,7 +1,7 @@
 """A batch of events, applied in memory to the accounts that it touches."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
 from datetime import datetime, timedelta
 
@@ -13,53 +13,85 @@ from tenantry.domain.billing.customer_links import LinkResult, link_result, may_
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import (
     FIRST,
+    AccountChange,
     BatchContext,
     BillingAccount,
     CustomerLink,
     FailedPayment,
+    FoldId,
+    KnownTenants,
     LedgerEntry,
     NameLock,
     ReceivedEvent,
     ReplayNeed,
     SnapshotRequest,
 )
-from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState, record_of
-from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
+from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, fold_key
+from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, rank
+from tenantry.domain.billing.timeline import Folded, Placement, Timeline, begin, place
 from tenantry.domain.owner_mails import is_settled
+from tenantry.domain.plans import OVER
 
 
-def replay_needs(context: BatchContext, events: Iterable[tuple[str | None, BillingEvent]]) -> dict[str, ReplayNeed]:
-    """Return how far back each account's history is needed to place these events, each given with its tenant.
+def replay_needs(
+    context: BatchContext, events: Iterable[tuple[str | None, BillingEvent]], policy: BillingPolicy
+) -> dict[FoldId, ReplayNeed]:
+    """Return how far back the history of each fold is needed to place these events, each given with its tenant.
 
-    Accounts that need no history are left out.
+    Folds that need no history are left out.
     """
-    needed: dict[str, ReplayNeed] = {}
+    needed: dict[FoldId, ReplayNeed] = {}
     for tenant_id, event in events:
         account = context.accounts.get(tenant_id) if tenant_id else None
-        if account is None or account.tip_created is None or event.type not in ev.FOLDED_TYPES:
+        key = fold_key(event, policy)
+        if account is None or key is None:
             continue
-        if event.created < account.tip_created or not account.is_whole:
-            second = FIRST if account.state.others or not account.is_whole else event.created
-            need = ReplayNeed(second, late=True)
-        elif event.created == account.tip_created or event.type == ev.SNAPSHOT:  # it may replace an older snapshot
-            need = ReplayNeed(account.tip_created, late=False)
+        if not account.is_whole:
+            needed[account.tenant_id, None] = ReplayNeed(FIRST, late=True)
+            continue
+        fold = account.folds.get(key)
+        if fold is None or fold.tip_created is None:
+            if policy.is_each and len(account.folds) >= MOST_SUBSCRIPTIONS:
+                needed[account.tenant_id, key] = ReplayNeed(FIRST, late=True)  # it may have been left out before
+            continue
+        if event.created < fold.tip_created:
+            need = ReplayNeed(FIRST if fold.state.others else event.created, late=True)
+        elif event.created == fold.tip_created or event.type == ev.SNAPSHOT:  # it may replace an older snapshot
+            need = ReplayNeed(fold.tip_created, late=False)
         else:
             continue
         # the earliest second counts; a late one is before the second of the newest event
-        needed[account.tenant_id] = min(need, needed.get(account.tenant_id, need))
+        needed[account.tenant_id, key] = min(need, needed.get((account.tenant_id, key), need))
     return needed
 
 
-def needed_locks(events: Iterable[BillingEvent], context: BatchContext) -> set[NameLock]:
-    """Return the locks of the names in these events that are missing, and of the customers that they may link."""
+def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy) -> set[NameLock]:
+    """Return the locks of missing names in these events, and of the customers and subscriptions that they may add."""
     locks = set()
     for event in events:
-        if tenant_of(event, context.tenant_of_customer) not in context.accounts:
-            name = f"customer {event.customer_id}" if event.type in ev.INVOICE_TYPES else f"tenant {event.org_id}"
-            locks.add(NameLock(name, claimed=False))
+        if tenant_of(event, context.known) not in context.accounts:
+            if event.type in ev.INVOICE_TYPES:
+                locks.add(NameLock(f"customer {event.customer_id}", claimed=False))
+                if event.subscription_id:
+                    locks.add(NameLock(f"subscription {event.subscription_id}", claimed=False))
+            else:
+                locks.add(NameLock(f"tenant {event.org_id}", claimed=False))
         if wants_link(event, context):
             locks.add(NameLock(f"customer {event.customer_id}", claimed=True))
+        if policy.is_each and is_new_subscription(event, context):
+            locks.add(NameLock(f"subscription {event.subscription_id}", claimed=True))
     return locks
+
+
+def is_new_subscription(event: BillingEvent, context: BatchContext) -> bool:
+    """Whether an event is the first that names the tenant of its subscription."""
+    return (
+        event.type not in ev.INVOICE_TYPES
+        and event.type in ev.FOLDED_TYPES
+        and event.subscription_id is not None
+        and event.org_id in context.accounts
+        and event.subscription_id not in context.known.tenant_of_subscription
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -74,17 +106,18 @@ class BatchApplication:
     policy: BillingPolicy
     now: datetime
     _: KW_ONLY
-    needs: Mapping[str, ReplayNeed]
-    histories: Mapping[str, Sequence[BillingEvent]]
+    needs: Mapping[FoldId, ReplayNeed]
+    histories: Mapping[FoldId, Sequence[BillingEvent]]
     waiting: InitVar[Iterable[ReceivedEvent]]
 
     def __post_init__(self, waiting: Iterable[ReceivedEvent]) -> None:
         self._accounts = dict(self.context.accounts)
-        self._tenant_of_customer = dict(self.context.tenant_of_customer)
-        self._parked = defaultdict[str | None, list[ReceivedEvent]](list)
-        for received in waiting:
-            self._parked[received.event.customer_id].append(received)
-        self._timelines: dict[str, Timeline] = {}
+        known = self.context.known
+        self._known = KnownTenants(
+            dict(known.tenant_of_customer), dict(known.tenant_of_subscription), known.prefers_subscription
+        )
+        self._parked = {each.event.id: each for each in waiting}
+        self._timelines: dict[tuple[str, str], Timeline] = {}
         self._failures: list[tuple[str, BillingEvent, bool]] = []
         self._oldest_mailed = self.now.timestamp() - timedelta(hours=self.policy.parked_mail_hours).total_seconds()
         self.entries: list[LedgerEntry] = []
@@ -99,7 +132,7 @@ class BatchApplication:
         if rejected := rejection(event, self.policy):
             self.entries.append(LedgerEntry(received, None, *rejected, anomalies=anomalies(received, self.policy)))
             return
-        tenant_id = tenant_of(event, self._tenant_of_customer)
+        tenant_id = tenant_of(event, self._known)
         if tenant_id in self._accounts:
             self.entries.append(self._apply(received, tenant_id, belated=received.belated))
         else:
@@ -110,7 +143,7 @@ class BatchApplication:
         if event.type in ev.INVOICE_TYPES:
             missing = f"customer {event.customer_id}"
             # a later event of this batch may link the customer
-            self._parked[event.customer_id].append(received)
+            self._parked[event.id] = received
         else:
             missing = f"tenant {event.org_id}"
         outcome, reason = Outcome.PARKED, f"Waits: {missing} is not known yet."
@@ -123,16 +156,18 @@ class BatchApplication:
         for received in parked:
             self.unparked.append(self._apply(received, tenant_id, belated=True))
 
-    def changed_accounts(self) -> list[tuple[BillingAccount, bool]]:
-        """Return the accounts to write back, and whether the tenant record itself changed."""
-        changed = []
-        for tenant_id, linked in sorted(self._accounts.items()):
-            original, timeline = self.context.accounts[tenant_id], self._timelines.get(tenant_id)
-            account = linked.with_fold(timeline.folded) if timeline else linked
-            if account != original:
-                is_visible = record_of(account.state) != record_of(original.state)
-                changed.append((account, is_visible or account.customer_id != original.customer_id))
-        return changed
+    def account(self, tenant_id: str) -> BillingAccount:
+        """Return an account after the events so far."""
+        return self._accounts[tenant_id]
+
+    def changed_accounts(self) -> list[AccountChange]:
+        """Return the accounts to write back."""
+        self._settle_moves()
+        return [
+            AccountChange(account, stored)
+            for tenant_id, account in sorted(self._accounts.items())
+            if (stored := self.context.accounts[tenant_id]) is not account and account != stored
+        ]
 
     def failed_payments(self) -> list[FailedPayment]:
         """Return the failures to notify owners of."""
@@ -144,62 +179,156 @@ class BatchApplication:
         ]
 
     def _is_current(self, tenant_id: str, failure: BillingEvent) -> bool:
-        """Whether a belated failure counts: it is recent, its invoice is unpaid, and the tenant ends past due."""
-        return (
-            failure.created > self._oldest_mailed
-            and self._state(tenant_id).subscription_status == PAST_DUE
-            and not is_settled(failure, self._timelines[tenant_id].after(failure))
-        )
+        """Whether a belated failure counts: it is recent, its invoice is unpaid, and what it is of ends past due."""
+        if failure.created <= self._oldest_mailed:
+            return False
+        key = fold_key(failure, self.policy)
+        if key is None:
+            return True  # an invoice of no subscription changes no status
+        timeline = self._timelines[tenant_id, key]
+        return timeline.state.subscription_status == PAST_DUE and not is_settled(failure, timeline.after(failure))
 
     def _apply(self, received: ReceivedEvent, tenant_id: str, *, belated: bool) -> LedgerEntry:
         """Apply an event whose tenant is known; return its entry."""
         event = received.event
-        before = self._state(tenant_id)
-        found = anomalies(received, self.policy)
+        key, before = fold_key(event, self.policy), self._whole_account(tenant_id).record
         link = None
         if event.customer_id and may_link(event):
             link = self._link(event, event.customer_id, self._accounts[tenant_id])
-        if link and link.anomaly:
-            found = (*found, link.anomaly)
-        if event.type == ev.CHECKOUT_COMPLETED:
-            self.snapshot_requests.append(SnapshotRequest(tenant_id, later=False))
-            link = link or LinkResult(Outcome.NO_CHANGE, "The customer was linked to this tenant before.")
-            after = self._state(tenant_id)
-            return LedgerEntry(received, tenant_id, link.outcome, link.reason, before, after, found)
-        placement = self._place(tenant_id, event)
+        found = [*anomalies(received, self.policy), *([link.anomaly] if link and link.anomaly else [])]
+        if key is None:
+            outcome, reason = self._without_fold(event, tenant_id, belated=belated)
+            if link:
+                outcome, reason = link.outcome, link.reason
+        else:
+            placement = self._fold_in(tenant_id, key, event, found)
+            if placement.notify:
+                self._failures.append((tenant_id, event, belated))
+            outcome, reason = placement.outcome, placement.reason
+            reason = f"{reason} {link.reason}" if link else reason
+        after = self._accounts[tenant_id].record
+        if key is not None and event.type not in ev.INVOICE_TYPES and event.subscription_id:
+            self._known_subscription(event.subscription_id, tenant_id)
+        return LedgerEntry(received, tenant_id, outcome, reason, before, after, tuple(found))
+
+    def _fold_in(self, tenant_id: str, key: str, event: BillingEvent, found: list[Anomaly]) -> Placement:
+        """Fold an event, and request a snapshot where events alone do not prove the state; add to its anomalies."""
+        account = self._accounts[tenant_id]
+        placement = self._place(account, key, event)
         if placement.is_ambiguous:
+            found.append(Anomaly.AMBIGUOUS_ORDER)
+        if placement.is_ambiguous or self._is_of_another(account, event):
             self.snapshot_requests.append(SnapshotRequest(tenant_id, later=True))
-            found = (*found, Anomaly.AMBIGUOUS_ORDER)
-        if placement.notify:
+        if len(self._accounts[tenant_id].folds) > MOST_SUBSCRIPTIONS:
+            account = self._accounts[tenant_id]
+            self._accounts[tenant_id] = account.with_folds(within_bounds(account.folds, self.policy), self.policy)
+            found.append(Anomaly.TOO_MANY_SUBSCRIPTIONS)
+        return placement
+
+    def _without_fold(self, event: BillingEvent, tenant_id: str, *, belated: bool) -> tuple[Outcome, str]:
+        """Handle an event that changes no state."""
+        if event.type in ev.CHECKOUT_TYPES:
+            self.snapshot_requests.append(SnapshotRequest(tenant_id, later=False))
+            if event.type == ev.CHECKOUT_COMPLETED:
+                return Outcome.NO_CHANGE, "The customer was linked to this tenant before."
+            return Outcome.NO_CHANGE, "The provider is asked."
+        if event.type == ev.PAYMENT_FAILED:
             self._failures.append((tenant_id, event, belated))
-        reason = f"{placement.reason} {link.reason}" if link else placement.reason
-        return LedgerEntry(received, tenant_id, placement.outcome, reason, before, placement.after, found)
+        if event.type in ev.INVOICE_TYPES:
+            return Outcome.NO_CHANGE, "The invoice names no subscription."
+        return Outcome.NO_CHANGE, "This type changes no state."
 
-    def _state(self, tenant_id: str) -> BillingState:
-        timeline = self._timelines.get(tenant_id)
-        return timeline.state if timeline else self._accounts[tenant_id].state
+    def _is_of_another(self, account: BillingAccount, event: BillingEvent) -> bool:
+        """Whether an event is of another subscription than the one that the tenant's one state is from."""
+        if self.policy.is_each or event.type == ev.SNAPSHOT or event.subscription_id is None:
+            return False
+        state = account.state
+        if event.type == ev.SUBSCRIPTION_DELETED and any(other.status not in OVER for other in state.others):
+            return True
+        return state.subscription_id not in (None, event.subscription_id)
 
-    def _place(self, tenant_id: str, event: BillingEvent) -> Placement:
-        timeline = self._timelines.get(tenant_id)
+    def _place(self, account: BillingAccount, key: str, event: BillingEvent) -> Placement:
+        timeline = self._timelines.get((account.tenant_id, key))
         if timeline is None:
-            checkpoint = self._accounts[tenant_id].checkpoint(self.needs.get(tenant_id))
-            timeline = begin(checkpoint, self.histories.get(tenant_id, ()), self.policy)
+            need = self.needs.get((account.tenant_id, key))
+            checkpoint = account.checkpoint(key, need, self.policy)
+            timeline = begin(checkpoint, self.histories.get((account.tenant_id, key), ()), self.policy)
             if event.type == ev.SNAPSHOT and (former := confirmed(timeline, event)):
                 self.superseded.append(former.id)
                 timeline = begin(checkpoint, timeline.events[:-1], self.policy)
         placement = place(timeline, event, self.policy)
-        self._timelines[tenant_id] = placement.timeline
+        self._timelines[account.tenant_id, key] = placement.timeline
+        folds = {**account.folds, key: placement.timeline.folded}
+        self._accounts[account.tenant_id] = account.with_folds(folds, self.policy)
         return placement
+
+    def _whole_account(self, tenant_id: str) -> BillingAccount:
+        """Return an account; one that is not whole is folded from its beginning first."""
+        account = self._accounts[tenant_id]
+        history = self.histories.get((tenant_id, None))
+        if account.is_whole or history is None:
+            return account
+        by_key = defaultdict[str, list[BillingEvent]](list)
+        for event in history:
+            if (key := fold_key(event, self.policy)) is not None:
+                by_key[key].append(event)
+        folds = {}
+        for key, events in by_key.items():
+            timeline = begin(account.beginning_of(key, self.policy), events, self.policy)
+            self._timelines[tenant_id, key] = timeline
+            folds[key] = timeline.folded
+        self._accounts[tenant_id] = whole = account.with_folds(folds, self.policy)
+        return whole
+
+    def _known_subscription(self, subscription_id: str, tenant_id: str) -> None:
+        if self.policy.is_each and subscription_id not in self._known.tenant_of_subscription:
+            self._known.tenant_of_subscription[subscription_id] = tenant_id
+            self._apply_waiting(tenant_id, lambda event: event.subscription_id == subscription_id)
+
+    def _apply_waiting(self, tenant_id: str, condition: Callable[[BillingEvent], bool]) -> None:
+        """Apply the events that wait for a customer or subscription that is known now."""
+        ready = [received for received in self._parked.values() if condition(received.event)]
+        for received in ready:
+            del self._parked[received.event.id]
+        self.apply_parked(tenant_id, ready)
+
+    def _settle_moves(self) -> None:
+        """Let a subscription count for the tenant only that its newest event names."""
+        holders = defaultdict[str, list[tuple[int, str]]](list)
+        for tenant_id, account in self._accounts.items():
+            for key, fold in account.folds.items():
+                if key and fold.state.reported_at is not None:
+                    holders[key].append((fold.state.reported_at, tenant_id))
+        for key, of_key in holders.items():
+            newest, holder = max(of_key)
+            for _, tenant_id in of_key:
+                account = self._accounts[tenant_id]
+                moved_at = None if tenant_id == holder else newest
+                if account.moved_at.get(key) != moved_at:
+                    moves = {name: at for name, at in account.moved_at.items() if name != key}
+                    moves |= {} if moved_at is None else {key: moved_at}
+                    self._accounts[tenant_id] = account.with_folds(account.folds, self.policy, moves)
 
     def _link(self, event: BillingEvent, customer_id: str, account: BillingAccount) -> LinkResult | None:
         """Link the event's customer to its tenant where the rules allow it; None where nothing is to be done."""
-        result = link_result(event, account, self._tenant_of_customer.get(customer_id))
+        result = link_result(event, account, self._known.tenant_of_customer.get(customer_id))
         if result and result.outcome is Outcome.APPLIED:
             self.links.append(CustomerLink(customer_id, account.tenant_id, event.id))
-            self._tenant_of_customer[customer_id] = account.tenant_id
+            self._known.tenant_of_customer[customer_id] = account.tenant_id
             self._accounts[account.tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
-            self.apply_parked(account.tenant_id, self._parked[customer_id])
+            self._apply_waiting(
+                account.tenant_id,
+                lambda parked: (
+                    parked.customer_id == customer_id and tenant_of(parked, self._known) == account.tenant_id
+                ),
+            )
         return result
+
+
+def within_bounds(folds: Mapping[str, Folded], policy: BillingPolicy) -> dict[str, Folded]:
+    """Return at most `MOST_SUBSCRIPTIONS` of a tenant's folds, those that count first."""
+    kept = sorted(folds.items(), key=lambda item: rank(item[1].state, policy), reverse=True)[:MOST_SUBSCRIPTIONS]
+    return dict(kept)
 
 
 def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None:
@@ -211,4 +340,5 @@ def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None
         return None
     newest, last = timeline.events[-1], len(timeline.events) - 1
     same = msgspec.structs.replace(newest, id=snapshot.id, created=snapshot.created, arrival=snapshot.arrival)
-    return newest if same == snapshot and timeline.before(last) == timeline.state else None
+    before = msgspec.structs.replace(timeline.before(last), reported_at=timeline.state.reported_at)
+    return newest if same == snapshot and before == timeline.state else None

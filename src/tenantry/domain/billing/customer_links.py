@@ -1,23 +1,20 @@
 """Which tenant an event belongs to, and when an event links a customer of the provider to a tenant (CONTRACT 6)."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import BatchContext, BillingAccount
+from tenantry.domain.billing.ledger import BatchContext, BillingAccount, KnownTenants
 
 
-def tenant_of(event: BillingEvent, tenant_of_customer: Mapping[str, str]) -> str | None:
-    """Return the tenant that an event names: by customer for invoices, else by the metadata (SPEC 6.1)."""
-    if event.type in ev.INVOICE_TYPES:
-        return tenant_of_customer.get(event.customer_id or "")
-    return event.org_id
+def tenant_of(event: BillingEvent, known: KnownTenants) -> str | None:
+    """Return the tenant that an event names: invoices name none, see `KnownTenants.of_invoice`; SPEC 6.1."""
+    return known.of_invoice(event) if event.type in ev.INVOICE_TYPES else event.org_id
 
 
 def may_link(event: BillingEvent) -> bool:
     """Whether an event can link its customer to the tenant in its metadata."""
-    return event.type in (ev.CHECKOUT_COMPLETED, ev.SUBSCRIPTION_UPDATED) and bool(event.customer_id and event.org_id)
+    return event.type in _LINKING_TYPES and bool(event.customer_id and event.org_id)
 
 
 def wants_link(event: BillingEvent, context: BatchContext) -> bool:
@@ -26,9 +23,12 @@ def wants_link(event: BillingEvent, context: BatchContext) -> bool:
     return (
         may_link(event)
         and account is not None
-        and event.customer_id not in context.tenant_of_customer
+        and event.customer_id not in context.known.tenant_of_customer
         and (event.type == ev.CHECKOUT_COMPLETED or account.customer_id is None)
     )
+
+
+_LINKING_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | {ev.CHECKOUT_COMPLETED}
 
 
 class LinkResult(NamedTuple):
@@ -49,6 +49,6 @@ def link_result(event: BillingEvent, account: BillingAccount, holder: str | None
     if holder is not None:
         reason = f"Customer {event.customer_id} belongs to another tenant already."
         return LinkResult(Outcome.NO_CHANGE, reason, Anomaly.CUSTOMER_TAKEN)
-    if event.type == ev.SUBSCRIPTION_UPDATED and account.customer_id is not None:
+    if event.type != ev.CHECKOUT_COMPLETED and account.customer_id is not None:
         return None
     return LinkResult(Outcome.APPLIED, f"Customer {event.customer_id} now belongs to this tenant.")

@@ -7,16 +7,17 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState
+from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, record_of
 from tenantry.domain.billing.timeline import Folded
 
 
 class ReplayNeed(NamedTuple):
-    """From which second on an account's history is needed to place events.
+    """From which second on the history of a fold is needed to place events.
 
-    Unless they are ``late``, it is the second of the account's newest event. If they are, it is that of the oldest
-    event to place, and the history before it is needed too, back to a full-state event. For an account with several
-    subscriptions, or written by the previous release, no event is a full-state event; then the second is `FIRST`.
+    Unless they are ``late``, it is the second of the newest event. If they are, it is that of the oldest event to
+    place, and the history before it is needed too, back to a full-state event. For a tenant's fold with several
+    subscriptions no event is a full-state event; then the second is `FIRST`.
     """
 
     second: int
@@ -26,12 +27,15 @@ class ReplayNeed(NamedTuple):
 FIRST: Final = -1
 """A second before all events."""
 
+FoldId = tuple[str, str | None]
+"""A tenant and the key of a fold (`state.fold_key`); None for all folds of the tenant."""
+
 
 class BillingAccount(msgspec.Struct, frozen=True):
-    """The billing state of a tenant.
+    """The billing state of a tenant: the result of its folds by key, and the tenant record that follows from them.
 
-    ``tip_created`` is the second of its newest folded event, ``tip_state`` the state before that second. Without
-    ``is_whole`` the previous release wrote the account: its facts of other subscriptions may be out of date.
+    ``moved_at`` has, by key, the second since which a subscription names another tenant; such folds count as ended.
+    Without ``is_whole`` the folds were written in another mode or by the previous release, and are out of date.
     """
 
     tenant_id: str
@@ -39,27 +43,70 @@ class BillingAccount(msgspec.Struct, frozen=True):
     deleted: bool
     customer_id: str | None
     base_plan: str
-    state: BillingState
-    tip_created: int | None = None
-    tip_state: BillingState | None = None
+    record: BillingRecord
+    folds: Mapping[str, Folded]
+    moved_at: Mapping[str, int] = {}
     is_whole: bool = True
 
     @property
     def beginning(self) -> BillingState:
-        """The state before all events."""
+        """The state before all events: that of a tenant's fold, and of a tenant without subscriptions."""
         return BillingState(plan=self.base_plan)
 
-    def checkpoint(self, need: ReplayNeed | None) -> BillingState:
-        """Return the state before the events of a timeline with the needed history."""
-        if need is None:
-            return self.state
-        return self.beginning if need.late or self.tip_state is None else self.tip_state
+    def beginning_of(self, key: str, policy: BillingPolicy) -> BillingState:
+        """Return the state before all events of a fold."""
+        return BillingState(subscription_id=key or None) if policy.is_each else self.beginning
 
-    def with_fold(self, folded: Folded) -> "BillingAccount":
-        """Return the account with the result of a fold of its events."""
-        return msgspec.structs.replace(
-            self, state=folded.state, tip_created=folded.tip_created, tip_state=folded.tip_state, is_whole=True
-        )
+    def checkpoint(self, key: str, need: ReplayNeed | None, policy: BillingPolicy) -> BillingState:
+        """Return the state before the events of a timeline with the needed history."""
+        fold = self.folds.get(key)
+        if fold is None or (need is not None and (need.late or fold.tip_state is None)):
+            return self.beginning_of(key, policy)
+        return fold.state if need is None or fold.tip_state is None else fold.tip_state
+
+    def states(self) -> list[BillingState]:
+        """Return the states that decide the record."""
+        states = [
+            fold.state if (moved_at := self.moved_at.get(key)) is None else moved_away(fold.state, moved_at)
+            for key, fold in self.folds.items()
+        ]
+        return states or [self.beginning]
+
+    @property
+    def whole_tenant(self) -> Folded:
+        """The tenant's one fold, with `SubscriptionRule.ANY`."""
+        return self.folds.get(WHOLE_TENANT) or Folded(self.beginning)
+
+    @property
+    def state(self) -> BillingState:
+        """The state of the tenant's one fold, with `SubscriptionRule.ANY`."""
+        return self.whole_tenant.state
+
+    @property
+    def tip_created(self) -> int | None:
+        """The second of the newest event."""
+        return max((fold.tip_created for fold in self.folds.values() if fold.tip_created is not None), default=None)
+
+    def with_folds(
+        self, folds: Mapping[str, Folded], policy: BillingPolicy, moved_at: Mapping[str, int] | None = None
+    ) -> "BillingAccount":
+        """Return the account with these folds, and the record that follows from them."""
+        moved_at = self.moved_at if moved_at is None else moved_at
+        changed = msgspec.structs.replace(self, folds=folds, moved_at=moved_at, is_whole=True)
+        return msgspec.structs.replace(changed, record=record_of(changed.states(), policy))
+
+
+class AccountChange(NamedTuple):
+    """An account, and as it was before."""
+
+    account: BillingAccount
+    before: BillingAccount
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether the tenant record changed."""
+        account, before = self
+        return account.record != before.record or account.customer_id != before.customer_id
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True):
@@ -76,14 +123,14 @@ class ReceivedEvent(msgspec.Struct, frozen=True):
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
-    """An event in the ledger: its tenant if known, the outcome and its reason, and anomalies."""
+    """An event in the ledger: its tenant if known, the outcome and its reason, the tenant's record, and anomalies."""
 
     received: ReceivedEvent
     tenant_id: str | None
     outcome: Outcome
     reason: str
-    before: BillingState | None = None
-    after: BillingState | None = None
+    before: BillingRecord | None = None
+    after: BillingRecord | None = None
     anomalies: tuple[Anomaly, ...] = ()
 
 
@@ -95,8 +142,25 @@ class CustomerLink(NamedTuple):
     linked_by: str
 
 
+class KnownTenants(msgspec.Struct, frozen=True):
+    """The tenants of customers by their links, and of subscriptions by their events."""
+
+    tenant_of_customer: dict[str, str]
+    tenant_of_subscription: dict[str, str]
+    prefers_subscription: bool = False
+
+    def of_invoice(self, event: BillingEvent) -> str | None:
+        """Return the tenant of an invoice event: by its customer, else by the subscription that it names.
+
+        With `SubscriptionRule.EACH` the other way around: of two tenants with one customer, each has its own invoices.
+        """
+        by_customer = self.tenant_of_customer.get(event.customer_id or "")
+        by_subscription = self.tenant_of_subscription.get(event.subscription_id or "")
+        return (by_subscription or by_customer) if self.prefers_subscription else (by_customer or by_subscription)
+
+
 class NameLock(NamedTuple):
-    """The lock of a tenant's or customer's name, such as ``tenant acme``.
+    """The lock of a tenant's, customer's or subscription's name, such as ``tenant acme``.
 
     Claim a name before adding it: this waits for transactions that park events for it. Lock it unclaimed before parking
     events for it, so that no transaction adds it meanwhile.
@@ -129,7 +193,7 @@ class BatchContext(msgspec.Struct, frozen=True):
     """
 
     accounts: Mapping[str, BillingAccount]
-    tenant_of_customer: Mapping[str, str]
+    known: KnownTenants
     seen: frozenset[str]
     first_arrival: int
     replaceable: frozenset[str] = frozenset()

@@ -4,8 +4,10 @@ The provider's ``created`` counts seconds. Within a second, the payloads prove t
 
 - An event with ``previous_attributes`` replaced the values of the event before it of the same subscription. The valid
   orders of a subscription's events are those in which the fewest events replaced a state that no event had set.
+- ``created`` precedes every other event of the same subscription.
 - No event follows ``deleted`` of the same subscription, not even an invoice event of that subscription.
-- A paid invoice does not fail afterwards; ``attempt_count`` orders two attempts to pay an invoice.
+- A paid, voided or uncollectible invoice does not fail afterwards; ``attempt_count`` orders two attempts to pay an
+  invoice.
 - A snapshot follows every event that had arrived before the service requested it.
 
 Where this leaves several orders, the order of arrival decides, and `is_decided` reports whether they all end in the
@@ -21,7 +23,8 @@ import msgspec
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent, Fact
-from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, apply, known_of, plan_of
+from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, apply, known_of
+from tenantry.domain.plans import FREE
 
 MOST_COMPARED: Final = 64
 """How many events of one second are compared. Where there are more, the order of arrival decides."""
@@ -31,6 +34,8 @@ _MOST_UNLINKED: Final = 3
 """How many events may have replaced an unseen state. With more, too many events are missing to prove an order."""
 
 _SUBSCRIPTION_STATES: Final = ev.SUBSCRIPTION_TYPES | {ev.SNAPSHOT}
+_ORDERING_TYPES: Final = frozenset({ev.SUBSCRIPTION_CREATED, ev.SUBSCRIPTION_DELETED})
+_DROPPED_TYPES: Final = frozenset({ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE})
 _Counts = tuple[int, ...]
 
 
@@ -81,7 +86,8 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
     while branches:
         branch = branches.pop()
         if branch.position.counts == second.end:
-            ends.add(msgspec.structs.replace(branch.state, others=()))  # other subscriptions do not count
+            # neither other subscriptions count, nor which event was the last one
+            ends.add(msgspec.structs.replace(branch.state, others=(), reported_at=None))
         for group in second.next_groups(branch.position):
             event = second.groups[group].events[0]
             further = _Branch(apply(branch.state, event, policy).state, second.after(branch.position, group))
@@ -238,10 +244,10 @@ def _one_more(counts: _Counts, position: int) -> _Counts:
 
 def _group(events: Sequence[BillingEvent]) -> list[list[BillingEvent]]:
     invoices = Counter(event.invoice_id for event in events if event.type in ev.INVOICE_TYPES and event.invoice_id)
-    deleted = {event.subscription_id for event in events if event.type == ev.SUBSCRIPTION_DELETED} - {None}
+    ordered = {event.subscription_id for event in events if event.type in _ORDERING_TYPES} - {None}
     groups: defaultdict[object, list[BillingEvent]] = defaultdict(list)
     for event in events:
-        groups[_effect(event, invoices, deleted)].append(event)
+        groups[_effect(event, invoices, ordered)].append(event)
     return list(groups.values())
 
 
@@ -251,14 +257,15 @@ def _predecessors(event: BillingEvent, groups: Sequence[Sequence[BillingEvent]])
     return {number: count for number, count in enumerate(counts) if count}
 
 
-def _effect(event: BillingEvent, invoices: Mapping[str, int], deleted: Collection[str | None]) -> tuple[object, ...]:
+def _effect(event: BillingEvent, invoices: Mapping[str, int], ordered: Collection[str | None]) -> tuple[object, ...]:
     """Return all facts that state and order depend on; an invoice's only where other events refer to them."""
     if event.type in _SUBSCRIPTION_STATES:
         previous = None if event.previous is None else tuple(sorted(event.previous.items()))
         requested = event.arrival if event.type == ev.SNAPSHOT else None
         facts = tuple(getattr(event, fact) for fact in ev.TRACKED)
-        return event.type, event.subscription_id, event.subscription_created, facts, previous, requested
-    subscription_id = event.subscription_id if event.subscription_id in deleted else None
+        identity = event.subscription_id, event.subscription_created, event.customer_id
+        return event.type, *identity, facts, event.details, previous, requested
+    subscription_id = event.subscription_id if event.subscription_id in ordered else None
     if invoices.get(event.invoice_id or "", 0) > 1:
         return event.type, subscription_id, event.invoice_id, event.attempt_count, event.status
     return event.type, subscription_id
@@ -266,32 +273,41 @@ def _effect(event: BillingEvent, invoices: Mapping[str, int], deleted: Collectio
 
 def _count_preceding(events: Sequence[BillingEvent], later: BillingEvent) -> int:
     """Return how many of these equivalent events come before ``later``."""
-    if later.type == ev.SNAPSHOT:
+    if later.type == ev.SNAPSHOT and events[0].type != ev.SUBSCRIPTION_CREATED:
         return sum(event.arrival < later.arrival for event in events)
     return len(events) if _precedes(events[0], later) else 0
 
 
 def _precedes(event: BillingEvent, later: BillingEvent) -> bool:
     """Whether the payloads, ``previous_attributes`` aside, prove that an event came before another one."""
-    if later.type == ev.SUBSCRIPTION_DELETED and event.type not in (ev.SUBSCRIPTION_DELETED, ev.SNAPSHOT):
+    if _begins_or_ends(event, later):
         return event.subscription_id is not None and event.subscription_id == later.subscription_id
     if event.type not in ev.INVOICE_TYPES or later.type not in ev.INVOICE_TYPES:
         return False
     if event.invoice_id is None or event.invoice_id != later.invoice_id or _is_paid(event):
         return False
-    if _is_paid(later):
+    if _is_paid(later) or (later.type in _DROPPED_TYPES and event.type == ev.PAYMENT_FAILED):
         return True
-    if event.attempt_count is None or later.attempt_count is None:
-        return False
-    return event.attempt_count < later.attempt_count
+    return None not in (event.attempt_count, later.attempt_count) and _attempts(event) < _attempts(later)
+
+
+def _begins_or_ends(event: BillingEvent, later: BillingEvent) -> bool:
+    """Whether one event is the first, or the other the last, of its subscription."""
+    if event.type == ev.SUBSCRIPTION_CREATED:
+        return later.type != ev.SUBSCRIPTION_CREATED
+    return later.type == ev.SUBSCRIPTION_DELETED and event.type not in (ev.SUBSCRIPTION_DELETED, ev.SNAPSHOT)
+
+
+def _attempts(event: BillingEvent) -> int:
+    return event.attempt_count or 0
 
 
 def _is_paid(event: BillingEvent) -> bool:
-    return event.type == ev.PAYMENT_SUCCEEDED and event.status in (None, ev.PAID)
+    return event.type in ev.PAYMENT_TYPES and event.status in (None, ev.PAID)
 
 
 def _may_prove_order(event: BillingEvent) -> bool:
-    return event.type == ev.SUBSCRIPTION_DELETED or (event.type in _SUBSCRIPTION_STATES and _reports_previous(event))
+    return event.type in _ORDERING_TYPES or (event.type in _SUBSCRIPTION_STATES and _reports_previous(event))
 
 
 def _reports_previous(event: BillingEvent) -> bool:
@@ -311,11 +327,13 @@ def _follows_known(known: KnownSubscription | None, event: BillingEvent, policy:
     if known is None:
         return False
     price_id = _before(event, "price_id")
-    return (
+    plan = policy.catalog.plan_of_price(price_id) if isinstance(price_id, str) else None
+    # of several items any may be the plan's, and ``previous`` has only the price of the first
+    same_plan = (policy.is_each and bool(event.details.items)) or known.plan == (plan or FREE)
+    return same_plan and (
         known.status == _before(event, "status")
         and known.current_period_end == _before(event, "current_period_end")
         and known.cancel_at_period_end == _before(event, "cancel_at_period_end")
-        and known.plan == plan_of(price_id if isinstance(price_id, str) else None, policy.catalog)[0]
     )
 
 

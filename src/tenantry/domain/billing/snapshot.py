@@ -1,17 +1,19 @@
-"""Snapshots: a tenant's subscriptions as fetched from the provider, as an event of the ledger."""
+"""Snapshots: a tenant's subscriptions as fetched from the provider, as events of the ledger."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
 import msgspec
 
-from tenantry.domain.billing.events import SNAPSHOT, BillingEvent
+from tenantry.domain.billing.events import NO_DETAILS, SNAPSHOT, BillingEvent, SubscriptionDetails
 from tenantry.domain.billing.ledger import BillingAccount
-from tenantry.domain.billing.state import CANCELED, ENDED, BillingPolicy, BillingState, SubscriptionRule
+from tenantry.domain.billing.state import CANCELED, BillingPolicy, BillingState
+from tenantry.domain.plans import OVER
 
-_UNPAID: Final = "incomplete"
-_NEVER_PAID: Final = "incomplete_expired"
+_INCOMPLETE: Final = "incomplete"
+_EXPIRED: Final = "incomplete_expired"
+_NEVER_PAID: Final = frozenset({_INCOMPLETE, _EXPIRED})
 _age: Final = attrgetter("created", "id")
 
 
@@ -26,6 +28,7 @@ class ProviderSubscription(msgspec.Struct, frozen=True, kw_only=True):
     price_id: str | None = None
     current_period_end: int | None = None
     cancel_at_period_end: bool = False
+    details: SubscriptionDetails = NO_DETAILS
 
 
 class CustomerSubscriptions(msgspec.Struct, frozen=True):
@@ -39,29 +42,29 @@ class CustomerSubscriptions(msgspec.Struct, frozen=True):
     subscriptions: tuple[ProviderSubscription, ...]
 
 
-def snapshot(
+def snapshots(
     subscriptions: Iterable[ProviderSubscription],
     account: BillingAccount,
     policy: BillingPolicy,
     *,
-    event_id: str,
+    new_id: Callable[[], str],
     as_of: int,
     arrival: int,
     unlinked: Collection[str] = (),
-) -> BillingEvent | None:
-    """Return the snapshot of a tenant from all subscriptions of its customers; None if none is the tenant's.
+) -> list[BillingEvent]:
+    """Return the snapshots of a tenant from all subscriptions of its customers.
 
-    ``arrival`` is the number that was taken when the request was sent. A subscription whose metadata names another
-    tenant does not count, nor one without a tenant of an ``unlinked`` customer, which is not linked to this tenant.
+    ``arrival`` is the number that was taken when the request was sent; the following ones are free. A subscription
+    whose metadata names another tenant does not count, nor one without a tenant of an ``unlinked`` customer, which is
+    not linked to this tenant. A subscription that has moved to another tenant has ended for this one.
 
-    Of several subscriptions the first of these counts; with `SubscriptionRule.NEWEST` always the newest living one:
+    With `SubscriptionRule.EACH` there is one for each subscription. One that was never paid counts only once an event
+    has named it: it raises no plan. With ``ANY`` there is at most one, the first of these:
 
     - the living one that the tenant's state is from;
     - the newest living one (one that waits for its first payment counts only once an event has named it);
     - the ended one that the tenant's state is from; if the state is from none, the newest ended one. One that ended
       without its first payment counts only if the state has that status: it never gave access to its plan.
-
-    A subscription that has moved to another tenant has ended for this one.
     """
     every = list(subscriptions)
     own = [
@@ -69,44 +72,51 @@ def snapshot(
         for each in every
         if each.org_id == account.tenant_id or (each.org_id is None and each.customer_id not in unlinked)
     ]
-    chosen = _choose(own, account.state, policy)
-    if chosen is None and (moved := _by_id(every, account.state.subscription_id)):
-        chosen = msgspec.structs.replace(moved, status=CANCELED)
-    if chosen is None:
-        return None
-    return BillingEvent(
-        id=event_id,
-        type=SNAPSHOT,
-        created=as_of,
-        arrival=arrival,
-        org_id=account.tenant_id,
-        # an unlinked customer may be another tenant's, and this event concerns only its own
-        customer_id=None if chosen.customer_id in unlinked else chosen.customer_id,
-        subscription_id=chosen.id,
-        subscription_created=chosen.created,
-        status=chosen.status,
-        price_id=chosen.price_id,
-        current_period_end=chosen.current_period_end,
-        cancel_at_period_end=chosen.cancel_at_period_end,
-    )
+    if policy.is_each:
+        counted = [each for each in own if each.id in account.folds or each.status not in _NEVER_PAID]
+        counted += [_ended(each) for each in every if each not in own and each.id in account.folds]
+    else:
+        chosen = _choose(own, account.state)
+        if chosen is None and (moved := _by_id(every, account.state.subscription_id)):
+            chosen = _ended(moved)
+        counted = [] if chosen is None else [chosen]
+    return [
+        BillingEvent(
+            id=new_id(),
+            type=SNAPSHOT,
+            created=as_of,
+            arrival=arrival + number,
+            org_id=account.tenant_id,
+            # an unlinked customer may be another tenant's, and this event concerns only its own
+            customer_id=None if each.customer_id in unlinked else each.customer_id,
+            subscription_id=each.id,
+            subscription_created=each.created,
+            status=each.status,
+            price_id=each.price_id,
+            current_period_end=each.current_period_end,
+            cancel_at_period_end=each.cancel_at_period_end,
+            details=each.details,
+        )
+        for number, each in enumerate(sorted(counted, key=_age))
+    ]
 
 
-def _choose(
-    subscriptions: Sequence[ProviderSubscription], state: BillingState, policy: BillingPolicy
-) -> ProviderSubscription | None:
+def _ended(subscription: ProviderSubscription) -> ProviderSubscription:
+    return msgspec.structs.replace(subscription, status=CANCELED)
+
+
+def _choose(subscriptions: Sequence[ProviderSubscription], state: BillingState) -> ProviderSubscription | None:
     current = state.subscription_id
     living = [
-        each for each in subscriptions if each.status not in ENDED and (each.status != _UNPAID or each.id == current)
+        each for each in subscriptions if each.status not in OVER and (each.status != _INCOMPLETE or each.id == current)
     ]
     if living:
-        if policy.subscriptions is SubscriptionRule.ANY and (same := _by_id(living, current)):
-            return same
-        return max(living, key=_age)
-    ended = [each for each in subscriptions if each.status in ENDED]
+        return _by_id(living, current) or max(living, key=_age)
+    ended = [each for each in subscriptions if each.status in OVER]
     if current is not None:
         return _by_id(ended, current)  # the end of another subscription does not matter
     same_status = [each for each in ended if each.status == state.provider_status]
-    return max(same_status or [each for each in ended if each.status != _NEVER_PAID], key=_age, default=None)
+    return max(same_status or [each for each in ended if each.status != _EXPIRED], key=_age, default=None)
 
 
 def _by_id(subscriptions: Iterable[ProviderSubscription], subscription_id: str | None) -> ProviderSubscription | None:

@@ -78,7 +78,7 @@ class KnownSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PastDue(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Since when a subscription is past due, and the invoices whose payment has failed since then."""
+    """Since when a subscription is past due, and the invoices whose payment has failed since then, by id."""
 
     since: int
     invoices: tuple[str, ...] = ()
@@ -122,6 +122,13 @@ def known_of(state: BillingState, subscription_id: str | None) -> KnownSubscript
     return KnownSubscription(
         subscription_id, state.provider_status, state.plan, state.current_period_end, state.cancel_at_period_end
     )
+
+
+reported: Final = attrgetter(
+    "plan", "subscription_status", "current_period_end", "cancel_at_period_end", "provider_status", "subscription_id",
+    "subscription_created", "seats", "details",
+)  # fmt: skip
+"""Return what an event can change in a state that users can see, or that later events depend on."""
 
 
 class Transition(NamedTuple):
@@ -289,7 +296,8 @@ def _payment_failed(state: BillingState, event: BillingEvent, policy: BillingPol
         return Transition(state, "A payment failed; the subscription had ended.")
     past_due = state.past_due or PastDue(event.created)
     if event.invoice_id is not None and event.invoice_id not in past_due.invoices:
-        past_due = PastDue(past_due.since, (*past_due.invoices, event.invoice_id)[-_MOST_INVOICES:])
+        invoices = sorted((*past_due.invoices, event.invoice_id))[-_MOST_INVOICES:]
+        past_due = PastDue(past_due.since, tuple(invoices))
     failed = msgspec.structs.replace(
         state,
         subscription_status=PAST_DUE,

@@ -108,6 +108,8 @@ def _access(states: Collection[BillingState], chosen: BillingState, policy: Bill
     """Return the phases of a tenant's access; empty if the chosen state's plan and status say the same."""
     periods = [(state, _periods(state, policy)) for state in states]
     ends = sorted({end for _, phases in periods for end, _, _ in phases if end is not None})
+    if not ends and not policy.catalog.addons:
+        return ()
     phases: list[AccessPhase] = []
     for end in (*ends, None):
         here = [(state, _period_at(each, end)) for state, each in periods]

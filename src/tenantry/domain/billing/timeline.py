@@ -1,4 +1,6 @@
-"""The fold of a tenant's events, one second at a time, for arrival, replay and explanation.
+"""The fold of events, one second at a time, for arrival, replay and explanation.
+
+Its unit is a tenant, or one subscription with `SubscriptionRule.EACH`.
 
 A checkpoint is the state after all events before some second. The newer the checkpoint, the fewer events the service
 reads from the ledger to place a new one (`ledger.ReplayNeed`):
@@ -6,7 +8,7 @@ reads from the ledger to place a new one (`ledger.ReplayNeed`):
 - newer than the newest event so far: the stored state, and no events;
 - in the same second as the newest: the state before that second, and the events of that second;
 - older: the events since the newest full-state event before it that is alone in its second, or, without such an event,
-  the state that the tenant began with and all its events.
+  the state that the fold began with and all its events.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +20,7 @@ import msgspec
 
 from tenantry.domain.billing.events import PAYMENT_FAILED, BillingEvent, Outcome
 from tenantry.domain.billing.order import in_order, is_by_arrival, is_decided
-from tenantry.domain.billing.state import BillingPolicy, BillingState, Transition, apply
+from tenantry.domain.billing.state import BillingPolicy, BillingState, Transition, apply, reported
 from tenantry.domain.owner_mails import is_settled
 
 Steps = list[tuple[BillingEvent, Transition]]
@@ -26,7 +28,10 @@ Steps = list[tuple[BillingEvent, Transition]]
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """The result of a fold: the state, the newest event's second, and the state before that second."""
+    """The result of a fold: the state, the newest event's second, and the state before that second.
+
+    ``events`` is the number of events of a whole fold.
+    """
 
     state: BillingState
     tip_created: int | None = None
@@ -103,7 +108,7 @@ class Timeline(msgspec.Struct, frozen=True):
     @property
     def folded(self) -> Folded:
         """The result of the fold, with the checkpoint for the next event. The timeline must have an event."""
-        return Folded(self.state, self.newest, self.before_second(self.newest), len(self.events))
+        return Folded(self.state, self.newest, self.before_second(self.newest))
 
     def before(self, position: int) -> BillingState:
         return self.states[position - 1] if position else self.checkpoint
@@ -151,7 +156,7 @@ def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Pla
     before = timeline.state
     extended, step, resorted = _insert(timeline, event, policy)
     after, reason = extended.state, step.reason
-    is_unchanged = msgspec.structs.replace(after, others=before.others) == before
+    is_unchanged = reported(after) == reported(before)
     is_newest = event.created > timeline.newest
     newer = () if is_newest else extended.after(event)
     if newer:

@@ -6,6 +6,7 @@ version 2025-03-31) and in whether related objects are ids or expanded. Unknown 
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
@@ -15,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent, Fact
+from tenantry.domain.billing.events import BillingEvent, Fact, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.domain.tenants import is_tenant_id
 
@@ -27,6 +28,8 @@ _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # an even number of backs
 _PLAIN: Final = ("status", "current_period_end", "cancel_at_period_end")
 
 _LONGEST_TEXT: Final = 255
+_MOST_ITEMS: Final = 100
+"""More than the provider allows in a subscription."""
 _Text = Annotated[str, Meta(max_length=_LONGEST_TEXT)]
 _Moment = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
 _Amount = Annotated[int, Meta(ge=-_LARGEST_AMOUNT, le=_LARGEST_AMOUNT)]
@@ -90,6 +93,8 @@ class _Price(Struct):
 class _Item(Struct):
     price: _Price | _Text | None = None
     current_period_end: _Moment | None = None
+    current_period_start: _Moment | None = None
+    quantity: _Count | None = None
 
 
 class _Items(Struct):
@@ -104,6 +109,10 @@ class _ItemsAlone(Struct):
     items: _AnyItems | None = None
 
 
+class _PauseCollection(Struct):
+    behavior: _Text | None = None
+
+
 class _SubscriptionObject(Struct):
     status: _Text
     id: _Text | None = None
@@ -113,6 +122,11 @@ class _SubscriptionObject(Struct):
     current_period_end: _Moment | None = None
     cancel_at_period_end: bool | None = None
     customer: _Text | _Ref | None = None
+    current_period_start: _Moment | None = None
+    cancel_at: _Moment | None = None
+    trial_end: _Moment | None = None
+    ended_at: _Moment | None = None
+    pause_collection: _PauseCollection | None = None
 
 
 class _Previous(Struct):
@@ -251,14 +265,16 @@ def _facts(envelope: _Envelope[_Data] | _Envelope[_UpdateData], *, reference_lin
     if isinstance(raw, _SubscriptionObject):
         return _subscription_facts(raw) | {"previous": _previous(envelope.data.previous_attributes)}
     match envelope.type:
-        case ev.SUBSCRIPTION_UPDATED:
+        case name if name in ev.WHOLE_SUBSCRIPTION_TYPES:
             facts = _subscription_facts(_updated_subscription(bytes(raw)))
             return facts | {"previous": _previous(envelope.data.previous_attributes)}
-        case ev.SUBSCRIPTION_DELETED:
-            return _subscription_facts(_decode(_DeletedSubscription, bytes(raw), "metadata"))
-        case ev.CHECKOUT_COMPLETED:
+        case ev.SUBSCRIPTION_DELETED | ev.TRIAL_WILL_END:
+            is_end = envelope.type == ev.SUBSCRIPTION_DELETED
+            kind = _DeletedSubscription if is_end else _SubscriptionObject
+            return _subscription_facts(_decode(kind, bytes(raw), "metadata"))
+        case name if name in ev.CHECKOUT_TYPES:
             return _checkout_facts(bytes(raw), reference_links=reference_links)
-        case kind if kind in ev.INVOICE_TYPES:
+        case name if name in ev.INVOICE_TYPES:
             return _invoice_facts(_decode(_Invoice, bytes(raw), "customer"))
     return {}
 
@@ -294,7 +310,12 @@ def _updated_subscription(raw: bytes) -> _SubscriptionObject:
     subscription = _decode(_SubscriptionObject, raw, *required)
     items = msgspec.json.decode(raw, type=_ItemsAlone).items
     needed = ("price", "current_period_end") if subscription.current_period_end is None else ("price",)
-    subscription.items = _Items([_decode(_Item, bytes(item), *needed) for item in (items.data[:1] if items else [])])
+    raws = items.data if items else []
+    decoded = [_decode(_Item, bytes(item), *needed) for item in raws[:1]]
+    for item in raws[1:]:
+        with suppress(*NOT_JSON, _MalformedError):
+            decoded.append(_decode(_Item, bytes(item)))
+    subscription.items = _Items(decoded)
     return subscription
 
 
@@ -313,7 +334,28 @@ def _subscription_facts(subscription: _SubscriptionObject) -> dict[str, Any]:
         "price_id": _id_of(first.price),
         "current_period_end": period_end,
         "cancel_at_period_end": bool(subscription.cancel_at_period_end),
+        "details": _details(subscription, items),
     }
+
+
+def _details(subscription: _SubscriptionObject, items: list[_Item]) -> SubscriptionDetails:
+    period_start, pause = subscription.current_period_start, subscription.pause_collection
+    if period_start is None and items:
+        period_start = items[0].current_period_start
+    of_items: tuple[SubscriptionItem, ...] = ()
+    if len(items) > 1 or (items and items[0].quantity not in (None, 1)):
+        of_items = tuple(
+            SubscriptionItem(_id_of(item.price), 1 if item.quantity is None else item.quantity, item.current_period_end)
+            for item in items[:_MOST_ITEMS]
+        )
+    return SubscriptionDetails(
+        of_items,
+        period_start,
+        subscription.cancel_at,
+        subscription.trial_end,
+        None if pause is None else pause.behavior,
+        subscription.ended_at,
+    )
 
 
 def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:

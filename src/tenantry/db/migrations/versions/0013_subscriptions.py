@@ -16,9 +16,9 @@ ALTER TABLE tenants
     ADD COLUMN ends_at bigint,
     ADD COLUMN seats bigint,
     -- The phases of the access; NULL where plan and status say everything.
-    ADD COLUMN access jsonb,
+    ADD COLUMN access json,
     -- With SUBSCRIPTIONS=any: further facts of the tenant's one state.
-    ADD COLUMN billing_details jsonb;
+    ADD COLUMN billing_details json;
 
 -- With SUBSCRIPTIONS=each: the state of each subscription, derived from its events.
 CREATE TABLE subscriptions (
@@ -40,16 +40,20 @@ CREATE TABLE subscriptions (
     ended_at             bigint,
     -- What the fold needs besides: the invoices that are past due, the status and time of the last subscription event,
     -- and the checkpoint before the second of the newest event.
-    unpaid_invoices      jsonb,
+    unpaid_invoices      json,
     provider_status      text,
     reported_at          bigint,
     tip_created          bigint NOT NULL,
-    tip_state            jsonb,
+    tip_state            json,
     -- The second since which the subscription names another tenant.
     moved_at             bigint,
     PRIMARY KEY (tenant_id, id)
 ) WITH (fillfactor = 70);
 CREATE INDEX subscriptions_by_id ON subscriptions (id);
+-- An invoice of a customer without a link finds its tenant by the subscription.
+CREATE INDEX tenants_subscription ON tenants (subscription_id) WHERE subscription_id IS NOT NULL;
+CREATE INDEX tenants_other_subscriptions ON tenants USING gin ((other_subscriptions::jsonb) jsonb_path_ops)
+    WHERE other_subscriptions IS NOT NULL;
 CREATE INDEX billing_events_parked_by_subscription ON billing_events (subscription_id)
     WHERE outcome = 'parked' AND org_id IS NULL;
 """

@@ -1,0 +1,302 @@
+"""The billing state of tenants: the results of their folds, and the tenant record's fields.
+
+With `SubscriptionRule.ANY` columns of the tenant hold its one fold, with ``EACH`` the table ``subscriptions`` holds one
+fold in each row.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter, itemgetter
+from typing import Any, Final
+
+import msgspec
+
+from tenantry.db.connection import Connection
+from tenantry.db.statements import BIGINTS, BOOLEANS, JSONS, MOMENT, TEXTS, BoundStatement, ParameterType, Statement
+from tenantry.domain.access import AccessPhase
+from tenantry.domain.billing.events import NO_DETAILS, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.ledger import AccountChange, BillingAccount
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, KnownSubscription, PastDue
+from tenantry.domain.billing.tenant_record import BillingRecord
+from tenantry.domain.billing.timeline import Folded
+
+ACCOUNT_COLUMNS: Final = (
+    "id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan, plan, subscription_status, "
+    "current_period_end, cancel_at_period_end, cancel_at, ends_at, seats, access::text, provider_status, "
+    "subscription_id, subscription_created, other_subscriptions::text, billing_details::text, tip_created, "
+    "tip_state::text"
+)
+"""What `to_accounts` reads of a tenant."""
+FOLD_COLUMNS: Final = (
+    "tenant_id, id, customer_id, created, status, plan, quantity, items::text, current_period_start, "
+    "current_period_end, cancel_at, cancel_at_period_end, trial_end, pause_behavior, past_due_since, ended_at, "
+    "unpaid_invoices::text, provider_status, reported_at, tip_created, tip_state::text, moved_at"
+)
+"""What `to_accounts` reads of a subscription."""
+READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
+READ_FOLDS: Final = f"SELECT {FOLD_COLUMNS} FROM subscriptions WHERE tenant_id = ANY(%s)"  # noqa: S608  # our own
+
+# With ANY: the subscription that a tenant's state is from, and its others; both have an index.
+_TENANTS_OF_ANY: Final = """
+SELECT s.id, t.id AS tenant_id FROM unnest({ids}) AS s (id) JOIN tenants t ON t.subscription_id = s.id
+ UNION ALL
+SELECT s.id, t.id
+  FROM unnest({ids}) AS s (id)
+  JOIN tenants t ON t.other_subscriptions::jsonb @> jsonb_build_array(jsonb_build_object('id', s.id))
+"""
+_TENANTS_OF_EACH: Final = "SELECT id, tenant_id FROM subscriptions WHERE id = ANY({ids}) AND reported_at IS NOT NULL"
+TENANTS_OF_SUBSCRIPTIONS: Final = {
+    False: Statement(_TENANTS_OF_ANY.format(ids="$1"), TEXTS),
+    True: Statement(f"{_TENANTS_OF_EACH} AND moved_at IS NULL".format(ids="$1"), TEXTS),
+}
+"""The tenants of subscriptions, by whether each has its own state."""
+
+
+def _lock_accounts(subscriptions: str) -> Statement:
+    # All transactions lock tenants in the order of their ids, and after all names: this prevents deadlocks.
+    # The one array keeps this an index scan; an OR would read every tenant.
+    named = f" || ARRAY(SELECT tenant_id FROM ({subscriptions}) AS named)" if subscriptions else ""  # noqa: S608  # ours
+    return Statement(
+        f"""
+SELECT {ACCOUNT_COLUMNS}
+  FROM tenants
+ WHERE id = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2)){named})
+ ORDER BY id
+   FOR NO KEY UPDATE
+""",  # noqa: S608  # the names of our own columns
+        *(TEXTS,) * (3 if subscriptions else 2),
+    )
+
+
+LOCK_ACCOUNTS: Final = {
+    None: _lock_accounts(""),
+    False: _lock_accounts(_TENANTS_OF_ANY.format(ids="$3")),
+    True: _lock_accounts(_TENANTS_OF_EACH.format(ids="$3")),
+}
+"""As `TENANTS_OF_SUBSCRIPTIONS`; None without subscriptions."""
+LOCKED_FOLDS: Final = Statement(
+    f"""
+SELECT {FOLD_COLUMNS}
+  FROM subscriptions
+ WHERE tenant_id = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2))
+                          || ARRAY(SELECT tenant_id FROM subscriptions WHERE id = ANY($3)))
+""",  # noqa: S608  # the names of our own columns
+    TEXTS, TEXTS, TEXTS,
+)  # fmt: skip
+
+
+class _FurtherState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The facts of a tenant's one state that have no column."""
+
+    customer_id: str | None = None
+    seats: int | None = None
+    details: SubscriptionDetails = NO_DETAILS
+    past_due: PastDue | None = None
+
+
+_NOTHING_FURTHER: Final = _FurtherState()
+_further_of: Final = attrgetter(*_FurtherState.__struct_fields__)
+_state_decoder: Final = msgspec.json.Decoder(BillingState)
+_others_decoder: Final = msgspec.json.Decoder(tuple[KnownSubscription, ...])
+_further_decoder: Final = msgspec.json.Decoder(_FurtherState)
+_access_decoder: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
+_items_decoder: Final = msgspec.json.Decoder(tuple[SubscriptionItem, ...])
+_texts_decoder: Final = msgspec.json.Decoder(tuple[str, ...])
+_encoder: Final = msgspec.json.Encoder()
+_EDITIONS: Final = {False: '{"edition":2', True: '{"edition":3'}
+"""The start of a tenant's checkpoint that this release wrote, by whether each subscription has its own state.
+
+The previous release reads no other edition than its own: it folds such a tenant from the beginning, as this one does.
+"""
+
+ReadState = Callable[[str], BillingState]
+
+
+def to_accounts(
+    rows: Iterable[Sequence[Any]],
+    fold_rows: Iterable[Sequence[Any]],
+    policy: BillingPolicy,
+    read_state: ReadState = _state_decoder.decode,
+) -> dict[str, BillingAccount]:
+    """Return the accounts of rows of `ACCOUNT_COLUMNS` and `FOLD_COLUMNS`; ``read_state`` decodes checkpoints."""
+    folds, moved_at = defaultdict[str, dict[str, Folded]](dict), defaultdict[str, dict[str, int]](dict)
+    for row in fold_rows:
+        folds[row[0]][row[1]] = _to_fold(row, read_state)
+        if row[-1] is not None:
+            moved_at[row[0]][row[1]] = row[-1]
+    accounts = {}
+    for row in rows:
+        tenant_id, owner_id, deleted, customer_id, base_plan, plan, status, period_end, ends, *more = row
+        cancel_at, ends_at, seats, access, provider_status, subscription_id, created, *checkpoint = more
+        others, further, tip_created, tip_state = checkpoint
+        phases = () if access is None else _access_decoder.decode(access)
+        own = folds.get(tenant_id, {})
+        if not policy.is_each and tip_created is not None:
+            rest = _NOTHING_FURTHER if further is None else _further_decoder.decode(further)
+            state = BillingState(
+                plan, status, period_end, ends, provider_status, subscription_id, created,
+                () if others is None else _others_decoder.decode(others), *_further_of(rest),
+            )  # fmt: skip
+            tip = None if tip_state is None else read_state(tip_state)
+            own = {WHOLE_TENANT: Folded(state, tip_created, tip)}
+        accounts[tenant_id] = BillingAccount(
+            tenant_id, owner_id, deleted, customer_id, base_plan,
+            BillingRecord(plan, status, period_end, ends, cancel_at, ends_at, seats, phases), own,
+            moved_at.get(tenant_id, {}),
+            is_whole=tip_created is None or (tip_state is not None and tip_state.startswith(_EDITIONS[policy.is_each])),
+        )  # fmt: skip
+    return accounts
+
+
+def _to_fold(row: Sequence[Any], read_state: ReadState) -> Folded:
+    _, key, customer_id, created, status, plan, quantity, items, period_start, period_end, *more = row
+    cancel_at, ends, trial_end, pause, past_due_since, ended_at, *rest = more
+    invoices, provider_status, reported_at, tip_created, tip_state, _ = rest
+    details = SubscriptionDetails(
+        () if items is None else _items_decoder.decode(items), period_start, cancel_at, trial_end, pause, ended_at
+    )
+    past_due = None
+    if past_due_since is not None:
+        past_due = PastDue(past_due_since, () if invoices is None else _texts_decoder.decode(invoices))
+    state = BillingState(
+        plan, status, period_end, ends, provider_status, key or None, created, (), customer_id, quantity, details,
+        past_due, reported_at,
+    )  # fmt: skip
+    return Folded(state, tip_created, None if tip_state is None else read_state(tip_state))
+
+
+async def read_accounts(
+    connection: Connection,
+    tenants: Sequence[str],
+    policy: BillingPolicy,
+    *,
+    lock: bool = False,
+    read_state: ReadState = _state_decoder.decode,
+) -> list[BillingAccount]:
+    """Return accounts by id; with ``lock`` lock them until the transaction ends."""
+    rows = await connection.fetch(f"{READ_ACCOUNTS} FOR NO KEY UPDATE" if lock else READ_ACCOUNTS, (list(tenants),))
+    folds = await connection.fetch(READ_FOLDS, (list(tenants),)) if policy.is_each else []
+    return list(to_accounts(rows, folds, policy, read_state).values())
+
+
+_ACCOUNT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
+    "tenant_id": TEXTS, "plan": TEXTS, "subscription_status": TEXTS, "current_period_end": BIGINTS,
+    "cancel_at_period_end": BOOLEANS, "cancel_at": BIGINTS, "ends_at": BIGINTS, "seats": BIGINTS, "access": JSONS,
+    "provider_status": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "others": JSONS,
+    "further": JSONS, "customer_id": TEXTS, "tip_created": BIGINTS, "tip_state": JSONS, "visible": BOOLEANS,
+}  # fmt: skip
+UPDATE_ACCOUNTS: Final = Statement(
+    f"""
+UPDATE tenants t
+   SET plan = given.plan, subscription_status = given.subscription_status,
+       current_period_end = given.current_period_end, cancel_at_period_end = given.cancel_at_period_end,
+       cancel_at = given.cancel_at, ends_at = given.ends_at, seats = given.seats, access = given.access,
+       provider_status = given.provider_status, subscription_id = given.subscription_id,
+       subscription_created = given.subscription_created, other_subscriptions = given.others,
+       billing_details = given.further, stripe_customer_id = given.customer_id,
+       tip_created = given.tip_created, tip_state = given.tip_state,
+       updated_at = CASE WHEN given.visible THEN ${len(_ACCOUNT_TYPES) + 1} ELSE t.updated_at END
+  FROM unnest({", ".join(f"${number}" for number in range(1, len(_ACCOUNT_TYPES) + 1))})
+       AS given ({", ".join(_ACCOUNT_TYPES)})
+ WHERE t.id = given.tenant_id
+""",  # noqa: S608  # our own columns
+    *_ACCOUNT_TYPES.values(), MOMENT,
+)  # fmt: skip
+_FOLD_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
+    "tenant_id": TEXTS, "id": TEXTS, "customer_id": TEXTS, "created": BIGINTS, "status": TEXTS, "plan": TEXTS,
+    "quantity": BIGINTS, "items": JSONS, "current_period_start": BIGINTS, "current_period_end": BIGINTS,
+    "cancel_at": BIGINTS, "cancel_at_period_end": BOOLEANS, "trial_end": BIGINTS, "pause_behavior": TEXTS,
+    "past_due_since": BIGINTS, "ended_at": BIGINTS, "unpaid_invoices": JSONS, "provider_status": TEXTS,
+    "reported_at": BIGINTS, "tip_created": BIGINTS, "tip_state": JSONS, "moved_at": BIGINTS,
+}  # fmt: skip
+WRITE_FOLDS: Final = Statement(
+    f"""
+INSERT INTO subscriptions ({", ".join(_FOLD_TYPES)})
+SELECT * FROM unnest({", ".join(f"${number}" for number in range(1, len(_FOLD_TYPES) + 1))})
+    ON CONFLICT (tenant_id, id) DO UPDATE
+   SET {", ".join(f"{name} = excluded.{name}" for name in list(_FOLD_TYPES)[2:])}
+""",  # noqa: S608  # our own columns
+    *_FOLD_TYPES.values(),
+)
+DELETE_FOLDS: Final = Statement(
+    """
+DELETE FROM subscriptions s USING unnest($1, $2) AS gone (tenant_id, id)
+ WHERE s.tenant_id = gone.tenant_id AND s.id = gone.id
+""",
+    TEXTS, TEXTS,
+)  # fmt: skip
+_record_of: Final = attrgetter(*BillingRecord.__struct_fields__[:-1])
+
+
+def update_accounts(changes: Sequence[AccountChange], policy: BillingPolicy, now: datetime) -> list[BoundStatement]:
+    """Write back accounts; a tenant whose record changed has ``now`` as its time of update."""
+    if not changes:
+        return []
+    accounts = [change.account for change in changes]
+    calls = [
+        UPDATE_ACCOUNTS(
+            [account.tenant_id for account in accounts],
+            *zip(*[_record_of(account.record) for account in accounts], strict=True),
+            _jsons([account.record.access or None for account in accounts]),
+            *zip(*[_whole_tenant(account, policy) for account in accounts], strict=True),
+            [change.is_visible for change in changes],
+            now,
+        )
+    ]
+    if policy.is_each:
+        calls += _write_folds(changes)
+    return calls
+
+
+def _whole_tenant(account: BillingAccount, policy: BillingPolicy) -> tuple[object, ...]:
+    """Return the columns of the one fold, and the tenant's customer."""
+    tip_created = account.tip_created
+    if policy.is_each:
+        mark = None if tip_created is None else _EDITIONS[True].encode() + b"}"
+        return None, None, None, None, None, account.customer_id, tip_created, mark
+    state, fold = account.state, account.folds.get(WHOLE_TENANT)
+    further = _FurtherState(*_further_of(state))
+    return (
+        state.provider_status,
+        state.subscription_id,
+        state.subscription_created,
+        _encoder.encode(state.others) if state.others else None,
+        None if further == _NOTHING_FURTHER else _encoder.encode(further),
+        account.customer_id,
+        tip_created,
+        None if fold is None or fold.tip_state is None else _checkpoint(fold.tip_state),
+    )
+
+
+def _write_folds(changes: Sequence[AccountChange]) -> list[BoundStatement]:
+    written, gone = [], []
+    for account, stored in changes:
+        for key, fold in account.folds.items():
+            if fold != stored.folds.get(key) or account.moved_at.get(key) != stored.moved_at.get(key):
+                written.append(_fold_values(account, key, fold))
+        gone += [(account.tenant_id, key) for key in stored.folds if key not in account.folds]
+    calls = [WRITE_FOLDS(*zip(*sorted(written, key=itemgetter(0, 1)), strict=True))] if written else []
+    return calls + ([DELETE_FOLDS(*zip(*gone, strict=True))] if gone else [])
+
+
+def _fold_values(account: BillingAccount, key: str, fold: Folded) -> tuple[Any, ...]:
+    state, details = fold.state, fold.state.details
+    invoices = state.past_due.invoices if state.past_due else ()
+    return (
+        account.tenant_id, key, state.customer_id, state.subscription_created, state.subscription_status, state.plan,
+        state.seats, _encoder.encode(details.items) if details.items else None, details.period_start,
+        state.current_period_end, details.cancel_at, state.cancel_at_period_end, details.trial_end, details.pause,
+        state.past_due.since if state.past_due else None, details.ended_at,
+        _encoder.encode(invoices) if invoices else None, state.provider_status, state.reported_at, fold.tip_created,
+        None if fold.tip_state is None else _encoder.encode(fold.tip_state), account.moved_at.get(key),
+    )  # fmt: skip
+
+
+def _checkpoint(state: BillingState) -> bytes:
+    fields = _encoder.encode(state)[1:]
+    return _EDITIONS[False].encode() + (b"," if len(fields) > 1 else b"") + fields
+
+
+def _jsons(values: Iterable[object]) -> list[bytes | None]:
+    return [None if value is None else _encoder.encode(value) for value in values]
