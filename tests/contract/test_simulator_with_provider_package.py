@@ -150,6 +150,25 @@ async def test_invoices(client: stripe.StripeClient, sim: Simulator) -> None:
     assert (await client.v1.invoices.retrieve_async(unpaid.id)).amount_remaining == 0
 
 
+async def test_invoices_are_voided_and_marked_uncollectible(client: stripe.StripeClient, sim: Simulator) -> None:
+    customer = sim.customer("cus_acme")
+    unpaid = []
+    for _ in range(2):
+        sim.card_works(customer)
+        subscription = sim.subscribe(customer, "price_pro")
+        sim.card_declines(customer)
+        await sim.advance(days=31)
+        unpaid.append(sim.subscriptions[subscription.id].latest_invoice or "")
+    marked = await client.v1.invoices.mark_uncollectible_async(unpaid[0])
+    assert (marked.status, marked.next_payment_attempt) == ("uncollectible", None)
+    assert marked.status_transitions.marked_uncollectible_at == int(sim.now.timestamp())
+    voided = await client.v1.invoices.void_invoice_async(unpaid[1])
+    assert (voided.status, voided.status_transitions.voided_at) == ("void", int(sim.now.timestamp()))
+    with pytest.raises(stripe.InvalidRequestError) as again:
+        await client.v1.invoices.void_invoice_async(unpaid[1])
+    assert again.value.code == "invoice_not_editable"
+
+
 async def test_checkout_sessions(client: stripe.StripeClient, sim: Simulator) -> None:
     session = await client.v1.checkout.sessions.create_async(
         {

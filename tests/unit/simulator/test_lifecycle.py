@@ -1,5 +1,6 @@
 """The lifecycle of a subscription and its events."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from tenantry_devkit.simulator import (
     ApiError,
     Card,
     FirstPayment,
+    Invoice,
     Rules,
     Simulator,
     Subscription,
@@ -156,6 +158,62 @@ def test_an_invoice_cannot_be_paid_twice() -> None:
     subscription = subscribed(sim)
     with pytest.raises(ApiError, match="already paid"):
         sim.pay(subscription.latest_invoice or "")
+
+
+async def failed_renewal(sim: Simulator) -> Subscription:
+    """A subscription that is past due, with an open invoice."""
+    subscription = subscribed(sim)
+    sim.card_declines("cus_acme")
+    await sim.advance(days=31)
+    return present(sim, subscription)
+
+
+@pytest.mark.parametrize(
+    ("method", "event_type", "status"),
+    [
+        (Simulator.void_invoice, "invoice.voided", "void"),
+        (Simulator.mark_uncollectible, "invoice.marked_uncollectible", "uncollectible"),
+    ],
+)
+async def test_voided_or_uncollectible_invoice_is_not_retried(
+    method: Callable[[Simulator, str], Invoice], event_type: str, status: str
+) -> None:
+    sim = a_simulator()
+    subscription = await failed_renewal(sim)
+    assert method(sim, subscription.latest_invoice or "").status == status
+    assert types(sim.events())[-2:] == [event_type, UPDATED]
+    assert present(sim, subscription).status == "active"
+    assert await passed(sim, days=20) == []
+
+
+async def test_older_unpaid_invoice_decides_the_status_after_a_newer_one_is_voided() -> None:
+    sim = a_simulator(rules=Rules(retry_days=(), when_retries_end="past_due"))
+    subscription = await failed_renewal(sim)
+    await sim.advance(days=31)
+    sim.void_invoice(present(sim, subscription).latest_invoice or "")
+    assert present(sim, subscription).status == "past_due"
+    sim.card_works("cus_acme")
+    sim.pay(subscription.latest_invoice or "")
+    assert present(sim, subscription).status == "active"
+
+
+def test_incomplete_subscription_expires_with_its_voided_invoice() -> None:
+    sim = a_simulator()
+    subscription = sim.subscribe(sim.customer(card=Card.DECLINES), "price_pro")
+    sim.void_invoice(subscription.latest_invoice or "")
+    assert types(sim.events())[-2:] == [UPDATED, "invoice.voided"]
+    assert present(sim, subscription).status == "incomplete_expired"
+
+
+async def test_uncollectible_invoice_can_be_paid_or_voided() -> None:
+    sim = a_simulator()
+    invoice = sim.mark_uncollectible((await failed_renewal(sim)).latest_invoice or "")
+    sim.card_works("cus_acme")
+    assert sim.pay(invoice).status == "paid"
+    with pytest.raises(ApiError, match="paid and cannot be voided"):
+        sim.void_invoice(invoice)
+    with pytest.raises(ApiError, match="paid and cannot be marked uncollectible"):
+        sim.mark_uncollectible(invoice)
 
 
 async def test_a_trial_costs_nothing_and_ends_in_a_paid_period() -> None:

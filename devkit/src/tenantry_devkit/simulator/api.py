@@ -68,6 +68,8 @@ class Api:
             "POST /v1/subscriptions/{}": (self._update_subscription, params.SubscriptionChanges),
             "DELETE /v1/subscriptions/{}": (lambda _, wanted: engine.cancel(wanted), Struct),
             "POST /v1/invoices/{}/pay": (lambda _, wanted: engine.pay(wanted), Struct),
+            "POST /v1/invoices/{}/void": (lambda _, wanted: engine.void_invoice(wanted), Struct),
+            "POST /v1/invoices/{}/mark_uncollectible": (lambda _, wanted: engine.mark_uncollectible(wanted), Struct),
             "POST /v1/checkout/sessions": (self._create_checkout, params.CheckoutParameters),
             "POST /v1/checkout/sessions/{}/expire": (lambda _, wanted: engine.expire(wanted), Struct),
             "POST /v1/billing_portal/sessions": (lambda given: engine.portal(**asdict(given)), params.PortalParameters),

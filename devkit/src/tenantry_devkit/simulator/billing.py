@@ -1,6 +1,6 @@
 """Prices, subscriptions and invoices: trials, renewals, failed payments, cancellation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -264,13 +264,34 @@ class SubscriptionBilling:
             invoice = self._finalize(invoice)
         if invoice.status == "paid":
             raise ApiError(400, "Invoice is already paid", code="invoice_already_paid")
-        if invoice.status != "open":
-            raise ApiError(400, f"The invoice is {invoice.status} and cannot be paid.", code="invoice_not_editable")
+        _check_status(invoice, {"open", "uncollectible"}, "paid")
         if not self._can_pay(invoice):
             # only automatic attempts count
             self.account.emit("invoice.payment_failed", invoice)
             raise declined()
         return self._settle(invoice)
+
+    def void_invoice(self, invoice: Invoice | str) -> Invoice:
+        """Void an open or uncollectible invoice; raises `ApiError` for others.
+
+        Void invoices do not count for the subscription's status. An incomplete subscription expires with its invoice.
+        """
+        found = self.account.find(Invoice, id_of(invoice))
+        _check_status(found, {"open", "uncollectible"}, "voided")
+        if self.subscriptions[found.subscription].status == "incomplete":
+            self._expire_incomplete(found.subscription)
+        else:
+            self._void(found)
+            self._recover(found.subscription)
+        return self.invoices[found.id]
+
+    def mark_uncollectible(self, invoice: Invoice | str) -> Invoice:
+        """Write off an open invoice; raises `ApiError` for others. Its subscription counts as paid."""
+        found = self.account.find(Invoice, id_of(invoice))
+        _check_status(found, {"open"}, "marked uncollectible")
+        marked = self._write_off(found)
+        self._recover(marked.subscription)
+        return marked
 
     def _draft(self, subscription: Subscription, reason: str) -> Invoice:
         """Draft an invoice for the current period, which costs nothing in a trial. The caller emits its event."""
@@ -334,6 +355,16 @@ class SubscriptionBilling:
             attempt_count=invoice.attempt_count + 1,
             auto_advance=next_attempt is not None,
             next_payment_attempt=next_attempt,
+        )
+
+    def _void(self, invoice: Invoice) -> Invoice:
+        over = {"status": "void", "auto_advance": False, "next_payment_attempt": None}
+        return self.account.change(invoice, "invoice.voided", **over, voided_at=self.account.now)
+
+    def _write_off(self, invoice: Invoice) -> Invoice:
+        over = {"status": "uncollectible", "auto_advance": False, "next_payment_attempt": None}
+        return self.account.change(
+            invoice, "invoice.marked_uncollectible", **over, marked_uncollectible_at=self.account.now
         )
 
     def _with_quantities(self, price: Price | str | Sequence[tuple[Price, int]]) -> Sequence[tuple[Price, int]]:
@@ -429,19 +460,23 @@ class SubscriptionBilling:
     def _settle(self, invoice: Invoice) -> Invoice:
         """Mark an invoice as paid; if it is the newest, its subscription becomes active again."""
         paid = self._mark_paid(invoice)
-        subscription = self.subscriptions[invoice.subscription]
-        if subscription.latest_invoice == invoice.id and subscription.status in {"incomplete", "past_due", "unpaid"}:
-            self.account.change(subscription, _UPDATED, status="active")
+        self._recover(invoice.subscription)
         return paid
+
+    def _recover(self, subscription_id: str) -> None:
+        """Make a subscription active again if its newest invoice that is not void is paid or written off."""
+        subscription = self.subscriptions[subscription_id]
+        statuses = [each.status for each in self.invoices.values() if each.subscription == subscription_id]
+        newest = next((status for status in reversed(statuses) if status != "void"), "paid")
+        if newest in {"paid", "uncollectible"} and subscription.status in {"incomplete", "past_due", "unpaid"}:
+            self.account.change(subscription, _UPDATED, status="active")
 
     def _expire_incomplete(self, subscription_id: str) -> None:
         account, now = self.account, self.account.now
         subscription = self.subscriptions[subscription_id]
         if subscription.status == "incomplete":
             account.change(subscription, _UPDATED, status="incomplete_expired", ended_at=now)
-            invoice = self.invoices[subscription.latest_invoice or ""]
-            over = {"status": "void", "auto_advance": False, "next_payment_attempt": None, "voided_at": now}
-            account.change(invoice, "invoice.voided", **over)
+            self._void(self.invoices[subscription.latest_invoice or ""])
 
     def _warn_of_trial_end(self, subscription_id: str, trial_end: int) -> None:
         subscription = self.subscriptions[subscription_id]
@@ -453,6 +488,12 @@ def declined() -> ApiError:
     return ApiError(
         402, "Your card was declined.", type="card_error", code="card_declined", decline_code="generic_decline"
     )
+
+
+def _check_status(invoice: Invoice, allowed: Collection[str], aim: str) -> None:
+    """Raise `ApiError` unless the invoice has an allowed status."""
+    if invoice.status not in allowed:
+        raise ApiError(400, f"The invoice is {invoice.status} and cannot be {aim}.", code="invoice_not_editable")
 
 
 def _cancellation(end: int, now: int) -> dict[str, Any]:

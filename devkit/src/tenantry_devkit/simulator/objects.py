@@ -246,6 +246,7 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
     finalized_at: int | None = None
     paid_at: int | None = None
     voided_at: int | None = None
+    marked_uncollectible_at: int | None = None
 
     def render(self, shape: Shape, /) -> Json:
         details: Json = {"metadata": dict(self.subscription_metadata)}
