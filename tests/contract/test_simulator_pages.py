@@ -79,6 +79,17 @@ async def test_customer_cancels_and_resumes_in_the_portal(sim: Simulator, browse
     assert sim.subscriptions[subscription.id].status == "canceled"
 
 
+async def test_portal_cancels_flexible_subscription_at_a_moment(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    subscription = sim.subscribe(sim.customer("cus_acme"), "price_pro", billing_mode="flexible")
+    portal = sim.portal("cus_acme").url
+    shown = await page(browser, portal, action="cancel_at_period_end", subscription=subscription.id)
+    assert "Keep the subscription" in shown
+    assert sim.subscriptions[subscription.id].cancel_at == subscription.period_end
+    assert not sim.subscriptions[subscription.id].cancel_at_period_end
+    await page(browser, portal, action="resume", subscription=subscription.id)
+    assert sim.subscriptions[subscription.id].cancel_at is None
+
+
 async def test_a_customer_changes_the_card_in_the_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
     sim.customer("cus_acme")
     await page(browser, sim.portal("cus_acme").url, action="card", card="declines")

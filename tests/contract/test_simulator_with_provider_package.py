@@ -105,6 +105,41 @@ async def test_a_subscription_may_begin_with_a_trial(client: stripe.StripeClient
     assert ended.status == "active"
 
 
+@pytest.mark.parametrize("version", [OLD_VERSION, NEW_VERSION])
+async def test_subscription_is_canceled_at_a_moment(sim: Simulator, version: str) -> None:
+    moment = int(START.timestamp()) + 10 * DAY
+    async with connected(sim, version=version) as client:
+        made = await client.v1.subscriptions.create_async(
+            {"customer": sim.customer().id, "items": [{"price": "price_pro"}], "cancel_at": moment}
+        )
+        assert (made.cancel_at, made.cancel_at_period_end) == (moment, False)
+        revoked = await client.v1.subscriptions.update_async(made.id, {"cancel_at": ""})
+        assert (revoked.cancel_at, revoked.canceled_at) == (None, None)
+        changed = await client.v1.subscriptions.update_async(made.id, {"cancel_at": moment + DAY})
+        assert changed.cancel_at == moment + DAY
+        with pytest.raises(stripe.InvalidRequestError) as past:
+            await client.v1.subscriptions.update_async(made.id, {"cancel_at": moment - 20 * DAY})
+        assert past.value.param == "cancel_at"
+
+
+async def test_billing_mode_of_subscriptions_and_checkouts(client: stripe.StripeClient, sim: Simulator) -> None:
+    classic = sim.subscribe(sim.customer(), "price_pro")
+    flexible = await client.v1.subscriptions.create_async(
+        {"customer": sim.customer().id, "items": [{"price": "price_pro"}], "billing_mode": {"type": "flexible"}}
+    )
+    session = await client.v1.checkout.sessions.create_async(
+        {
+            "mode": "subscription",
+            "line_items": [{"price": "price_pro", "quantity": 1}],
+            "success_url": "https://app.example/",
+            "subscription_data": {"billing_mode": {"type": "flexible"}},
+        }
+    )
+    bought = sim.complete(session.id).subscription or ""
+    shown = [await client.v1.subscriptions.retrieve_async(wanted) for wanted in (classic.id, flexible.id, bought)]
+    assert [subscription.billing_mode.type for subscription in shown] == ["classic", "flexible", "flexible"]
+
+
 async def test_subscriptions_are_listed_by_customer_status_and_age(client: stripe.StripeClient, sim: Simulator) -> None:
     acme, beta = sim.customer("cus_acme"), sim.customer("cus_beta")
     canceled = sim.cancel(sim.subscribe(acme, "price_pro"))

@@ -296,6 +296,61 @@ async def test_cancellation_at_the_period_end_can_be_revoked() -> None:
     assert present(sim, subscription).status == "active"
 
 
+async def test_cancellation_at_a_moment_takes_effect_then() -> None:
+    sim = a_simulator()
+    moment = seconds(START) + 40 * DAY
+    subscription = sim.update_subscription(subscribed(sim), cancel_at=moment)
+    assert (subscription.status, subscription.cancel_at_period_end) == ("active", False)
+    assert previous(sim) == {"cancel_at": None, "canceled_at": None}
+    await sim.advance(days=39)
+    assert present(sim, subscription).status == "active"
+    assert await passed(sim, days=1) == [DELETED]
+    assert present(sim, subscription).ended_at == moment
+
+
+def test_subscription_may_begin_with_the_moment_of_its_end() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim, cancel_at=seconds(START) + DAY)
+    assert (subscription.cancel_at, subscription.canceled_at) == (seconds(START) + DAY, seconds(START))
+
+
+async def test_cancellation_at_a_moment_can_be_moved_and_revoked() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim, cancel_at=seconds(START) + 5 * DAY)
+    sim.update_subscription(subscription, cancel_at=seconds(START) + 10 * DAY)
+    assert await passed(sim, days=6) == []
+    sim.resume(subscription)
+    assert previous(sim) == {"cancel_at": seconds(START) + 10 * DAY, "canceled_at": seconds(START)}
+    assert await passed(sim, days=6) == []
+
+
+def test_cancellation_cannot_be_in_the_past() -> None:
+    sim = a_simulator()
+    with pytest.raises(ApiError, match="in the future"):
+        sim.update_subscription(subscribed(sim), cancel_at=seconds(START))
+
+
+def test_cancellation_at_a_moment_replaces_one_at_the_period_end() -> None:
+    sim = a_simulator()
+    subscription = sim.cancel(subscribed(sim), at_period_end=True)
+    sim.update_subscription(subscription, cancel_at=seconds(START) + DAY)
+    assert previous(sim) == {"cancel_at_period_end": True, "cancel_at": subscription.period_end}
+
+
+async def test_portal_cancels_a_flexible_subscription_with_cancel_at_only() -> None:
+    sim = a_simulator(rules=Rules(billing_mode="flexible"))
+    subscription = sim.cancel_in_portal(subscribed(sim))
+    assert (subscription.cancel_at_period_end, subscription.cancel_at) == (False, subscription.period_end)
+    assert await passed(sim, days=31) == [DELETED]
+
+
+async def test_portal_cancels_a_classic_subscription_with_both_fields() -> None:
+    sim = a_simulator()
+    subscription = sim.cancel_in_portal(subscribed(sim))
+    assert (subscription.cancel_at_period_end, subscription.cancel_at) == (True, subscription.period_end)
+    assert await passed(sim, days=31) == [DELETED]
+
+
 async def test_a_cancellation_now_ends_everything() -> None:
     sim = a_simulator()
     subscription = subscribed(sim)

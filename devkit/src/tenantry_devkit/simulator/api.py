@@ -206,6 +206,8 @@ class Api:
             trial_days=0 if given.trial_end else given.trial_period_days,
             trial_end=None if given.trial_end == "now" else given.trial_end,
             cancel_at_period_end=given.cancel_at_period_end,
+            cancel_at=given.cancel_at,
+            billing_mode=given.billing_mode.type,
             first_payment=FirstPayment(given.payment_behavior),
         )
 
@@ -224,6 +226,7 @@ class Api:
             self._priced(given.line_items, "line_items"),
             subscription_metadata=given.subscription_data.metadata,
             trial_days=given.subscription_data.trial_period_days,
+            billing_mode=given.subscription_data.billing_mode.type,
             **fields,
         )
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
 from tenantry_devkit.simulator.account import Account, ApiError, missing, missing_parameter, period_end
 from tenantry_devkit.simulator.objects import (
+    BillingMode,
     Card,
     Customer,
     Invoice,
@@ -33,12 +34,14 @@ class Rules:
     """The account's billing settings.
 
     A failed payment is retried after each of ``retry_days``. After the last failure the subscription is canceled,
-    becomes ``unpaid``, or stays ``past_due``. A renewal's invoice is a draft for ``draft_seconds``.
+    becomes ``unpaid``, or stays ``past_due``. A renewal's invoice is a draft for ``draft_seconds``. New subscriptions
+    have ``billing_mode``, unless they are given another.
     """
 
     retry_days: tuple[int, ...] = (3, 5, 7)
     when_retries_end: Literal["cancel", "unpaid", "past_due"] = "cancel"
     draft_seconds: int = 0
+    billing_mode: BillingMode = "classic"
 
 
 class FirstPayment(StrEnum):
@@ -76,6 +79,7 @@ class SubscriptionBilling:
             "expire_incomplete": self._expire_incomplete,
             "warn_of_trial_end": self._warn_of_trial_end,
             "end_period": self._end_period,
+            "cancel": self._cancel_when_due,
             "collect": self._collect,
             "retry": self._retry,
         }
@@ -122,6 +126,8 @@ class SubscriptionBilling:
         trial_days: int = 0,
         trial_end: int | None = None,
         cancel_at_period_end: bool = False,
+        cancel_at: int | None = None,
+        billing_mode: BillingMode | None = None,
         first_payment: FirstPayment = FirstPayment.CHECKOUT,
     ) -> Subscription:
         """Subscribe a customer to a price, or to several with quantities. Raises `ApiError`.
@@ -150,8 +156,10 @@ class SubscriptionBilling:
             metadata=merged({}, metadata),
             trial_start=now if trial_end else None,
             trial_end=trial_end,
-            **_cancellation(end, now) if cancel_at_period_end else {},
+            billing_mode=billing_mode or self._rules.billing_mode,
         )
+        ends = _cancellation(subscription, now, at_period_end=cancel_at_period_end, moment=cancel_at or UNSET)
+        subscription = replace(subscription, **ends)
         invoice = self._draft(subscription, "subscription_create")
         can_pay = self._can_pay(invoice)
         begun = {"status": "active"} if can_pay and not trial_end else {}
@@ -175,6 +183,7 @@ class SubscriptionBilling:
         if trial_end:
             account.plan(max(now, trial_end - _TRIAL_WARNING), "warn_of_trial_end", subscription.id, trial_end)
         account.plan(end, "end_period", subscription.id, end)
+        self._plan_cancellation(subscription)
         return subscription
 
     def change_plan(self, subscription: Subscription | str, price: Price | str) -> Subscription:
@@ -196,9 +205,19 @@ class SubscriptionBilling:
             return self.update_subscription(subscription, cancel_at_period_end=True)
         return self._end(self._active_subscription(subscription), "cancellation_requested")
 
+    def cancel_in_portal(self, subscription: Subscription | str) -> Subscription:
+        """Cancel at the end of the period as the customer portal does.
+
+        In flexible billing mode it sets only ``cancel_at`` (stripe/stripe-node#2470).
+        """
+        current = self._active_subscription(subscription)
+        if current.billing_mode == "flexible":
+            return self.update_subscription(current, cancel_at=current.period_end)
+        return self.cancel(current, at_period_end=True)
+
     def resume(self, subscription: Subscription | str) -> Subscription:
-        """Revoke a cancellation at the end of the period."""
-        return self.update_subscription(subscription, cancel_at_period_end=False)
+        """Revoke a cancellation that has not taken effect."""
+        return self.update_subscription(subscription, cancel_at=None)
 
     def update_subscription(
         self,
@@ -207,9 +226,12 @@ class SubscriptionBilling:
         items: Sequence[ItemChange] = (),
         metadata: MetadataChanges | None = None,
         cancel_at_period_end: bool | None = None,
+        cancel_at: int | UnsetType | None = UNSET,
         trial_end: int | Literal["now"] | None = None,
     ) -> Subscription:
         """Change the given fields; raises `ApiError` for an ended subscription.
+
+        ``cancel_at`` is in seconds since the Unix epoch; None revokes a cancellation.
 
         There are no prorations: a new price counts from the next invoice, unless its interval is different. Then a new
         period begins, and is charged, at once. An empty metadata value removes its key. ``trial_end`` ends only now.
@@ -219,20 +241,21 @@ class SubscriptionBilling:
         fields: dict[str, Any] = {
             "items": self._changed_items(before, items),
             "metadata": merged(before.metadata, metadata),
+            **_cancellation(before, account.now, at_period_end=cancel_at_period_end, moment=cancel_at),
         }
-        if cancel_at_period_end is not None and cancel_at_period_end != before.cancel_at_period_end:
-            ends = _cancellation(before.period_end, account.now)
-            fields |= ends if cancel_at_period_end else dict.fromkeys(ends)
-            fields["cancel_at_period_end"] = cancel_at_period_end
         if before.status == "trialing":
             begins_period = trial_end == "now"
             fields["trial_end"] = account.now if begins_period else before.trial_end
         else:
             begins_period = _interval(fields["items"]) != _interval(before.items)
-        if not begins_period:
-            return account.change(before, _UPDATED, **fields)
-        self._begin_period(before, account.now, "subscription_update", anchor=account.now, **fields)
-        return self.subscriptions[before.id]
+        if begins_period:
+            self._begin_period(before, account.now, "subscription_update", anchor=account.now, **fields)
+        else:
+            account.change(before, _UPDATED, **fields)
+        after = self.subscriptions[before.id]
+        if after.cancel_at != before.cancel_at:
+            self._plan_cancellation(after)
+        return after
 
     def _active_subscription(self, subscription: Subscription | str) -> Subscription:
         """Return a subscription; raises `ApiError` if it does not exist or has ended."""
@@ -398,10 +421,19 @@ class SubscriptionBilling:
         subscription = self.subscriptions[subscription_id]
         if subscription.has_ended or subscription.period_end != end or subscription.status == "incomplete":
             return
-        if subscription.cancel_at_period_end:
+        if subscription.cancel_at == end:
             self._end(subscription, "cancellation_requested")
         else:
             self._begin_period(subscription, end, "subscription_cycle")
+
+    def _plan_cancellation(self, subscription: Subscription) -> None:
+        if subscription.cancel_at is not None:
+            self.account.plan(subscription.cancel_at, "cancel", subscription.id, subscription.cancel_at)
+
+    def _cancel_when_due(self, subscription_id: str, moment: int) -> None:
+        subscription = self.subscriptions[subscription_id]
+        if subscription.cancel_at == moment and not subscription.has_ended:
+            self._end(subscription, "cancellation_requested")
 
     def _begin_period(self, before: Subscription, start: int, reason: str, **fields: Any) -> None:  # noqa: ANN401
         """Begin and bill the next period, with changed fields; an unpaid subscription is not billed."""
@@ -496,8 +528,18 @@ def _check_status(invoice: Invoice, allowed: Collection[str], aim: str) -> None:
         raise ApiError(400, f"The invoice is {invoice.status} and cannot be {aim}.", code="invoice_not_editable")
 
 
-def _cancellation(end: int, now: int) -> dict[str, Any]:
-    return {"cancel_at_period_end": True, "cancel_at": end, "canceled_at": now}
+def _cancellation(
+    before: Subscription, now: int, *, at_period_end: bool | None, moment: int | UnsetType | None
+) -> dict[str, Any]:
+    """Return the changes that schedule or revoke a cancellation; raises `ApiError` for a moment in the past."""
+    if at_period_end is not None and at_period_end != before.cancel_at_period_end:
+        moment = before.period_end if at_period_end else None
+    elif moment is UNSET or moment == before.cancel_at:
+        return {}
+    if moment is not None and moment <= now:
+        raise ApiError(400, "The timestamp must be in the future.", param="cancel_at")
+    canceled_at = None if moment is None else now
+    return {"cancel_at_period_end": bool(at_period_end), "cancel_at": moment, "canceled_at": canceled_at}
 
 
 def _interval(items: Sequence[Item]) -> tuple[str, int]:

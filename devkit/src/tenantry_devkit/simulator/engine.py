@@ -17,6 +17,7 @@ from tenantry_devkit.simulator.billing import DAY, Rules, SubscriptionBilling, d
 from tenantry_devkit.simulator.delivery import Courier, Delivery, DeliveryRule
 from tenantry_devkit.simulator.objects import (
     NEW_VERSION,
+    BillingMode,
     BillingObject,
     Card,
     CheckoutSession,
@@ -275,6 +276,7 @@ class SimulationEngine(SubscriptionBilling):
         customer_email: str | None = None,
         client_reference_id: str | None = None,
         trial_days: int = 0,
+        billing_mode: BillingMode | None = None,
         mode: str = "subscription",
         success_url: str | None = None,
         cancel_url: str | None = None,
@@ -303,6 +305,7 @@ class SimulationEngine(SubscriptionBilling):
             metadata=merged({}, metadata),
             subscription_metadata=merged({}, metadata if subscription_metadata is None else subscription_metadata),
             trial_days=trial_days,
+            billing_mode=billing_mode,
         )
         account.plan(session.expires_at, "expire_checkout", session_id)
         return account.add(session)
@@ -320,7 +323,11 @@ class SimulationEngine(SubscriptionBilling):
         account.set_card(customer, card)
         if session.mode == "subscription":
             subscription = self.subscribe(
-                customer, session.prices, metadata=session.subscription_metadata, trial_days=session.trial_days
+                customer,
+                session.prices,
+                metadata=session.subscription_metadata,
+                trial_days=session.trial_days,
+                billing_mode=session.billing_mode,
             )
             fields |= {"subscription": subscription.id, "invoice": subscription.latest_invoice}
             if session.trial_days or not session.amount:

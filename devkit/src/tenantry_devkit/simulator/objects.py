@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -132,6 +132,9 @@ class Item(ProviderObject, frozen=True, kw_only=True):
     quantity: int = 1
 
 
+BillingMode = Literal["classic", "flexible"]
+
+
 class Subscription(ProviderObject, frozen=True, kw_only=True):
     """Periods are counted from ``anchor``."""
 
@@ -151,6 +154,7 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
     cancellation_reason: str | None = None
     trial_start: int | None = None
     trial_end: int | None = None
+    billing_mode: BillingMode = "classic"
 
     @property
     def price(self) -> str:
@@ -179,6 +183,7 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
             "Subscription",
             self,
             billing_cycle_anchor=self.anchor,
+            billing_mode=_BILLING_MODES[self.billing_mode],
             cancellation_details={"comment": None, "feedback": None, "reason": self.cancellation_reason},
             currency=first.price.currency,
             items=as_list(f"/v1/subscription_items?subscription={self.id}", items, total_count=count),
@@ -187,6 +192,12 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
             start_date=self.created,
             **(period if shape is Shape.OLD else {}),
         )
+
+
+_BILLING_MODES: Final[Mapping[BillingMode, Json]] = {
+    "classic": {"flexible": None, "type": "classic"},
+    "flexible": {"flexible": {"proration_discounts": "included"}, "type": "flexible"},
+}
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -277,7 +288,7 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
 
 
 class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
-    """``subscription_metadata`` and ``trial_days`` are for the subscription that it creates."""
+    """``subscription_metadata``, ``trial_days`` and ``billing_mode`` are for the subscription that it creates."""
 
     expires_at: int
     mode: str
@@ -291,6 +302,7 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     metadata: Metadata = {}
     subscription_metadata: Metadata = {}
     trial_days: int = 0
+    billing_mode: BillingMode | None = None
     status: str = "open"
     payment_status: str = "unpaid"
     subscription: str | None = None

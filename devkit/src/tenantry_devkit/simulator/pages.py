@@ -111,7 +111,7 @@ async def change_subscription(request: AnyRequest, session_id: FromPath[str], en
         case "cancel":
             engine.cancel(subscription)
         case "cancel_at_period_end":
-            engine.cancel(subscription, at_period_end=True)
+            engine.cancel_in_portal(subscription)
         case "resume":
             engine.resume(subscription)
         case _:

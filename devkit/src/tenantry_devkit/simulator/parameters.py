@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from tenantry_devkit.simulator.account import ApiError, missing, missing_parameter
 from tenantry_devkit.simulator.billing import ItemChange
-from tenantry_devkit.simulator.objects import Card, Customer, Event, Json, Price, Subscription
+from tenantry_devkit.simulator.objects import BillingMode, Card, Customer, Event, Json, Price, Subscription
 
 FORM: Final = "application/x-www-form-urlencoded"
 _NAME: Final = re.compile(r"[^\[\]]+(\[[^\[\]]*\])*")
@@ -172,6 +172,10 @@ class NewItem(Struct):
     quantity: int = 1
 
 
+class BillingModeParameter(Struct):
+    type: BillingMode | None = None
+
+
 class NewSubscription(Struct):
     customer: str
     items: AtLeastOne[NewItem]
@@ -179,6 +183,8 @@ class NewSubscription(Struct):
     trial_period_days: int = 0
     trial_end: int | Literal["now"] | None = None
     cancel_at_period_end: bool = False
+    cancel_at: int | None = None
+    billing_mode: BillingModeParameter = field(default_factory=BillingModeParameter)
     payment_behavior: Literal["allow_incomplete"] = "allow_incomplete"
 
 
@@ -186,6 +192,7 @@ class SubscriptionChanges(Struct):
     items: tuple[ItemChange, ...] = ()
     metadata: Metadata | None = None
     cancel_at_period_end: bool | None = None
+    cancel_at: int | UnsetType | None = UNSET
     trial_end: int | Literal["now"] | None = None
 
 
@@ -220,6 +227,7 @@ class InvoiceList(ListParameters):
 class SubscriptionData(Struct):
     metadata: Metadata = {}
     trial_period_days: int = 0
+    billing_mode: BillingModeParameter = field(default_factory=BillingModeParameter)
 
 
 class CheckoutParameters(Struct):
