@@ -14,7 +14,7 @@ from tenantry.common.secret import Secret
 from tenantry.domain.errors import IdempotencyMismatchError, ProviderRefusedError
 from tenantry.integrations.stripe.client import ProviderApi, ProviderEndpoint
 from tenantry.integrations.stripe.transport import Transport
-from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Simulator
+from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Card, Simulator
 from tests.support.simulator import DAY, START, a_simulator, types
 
 
@@ -120,6 +120,55 @@ async def test_subscription_is_canceled_at_a_moment(sim: Simulator, version: str
         with pytest.raises(stripe.InvalidRequestError) as past:
             await client.v1.subscriptions.update_async(made.id, {"cancel_at": moment - 20 * DAY})
         assert past.value.param == "cancel_at"
+
+
+@pytest.mark.parametrize("version", [OLD_VERSION, NEW_VERSION])
+async def test_collection_is_paused_and_resumed(sim: Simulator, version: str) -> None:
+    made = sim.subscribe(sim.customer(), "price_pro")
+    moment = int(START.timestamp()) + 10 * DAY
+    async with connected(sim, version=version) as client:
+        paused = await client.v1.subscriptions.update_async(
+            made.id, {"pause_collection": {"behavior": "mark_uncollectible", "resumes_at": moment}}
+        )
+        assert plain(paused.pause_collection) == {"behavior": "mark_uncollectible", "resumes_at": moment}
+        assert paused.status == "active"
+        resumed = await client.v1.subscriptions.update_async(made.id, {"pause_collection": ""})
+        assert resumed.pause_collection is None
+        with pytest.raises(stripe.InvalidRequestError) as past:
+            await client.v1.subscriptions.update_async(
+                made.id, {"pause_collection": {"behavior": "void", "resumes_at": moment - 20 * DAY}}
+            )
+        assert past.value.param == "pause_collection[resumes_at]"
+
+
+async def test_paused_subscription_is_resumed(client: stripe.StripeClient, sim: Simulator) -> None:
+    customer = sim.customer(card=Card.MISSING)
+    made = await client.v1.subscriptions.create_async(
+        {
+            "customer": customer.id,
+            "items": [{"price": "price_pro"}],
+            "trial_period_days": 7,
+            "trial_settings": {"end_behavior": {"missing_payment_method": "pause"}},
+        }
+    )
+    assert made.trial_settings is not None
+    assert made.trial_settings.end_behavior.missing_payment_method == "pause"
+    await sim.advance(days=7)
+    (paused,) = (await client.v1.subscriptions.list_async({"status": "paused"})).data
+    assert paused.id == made.id
+    with pytest.raises(stripe.InvalidRequestError, match="payment method"):
+        await client.v1.subscriptions.resume_async(made.id)
+    sim.card_works(customer)
+    assert (await client.v1.subscriptions.resume_async(made.id)).status == "active"
+
+
+async def test_end_behavior_of_a_trial_is_changed(client: stripe.StripeClient, sim: Simulator) -> None:
+    made = sim.subscribe(sim.customer(), "price_pro", trial_days=7)
+    changed = await client.v1.subscriptions.update_async(
+        made.id, {"trial_settings": {"end_behavior": {"missing_payment_method": "pause"}}}
+    )
+    assert changed.trial_settings is not None
+    assert changed.trial_settings.end_behavior.missing_payment_method == "pause"
 
 
 async def test_billing_mode_of_subscriptions_and_checkouts(client: stripe.StripeClient, sim: Simulator) -> None:

@@ -18,6 +18,7 @@ from tenantry_devkit.simulator import (
     render_event,
 )
 from tenantry_devkit.simulator.billing import ItemChange
+from tenantry_devkit.simulator.objects import PauseBehavior
 from tests.support.simulator import DAY, START, a_simulator, types
 
 CREATED = "customer.subscription.created"
@@ -243,6 +244,111 @@ def test_a_trial_may_be_ended_early() -> None:
     assert subscription.period_start == seconds(START)
 
 
+async def paused_trial(sim: Simulator, **options: Any) -> Subscription:
+    """A subscription that is paused because its trial ended without a payment method."""
+    customer = sim.customer("cus_acme", card=Card.MISSING)
+    subscription = sim.subscribe(customer, "price_pro", trial_days=14, missing_payment_method="pause", **options)
+    await sim.advance(days=14)
+    return present(sim, subscription)
+
+
+async def test_trial_without_a_payment_method_may_end_in_a_pause() -> None:
+    sim = a_simulator()
+    subscription = await paused_trial(sim)
+    assert (subscription.status, subscription.default_payment_method) == ("paused", None)
+    assert types(sim.events())[-2:] == [UPDATED, "customer.subscription.paused"]
+    assert previous(sim) == {"status": "trialing"}
+    assert await passed(sim, days=60) == []
+
+
+async def test_paused_subscription_is_resumed_with_a_new_period() -> None:
+    sim = a_simulator()
+    subscription = await paused_trial(sim)
+    with pytest.raises(ApiError, match="no attached payment source"):
+        sim.resume_paused(subscription)
+    sim.card_works("cus_acme")
+    await sim.advance(days=10)
+    resumed = sim.resume_paused(subscription)
+    assert types(sim.events())[-6:] == [
+        UPDATED, "customer.subscription.resumed", "invoice.created", "invoice.finalized", "invoice.paid",
+        "invoice.payment_succeeded",
+    ]  # fmt: skip
+    assert (resumed.status, resumed.period_start) == ("active", seconds(START) + 24 * DAY)
+    assert list(sim.invoices.values())[-1].amount_paid == 2900
+    with pytest.raises(ApiError, match="active, not paused"):
+        sim.resume_paused(subscription)
+
+
+async def test_resumed_subscription_whose_payment_fails_is_past_due() -> None:
+    sim = a_simulator()
+    subscription = await paused_trial(sim)
+    sim.card_declines("cus_acme")
+    assert sim.resume_paused(subscription).status == "past_due"
+
+
+async def test_trial_with_a_payment_method_is_not_paused() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim, trial_days=14, missing_payment_method="pause")
+    await sim.advance(days=14)
+    assert present(sim, subscription).status == "active"
+
+
+async def test_paused_subscription_ends_at_its_moment_of_cancellation() -> None:
+    sim = a_simulator()
+    await paused_trial(sim, cancel_at=seconds(START) + 20 * DAY)
+    assert await passed(sim, days=6) == [DELETED]
+
+
+@pytest.mark.parametrize(
+    ("behavior", "event_types", "status"),
+    [
+        ("void", ["invoice.finalized", "invoice.voided"], "void"),
+        ("keep_as_draft", [], "draft"),
+        ("mark_uncollectible", ["invoice.finalized", "invoice.marked_uncollectible"], "uncollectible"),
+    ],
+)
+async def test_invoices_are_not_collected_while_collection_is_paused(
+    behavior: PauseBehavior, event_types: list[str], status: str
+) -> None:
+    sim = a_simulator(rules=Rules(draft_seconds=3600))
+    subscription = sim.pause_collection(subscribed(sim), behavior)
+    assert subscription.status == "active"
+    assert previous(sim) == {"pause_collection": None}
+    assert await passed(sim, days=31) == [UPDATED, "invoice.created", *event_types]
+    assert present(sim, subscription).status == "active"
+    invoice = list(sim.invoices.values())[-1]
+    assert (invoice.status, invoice.auto_advance) == (status, False)
+
+
+async def test_collection_resumes_on_request() -> None:
+    sim = a_simulator()
+    subscription = sim.resume_collection(sim.pause_collection(subscribed(sim)))
+    assert subscription.pause_collection is None
+    assert previous(sim) == {"pause_collection": {"behavior": "void", "resumes_at": None}}
+    assert (await passed(sim, days=31))[-1] == "invoice.payment_succeeded"
+
+
+async def test_collection_resumes_at_its_moment() -> None:
+    sim = a_simulator()
+    subscription = subscribed(sim)
+    sim.pause_collection(subscription, resumes_at=seconds(START) + 10 * DAY)
+    sim.pause_collection(subscription, resumes_at=seconds(START) + 20 * DAY)
+    assert await passed(sim, days=19) == []
+    assert await passed(sim, days=1) == [UPDATED]
+    assert present(sim, subscription).pause_collection is None
+    with pytest.raises(ApiError, match="in the future"):
+        sim.pause_collection(subscription, resumes_at=seconds(START))
+
+
+async def test_invoice_from_before_a_pause_is_still_retried() -> None:
+    sim = a_simulator()
+    subscription = await failed_renewal(sim)
+    sim.pause_collection(subscription)
+    await sim.advance(days=1)
+    sim.card_works("cus_acme")
+    assert await passed(sim, days=2) == ["invoice.paid", "invoice.payment_succeeded", UPDATED]
+
+
 async def test_new_plan_counts_now_and_is_billed_from_the_next_period() -> None:
     sim = a_simulator()
     subscription = subscribed(sim)
@@ -398,6 +504,17 @@ def test_a_checkout_makes_customer_and_subscription() -> None:
     assert subscription.metadata == {"orgId": "acme"}
     assert sim.customers[done.customer or ""].email == "owner@acme.example"
     assert (done.status, done.payment_status) == ("complete", "paid")
+
+
+def test_checkout_without_a_card_may_begin_a_trial() -> None:
+    sim = a_simulator()
+    session = sim.checkout("price_pro", trial_days=14, missing_payment_method="pause")
+    done = sim.complete(session, Card.MISSING)
+    assert done.payment_status == "no_payment_required"
+    subscription = sim.subscriptions[done.subscription or ""]
+    assert (subscription.status, subscription.missing_payment_method) == ("trialing", "pause")
+    with pytest.raises(ApiError, match="declined"):
+        sim.complete(sim.checkout("price_pro"), Card.MISSING)
 
 
 def test_a_checkout_of_one_payment_makes_no_subscription() -> None:

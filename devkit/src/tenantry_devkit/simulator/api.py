@@ -67,6 +67,7 @@ class Api:
             "POST /v1/subscriptions": (self._create_subscription, params.NewSubscription),
             "POST /v1/subscriptions/{}": (self._update_subscription, params.SubscriptionChanges),
             "DELETE /v1/subscriptions/{}": (lambda _, wanted: engine.cancel(wanted), Struct),
+            "POST /v1/subscriptions/{}/resume": (lambda _, wanted: engine.resume_paused(wanted), Struct),
             "POST /v1/invoices/{}/pay": (lambda _, wanted: engine.pay(wanted), Struct),
             "POST /v1/invoices/{}/void": (lambda _, wanted: engine.void_invoice(wanted), Struct),
             "POST /v1/invoices/{}/mark_uncollectible": (lambda _, wanted: engine.mark_uncollectible(wanted), Struct),
@@ -205,6 +206,7 @@ class Api:
             metadata=given.metadata,
             trial_days=0 if given.trial_end else given.trial_period_days,
             trial_end=None if given.trial_end == "now" else given.trial_end,
+            missing_payment_method=given.trial_settings.end_behavior.missing_payment_method or "create_invoice",
             cancel_at_period_end=given.cancel_at_period_end,
             cancel_at=given.cancel_at,
             billing_mode=given.billing_mode.type,
@@ -212,7 +214,11 @@ class Api:
         )
 
     def _update_subscription(self, given: params.SubscriptionChanges, subscription_id: str) -> Subscription:
-        return self._engine.update_subscription(subscription_id, **asdict(given))
+        fields = asdict(given)
+        missing_payment_method = fields.pop("trial_settings").end_behavior.missing_payment_method
+        return self._engine.update_subscription(
+            subscription_id, **fields, missing_payment_method=missing_payment_method
+        )
 
     def _create_checkout(self, given: params.CheckoutParameters) -> CheckoutSession:
         if given.customer is not None and given.customer_email is not None:
@@ -226,6 +232,9 @@ class Api:
             self._priced(given.line_items, "line_items"),
             subscription_metadata=given.subscription_data.metadata,
             trial_days=given.subscription_data.trial_period_days,
+            missing_payment_method=(
+                given.subscription_data.trial_settings.end_behavior.missing_payment_method or "create_invoice"
+            ),
             billing_mode=given.subscription_data.billing_mode.type,
             **fields,
         )

@@ -17,6 +17,9 @@ from tenantry_devkit.simulator.objects import (
     Item,
     Line,
     MetadataChanges,
+    MissingPaymentMethod,
+    PauseBehavior,
+    PauseCollection,
     Price,
     Subscription,
     id_of,
@@ -80,6 +83,7 @@ class SubscriptionBilling:
             "warn_of_trial_end": self._warn_of_trial_end,
             "end_period": self._end_period,
             "cancel": self._cancel_when_due,
+            "resume_collection": self._resume_collection_when_due,
             "collect": self._collect,
             "retry": self._retry,
         }
@@ -125,6 +129,7 @@ class SubscriptionBilling:
         metadata: MetadataChanges | None = None,
         trial_days: int = 0,
         trial_end: int | None = None,
+        missing_payment_method: MissingPaymentMethod = "create_invoice",
         cancel_at_period_end: bool = False,
         cancel_at: int | None = None,
         billing_mode: BillingMode | None = None,
@@ -156,6 +161,7 @@ class SubscriptionBilling:
             metadata=merged({}, metadata),
             trial_start=now if trial_end else None,
             trial_end=trial_end,
+            missing_payment_method=missing_payment_method,
             billing_mode=billing_mode or self._rules.billing_mode,
         )
         ends = _cancellation(subscription, now, at_period_end=cancel_at_period_end, moment=cancel_at or UNSET)
@@ -163,7 +169,7 @@ class SubscriptionBilling:
         invoice = self._draft(subscription, "subscription_create")
         can_pay = self._can_pay(invoice)
         begun = {"status": "active"} if can_pay and not trial_end else {}
-        paid = {**begun, "default_payment_method": payer.payment_method}
+        paid = {**begun, "default_payment_method": payer.default_payment_method}
         created_with: dict[str, Any] = {}  # what the subscription has already in its `created` event
         if first_payment is FirstPayment.ALLOW_INCOMPLETE:
             created_with = paid
@@ -219,6 +225,30 @@ class SubscriptionBilling:
         """Revoke a cancellation that has not taken effect."""
         return self.update_subscription(subscription, cancel_at=None)
 
+    def pause_collection(
+        self, subscription: Subscription | str, behavior: PauseBehavior = "void", *, resumes_at: int | None = None
+    ) -> Subscription:
+        """Stop the collection of payments; the status stays as it is."""
+        return self.update_subscription(subscription, pause_collection=PauseCollection(behavior, resumes_at))
+
+    def resume_collection(self, subscription: Subscription | str) -> Subscription:
+        """Collect payments of future invoices again."""
+        return self.update_subscription(subscription, pause_collection=None)
+
+    def resume_paused(self, subscription: Subscription | str) -> Subscription:
+        """Begin and charge a new period of a subscription whose status is ``paused``.
+
+        Raises `ApiError` for another status, and if the customer has no payment method.
+        """
+        before = self._active_subscription(subscription)
+        if before.status != "paused":
+            raise ApiError(400, f"The subscription is {before.status}, not paused.")
+        if self.customers[before.customer].default_payment_method is None:
+            message = "This customer has no attached payment source or default payment method."
+            raise ApiError(400, message, code="resource_missing")
+        self._begin_period(before, self.account.now, "subscription_update", anchor=self.account.now)
+        return self.subscriptions[before.id]
+
     def update_subscription(
         self,
         subscription: Subscription | str,
@@ -227,11 +257,14 @@ class SubscriptionBilling:
         metadata: MetadataChanges | None = None,
         cancel_at_period_end: bool | None = None,
         cancel_at: int | UnsetType | None = UNSET,
+        pause_collection: PauseCollection | UnsetType | None = UNSET,
         trial_end: int | Literal["now"] | None = None,
+        missing_payment_method: MissingPaymentMethod | None = None,
     ) -> Subscription:
         """Change the given fields; raises `ApiError` for an ended subscription.
 
-        ``cancel_at`` is in seconds since the Unix epoch; None revokes a cancellation.
+        ``cancel_at`` is in seconds since the Unix epoch; None revokes a cancellation. None for ``pause_collection``
+        ends a pause.
 
         There are no prorations: a new price counts from the next invoice, unless its interval is different. Then a new
         period begins, and is charged, at once. An empty metadata value removes its key. ``trial_end`` ends only now.
@@ -242,12 +275,17 @@ class SubscriptionBilling:
             "items": self._changed_items(before, items),
             "metadata": merged(before.metadata, metadata),
             **_cancellation(before, account.now, at_period_end=cancel_at_period_end, moment=cancel_at),
+            "pause_collection": before.pause_collection if pause_collection is UNSET else pause_collection,
+            "missing_payment_method": missing_payment_method or before.missing_payment_method,
         }
+        if pause_collection and pause_collection.resumes_at is not None:
+            _check_future(pause_collection.resumes_at, account.now, "pause_collection[resumes_at]")
+            account.plan(pause_collection.resumes_at, "resume_collection", before.id, pause_collection.resumes_at)
         if before.status == "trialing":
             begins_period = trial_end == "now"
             fields["trial_end"] = account.now if begins_period else before.trial_end
         else:
-            begins_period = _interval(fields["items"]) != _interval(before.items)
+            begins_period = before.status != "paused" and _interval(fields["items"]) != _interval(before.items)
         if begins_period:
             self._begin_period(before, account.now, "subscription_update", anchor=account.now, **fields)
         else:
@@ -337,6 +375,7 @@ class SubscriptionBilling:
             currency=subscription.items[0].price.currency,
             amount_due=sum(line.amount for line in lines),
             lines=lines,
+            auto_advance=subscription.pause_collection is None,
             period_start=subscription.period_start,
             period_end=subscription.period_end,
         )
@@ -436,28 +475,51 @@ class SubscriptionBilling:
             self._end(subscription, "cancellation_requested")
 
     def _begin_period(self, before: Subscription, start: int, reason: str, **fields: Any) -> None:  # noqa: ANN401
-        """Begin and bill the next period, with changed fields; an unpaid subscription is not billed."""
+        """Begin and bill the next period, with changed fields; an unpaid subscription is not billed.
+
+        A trial without a payment method may end in a pause instead.
+        """
         account = self.account
+        has_payment_method = self.customers[before.customer].default_payment_method is not None
+        if before.status == "trialing" and before.missing_payment_method == "pause" and not has_payment_method:
+            account.change(before, _UPDATED, "customer.subscription.paused", **fields, status="paused")
+            return
         after = replace(before, **fields, period_start=start)
         end = period_end(after.anchor, *_interval(after.items), start)
         after = replace(
             after,
             period_end=end,
-            status="active" if before.status == "trialing" else before.status,
+            status="active" if before.status in {"trialing", "paused"} else before.status,
             cancel_at=end if after.cancel_at_period_end else after.cancel_at,
         )
         invoice = None
         if before.status != "unpaid":
             invoice = self._draft(after, reason)
             after = replace(after, latest_invoice=invoice.id)
-        account.change(before, _UPDATED, **asdict(after))
+        resumed = ["customer.subscription.resumed"] if before.status == "paused" else []
+        account.change(before, _UPDATED, *resumed, **asdict(after))
         account.plan(after.period_end, "end_period", after.id, after.period_end)
         if invoice is not None:
             account.emit("invoice.created", invoice)
-            if self._rules.draft_seconds and reason == "subscription_cycle":
+            if after.pause_collection is not None:
+                self._withhold(invoice, after.pause_collection)
+            elif self._rules.draft_seconds and reason == "subscription_cycle":
                 account.plan(account.now + self._rules.draft_seconds, "collect", invoice.id)
             else:
                 self._collect(invoice.id)
+
+    def _withhold(self, invoice: Invoice, pause: PauseCollection) -> None:
+        """Do with a draft what a pause of collection says; the subscription's status stays as it is."""
+        if pause.behavior == "void":
+            self._void(self._finalize(invoice))
+        elif pause.behavior == "mark_uncollectible":
+            self._write_off(self._finalize(invoice))
+
+    def _resume_collection_when_due(self, subscription_id: str, moment: int) -> None:
+        subscription = self.subscriptions[subscription_id]
+        pause = subscription.pause_collection
+        if pause is not None and pause.resumes_at == moment and not subscription.has_ended:
+            self.resume_collection(subscription)
 
     def _collect(self, invoice_id: str) -> None:
         invoice = self.invoices[invoice_id]
@@ -522,6 +584,12 @@ def declined() -> ApiError:
     )
 
 
+def _check_future(moment: int, now: int, param: str) -> None:
+    """Raise `ApiError` unless the moment is yet to come."""
+    if moment <= now:
+        raise ApiError(400, "The timestamp must be in the future.", param=param)
+
+
 def _check_status(invoice: Invoice, allowed: Collection[str], aim: str) -> None:
     """Raise `ApiError` unless the invoice has an allowed status."""
     if invoice.status not in allowed:
@@ -536,8 +604,8 @@ def _cancellation(
         moment = before.period_end if at_period_end else None
     elif moment is UNSET or moment == before.cancel_at:
         return {}
-    if moment is not None and moment <= now:
-        raise ApiError(400, "The timestamp must be in the future.", param="cancel_at")
+    if moment is not None:
+        _check_future(moment, now, "cancel_at")
     canceled_at = None if moment is None else now
     return {"cancel_at_period_end": bool(at_period_end), "cancel_at": moment, "canceled_at": canceled_at}
 

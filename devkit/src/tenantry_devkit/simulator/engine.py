@@ -25,6 +25,7 @@ from tenantry_devkit.simulator.objects import (
     Event,
     Ids,
     MetadataChanges,
+    MissingPaymentMethod,
     PortalSession,
     Price,
     WebhookEndpoint,
@@ -276,6 +277,7 @@ class SimulationEngine(SubscriptionBilling):
         customer_email: str | None = None,
         client_reference_id: str | None = None,
         trial_days: int = 0,
+        missing_payment_method: MissingPaymentMethod = "create_invoice",
         billing_mode: BillingMode | None = None,
         mode: str = "subscription",
         success_url: str | None = None,
@@ -305,6 +307,7 @@ class SimulationEngine(SubscriptionBilling):
             metadata=merged({}, metadata),
             subscription_metadata=merged({}, metadata if subscription_metadata is None else subscription_metadata),
             trial_days=trial_days,
+            missing_payment_method=missing_payment_method,
             billing_mode=billing_mode,
         )
         account.plan(session.expires_at, "expire_checkout", session_id)
@@ -313,10 +316,11 @@ class SimulationEngine(SubscriptionBilling):
     def complete(self, session: CheckoutSession | str, card: Card = Card.WORKS) -> CheckoutSession:
         """Pay with this card: creates customer, subscription and all events, ``checkout.session.completed`` last.
 
-        Raises `ApiError` if the card declines (the session stays open) or the session is not open.
+        Without a card it begins a trial. Raises `ApiError` if the card declines, or is missing although something is
+        due (the session stays open), and if the session is not open.
         """
         account, session = self.account, self._open_session(session)
-        if card is Card.DECLINES:
+        if card is Card.DECLINES or (card is Card.MISSING and session.is_due):
             raise declined()
         fields: dict[str, Any] = {"status": "complete", "url": None, "payment_status": "paid"}
         customer = session.customer or self.customer(email=session.customer_email).id
@@ -327,10 +331,11 @@ class SimulationEngine(SubscriptionBilling):
                 session.prices,
                 metadata=session.subscription_metadata,
                 trial_days=session.trial_days,
+                missing_payment_method=session.missing_payment_method,
                 billing_mode=session.billing_mode,
             )
             fields |= {"subscription": subscription.id, "invoice": subscription.latest_invoice}
-            if session.trial_days or not session.amount:
+            if not session.is_due:
                 fields["payment_status"] = "no_payment_required"
         return account.change(session, "checkout.session.completed", customer=customer, **fields)
 

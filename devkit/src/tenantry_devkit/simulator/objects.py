@@ -38,6 +38,8 @@ class Card(StrEnum):
 
     WORKS = "works"
     DECLINES = "declines"
+    MISSING = "missing"
+    """The customer has no payment method."""
 
 
 Json = dict[str, Any]
@@ -118,11 +120,14 @@ class Customer(ProviderObject, frozen=True, kw_only=True):
     card: Card = Card.WORKS
     deleted: bool = False
 
+    @property
+    def default_payment_method(self) -> str | None:
+        return None if self.card is Card.MISSING else self.payment_method
+
     def render(self, _shape: Shape, /) -> Json:
         if self.deleted:
             return {"id": self.id, "object": "customer", "deleted": True}
-        settings = _filled("invoice_settings", self, default_payment_method=self.payment_method)
-        return _filled("Customer", self, invoice_settings=settings)
+        return _filled("Customer", self, invoice_settings=_filled("invoice_settings", self))
 
 
 class Item(ProviderObject, frozen=True, kw_only=True):
@@ -133,6 +138,16 @@ class Item(ProviderObject, frozen=True, kw_only=True):
 
 
 BillingMode = Literal["classic", "flexible"]
+MissingPaymentMethod = Literal["create_invoice", "pause"]
+"""What happens when a trial ends without a payment method."""
+PauseBehavior = Literal["void", "keep_as_draft", "mark_uncollectible"]
+
+
+class PauseCollection(Struct, frozen=True):
+    """What happens to new invoices, until ``resumes_at`` or the end of the pause."""
+
+    behavior: PauseBehavior
+    resumes_at: int | None = None
 
 
 class Subscription(ProviderObject, frozen=True, kw_only=True):
@@ -155,6 +170,8 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
     trial_start: int | None = None
     trial_end: int | None = None
     billing_mode: BillingMode = "classic"
+    pause_collection: PauseCollection | None = None
+    missing_payment_method: MissingPaymentMethod = "create_invoice"
 
     @property
     def price(self) -> str:
@@ -187,9 +204,11 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
             cancellation_details={"comment": None, "feedback": None, "reason": self.cancellation_reason},
             currency=first.price.currency,
             items=as_list(f"/v1/subscription_items?subscription={self.id}", items, total_count=count),
+            pause_collection=None if self.pause_collection is None else msgspec.structs.asdict(self.pause_collection),
             plan=first.price.plan() if count == 1 else None,
             quantity=first.quantity if count == 1 else None,
             start_date=self.created,
+            trial_settings={"end_behavior": {"missing_payment_method": self.missing_payment_method}},
             **(period if shape is Shape.OLD else {}),
         )
 
@@ -288,7 +307,7 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
 
 
 class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
-    """``subscription_metadata``, ``trial_days`` and ``billing_mode`` are for the subscription that it creates."""
+    """``subscription_metadata`` and the fields from ``trial_days`` to ``billing_mode`` are for its subscription."""
 
     expires_at: int
     mode: str
@@ -302,6 +321,7 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     metadata: Metadata = {}
     subscription_metadata: Metadata = {}
     trial_days: int = 0
+    missing_payment_method: MissingPaymentMethod = "create_invoice"
     billing_mode: BillingMode | None = None
     status: str = "open"
     payment_status: str = "unpaid"
@@ -311,6 +331,11 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     @property
     def amount(self) -> int:
         return sum(price.unit_amount * quantity for price, quantity in self.prices)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether completing it needs a payment."""
+        return self.amount > 0 and (self.mode == "payment" or not self.trial_days)
 
     def render(self, _shape: Shape, /) -> Json:
         return _filled(

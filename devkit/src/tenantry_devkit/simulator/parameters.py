@@ -13,7 +13,17 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from tenantry_devkit.simulator.account import ApiError, missing, missing_parameter
 from tenantry_devkit.simulator.billing import ItemChange
-from tenantry_devkit.simulator.objects import BillingMode, Card, Customer, Event, Json, Price, Subscription
+from tenantry_devkit.simulator.objects import (
+    BillingMode,
+    Card,
+    Customer,
+    Event,
+    Json,
+    MissingPaymentMethod,
+    PauseCollection,
+    Price,
+    Subscription,
+)
 
 FORM: Final = "application/x-www-form-urlencoded"
 _NAME: Final = re.compile(r"[^\[\]]+(\[[^\[\]]*\])*")
@@ -176,12 +186,21 @@ class BillingModeParameter(Struct):
     type: BillingMode | None = None
 
 
+class EndBehavior(Struct):
+    missing_payment_method: MissingPaymentMethod | None = None
+
+
+class TrialSettings(Struct):
+    end_behavior: EndBehavior = field(default_factory=EndBehavior)
+
+
 class NewSubscription(Struct):
     customer: str
     items: AtLeastOne[NewItem]
     metadata: Metadata = {}
     trial_period_days: int = 0
     trial_end: int | Literal["now"] | None = None
+    trial_settings: TrialSettings = field(default_factory=TrialSettings)
     cancel_at_period_end: bool = False
     cancel_at: int | None = None
     billing_mode: BillingModeParameter = field(default_factory=BillingModeParameter)
@@ -193,7 +212,9 @@ class SubscriptionChanges(Struct):
     metadata: Metadata | None = None
     cancel_at_period_end: bool | None = None
     cancel_at: int | UnsetType | None = UNSET
+    pause_collection: PauseCollection | UnsetType | None = UNSET
     trial_end: int | Literal["now"] | None = None
+    trial_settings: TrialSettings = field(default_factory=TrialSettings)
 
 
 class SubscriptionList(ListParameters):
@@ -227,6 +248,7 @@ class InvoiceList(ListParameters):
 class SubscriptionData(Struct):
     metadata: Metadata = {}
     trial_period_days: int = 0
+    trial_settings: TrialSettings = field(default_factory=TrialSettings)
     billing_mode: BillingModeParameter = field(default_factory=BillingModeParameter)
 
 
