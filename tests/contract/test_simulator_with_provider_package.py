@@ -189,6 +189,27 @@ async def test_billing_mode_of_subscriptions_and_checkouts(client: stripe.Stripe
     assert [subscription.billing_mode.type for subscription in shown] == ["classic", "flexible", "flexible"]
 
 
+async def test_items_of_a_subscription(client: stripe.StripeClient, sim: Simulator) -> None:
+    made = await client.v1.subscriptions.create_async(
+        {"customer": sim.customer().id, "items": [{"price": "price_pro"}, {"price": "price_business", "quantity": 3}]}
+    )
+    base, seats = made["items"].data
+    assert (base.quantity, seats.quantity) == (1, 3)
+    changed = await client.v1.subscriptions.update_async(
+        made.id,
+        {
+            "items": [
+                {"id": base.id, "deleted": True},
+                {"id": seats.id, "quantity": 5},
+                {"price": "price_free", "quantity": 2},
+            ]
+        },
+    )
+    assert [(item.price.id, item.quantity) for item in changed["items"].data] == [
+        ("price_business", 5), ("price_free", 2),
+    ]  # fmt: skip
+
+
 async def test_subscriptions_are_listed_by_customer_status_and_age(client: stripe.StripeClient, sim: Simulator) -> None:
     acme, beta = sim.customer("cus_acme"), sim.customer("cus_beta")
     canceled = sim.cancel(sim.subscribe(acme, "price_pro"))

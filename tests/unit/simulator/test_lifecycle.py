@@ -12,12 +12,12 @@ from tenantry_devkit.simulator import (
     Card,
     FirstPayment,
     Invoice,
+    ItemChange,
     Rules,
     Simulator,
     Subscription,
     render_event,
 )
-from tenantry_devkit.simulator.billing import ItemChange
 from tenantry_devkit.simulator.objects import PauseBehavior
 from tests.support.simulator import DAY, START, a_simulator, types
 
@@ -369,6 +369,67 @@ async def test_a_plan_of_another_interval_begins_a_new_period() -> None:
     changed = sim.change_plan(subscription, yearly)
     assert changed.period_end == seconds(datetime(2027, 1, 11, 12, tzinfo=UTC))
     assert list(sim.invoices.values())[-1].amount_due == 29_000
+
+
+def previous_items(sim: Simulator) -> list[tuple[str, int]]:
+    """The prices and quantities that the newest update replaced."""
+    return [(item["price"]["id"], item["quantity"]) for item in previous(sim)["items"]["data"]]
+
+
+def with_add_on(sim: Simulator) -> Subscription:
+    """A subscription of a base plan and three seats."""
+    sim.price("price_seat", 500)
+    return sim.subscribe(sim.customer("cus_acme"), [("price_pro", 1), ("price_seat", 3)])
+
+
+def test_subscription_has_several_items_with_quantities() -> None:
+    sim = a_simulator()
+    subscription = with_add_on(sim)
+    assert [(item.price.id, item.quantity) for item in subscription.items] == [("price_pro", 1), ("price_seat", 3)]
+    assert sim.invoices[subscription.latest_invoice or ""].amount_due == 2900 + 3 * 500
+
+
+async def test_quantity_of_one_item_is_changed() -> None:
+    sim = a_simulator()
+    subscription = with_add_on(sim)
+    sim.update_subscription(subscription, items=[ItemChange(subscription.items[1].id, quantity=5)])
+    assert previous_items(sim) == [("price_pro", 1), ("price_seat", 3)]
+    assert set(previous(sim)) == {"items"}
+    await sim.advance(days=31)
+    assert list(sim.invoices.values())[-1].amount_due == 2900 + 5 * 500
+
+
+def test_items_are_added_and_removed() -> None:
+    sim = a_simulator()
+    subscription = with_add_on(sim)
+    added = sim.update_subscription(subscription, items=[ItemChange(price="price_business", quantity=2)])
+    assert [item.price.id for item in added.items] == ["price_pro", "price_seat", "price_business"]
+    assert previous(sim)["items"]["total_count"] == 2
+    removed = sim.update_subscription(added, items=[ItemChange(added.items[0].id, deleted=True)])
+    assert removed.price == "price_seat"
+    assert previous_items(sim) == [("price_pro", 1), ("price_seat", 3), ("price_business", 2)]
+    with pytest.raises(ApiError, match="at least one active item"):
+        sim.update_subscription(removed, items=[ItemChange(item.id, deleted=True) for item in removed.items])
+
+
+def test_update_to_one_item_has_plan_and_quantity_again() -> None:
+    sim = a_simulator()
+    subscription = with_add_on(sim)
+    sim.update_subscription(subscription, items=[ItemChange(subscription.items[0].id, deleted=True)])
+    assert (previous(sim)["plan"], previous(sim)["quantity"]) == (None, None)
+
+
+async def test_subscriptions_of_one_customer_do_not_affect_each_other() -> None:
+    sim = a_simulator()
+    base = subscribed(sim)
+    await sim.advance(days=10)
+    add_on, trial = sim.subscribe("cus_acme", "price_business"), sim.subscribe("cus_acme", "price_pro", trial_days=40)
+    sim.cancel(base)
+    sim.card_declines("cus_acme")
+    await sim.advance(days=31)
+    statuses = [sim.subscriptions[each.id].status for each in (base, add_on, trial)]
+    assert statuses == ["canceled", "past_due", "trialing"]
+    assert {subscription.customer for subscription in sim.subscriptions.values()} == {"cus_acme"}
 
 
 async def test_a_cancellation_at_the_periods_end_takes_effect_then() -> None:

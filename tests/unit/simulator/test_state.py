@@ -4,18 +4,20 @@ import httpx2
 import pytest
 
 from tenantry_devkit.simulator import AccountState, Rules, Simulator, State
-from tests.support.simulator import SECRET, WEBHOOK, Receiver, a_simulator, types
+from tests.support.simulator import DAY, SECRET, WEBHOOK, Receiver, a_simulator, types
 
 MOVED = "http://127.0.0.1:4000"
 
 
 async def eventful(sim: Simulator) -> None:
-    """Leave something of every kind to come: a trial, a renewal, a retry, a draft, a first payment, a checkout."""
+    """Leave something of every kind to come, such as a trial, a retry, a draft, a cancellation, a pause, a checkout."""
     sim.subscribe(sim.customer("cus_trial"), "price_pro", trial_days=10)
     sim.subscribe(sim.customer("cus_fails"), "price_business")
     sim.card_declines("cus_fails")
     await sim.advance(days=31, seconds=10)
     sim.subscribe(sim.customer("cus_unpaid", card=sim.customers["cus_fails"].card), "price_pro")
+    sim.subscribe(sim.customer("cus_ends"), "price_pro", cancel_at=sim.account.now + 5 * DAY)
+    sim.pause_collection(sim.subscribe("cus_ends", "price_pro"), resumes_at=sim.account.now + 40 * DAY)
     sim.checkout("price_pro", customer="cus_trial")
 
 

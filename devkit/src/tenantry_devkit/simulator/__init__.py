@@ -1,7 +1,7 @@
 """A simulated Stripe-compatible payment provider, in memory, with a clock that tests move."""
 
 from tenantry_devkit.simulator.account import ApiError
-from tenantry_devkit.simulator.billing import FirstPayment, Rules
+from tenantry_devkit.simulator.billing import FirstPayment, ItemChange, Rules
 from tenantry_devkit.simulator.delivery import Attempt, Delivery, DeliveryRule, State
 from tenantry_devkit.simulator.engine import PRICES, SECRET_KEY, AccountState
 from tenantry_devkit.simulator.objects import (
@@ -12,6 +12,7 @@ from tenantry_devkit.simulator.objects import (
     Customer,
     Event,
     Invoice,
+    PauseCollection,
     PortalSession,
     Price,
     Subscription,
@@ -22,6 +23,7 @@ from tenantry_devkit.simulator.simulator import Simulator
 
 __all__ = [
     "NEW_VERSION", "OLD_VERSION", "PRICES", "SECRET_KEY", "AccountState", "ApiError", "Attempt", "Card",
-    "CheckoutSession", "Customer", "Delivery", "DeliveryRule", "Event", "FirstPayment", "Invoice", "PortalSession",
-    "Price", "Rules", "Simulator", "State", "Subscription", "WebhookEndpoint", "render_event",
+    "CheckoutSession", "Customer", "Delivery", "DeliveryRule", "Event", "FirstPayment", "Invoice", "ItemChange",
+    "PauseCollection", "PortalSession", "Price", "Rules", "Simulator", "State", "Subscription", "WebhookEndpoint",
+    "render_event",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -124,7 +125,7 @@ class SubscriptionBilling:
     def subscribe(
         self,
         customer: Customer | str,
-        price: Price | str | Sequence[tuple[Price, int]],
+        price: Price | str | Sequence[tuple[Price | str, int]],
         *,
         metadata: MetadataChanges | None = None,
         trial_days: int = 0,
@@ -429,10 +430,10 @@ class SubscriptionBilling:
             invoice, "invoice.marked_uncollectible", **over, marked_uncollectible_at=self.account.now
         )
 
-    def _with_quantities(self, price: Price | str | Sequence[tuple[Price, int]]) -> Sequence[tuple[Price, int]]:
-        if isinstance(price, Price | str):
-            return [(self.account.find(Price, id_of(price), param="price"), 1)]
-        return price
+    def _with_quantities(self, price: Price | str | Sequence[tuple[Price | str, int]]) -> list[tuple[Price, int]]:
+        given = [(price, 1)] if isinstance(price, Price | str) else price
+        find = partial(self.account.find, Price, param="price")
+        return [(find(each) if isinstance(each, str) else each, quantity) for each, quantity in given]
 
     def _changed_items(self, subscription: Subscription, changes: Sequence[ItemChange]) -> tuple[Item, ...]:
         account = self.account

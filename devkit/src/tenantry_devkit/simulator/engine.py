@@ -269,7 +269,7 @@ class SimulationEngine(SubscriptionBilling):
 
     def checkout(
         self,
-        price: Price | str | Sequence[tuple[Price, int]],
+        price: Price | str | Sequence[tuple[Price | str, int]],
         *,
         metadata: MetadataChanges | None = None,
         subscription_metadata: MetadataChanges | None = None,
