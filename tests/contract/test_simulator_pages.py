@@ -47,6 +47,35 @@ async def test_a_buyer_pays_and_is_sent_back(sim: Simulator, browser: httpx2.Asy
     assert "is complete" in await page(browser, f"/c/pay/{session.id}")
 
 
+@pytest.mark.parametrize(("succeeds", "status"), [("true", "paid"), ("false", "unpaid")])
+async def test_bank_debit_is_decided_by_a_form(
+    sim: Simulator, browser: httpx2.AsyncClient, succeeds: str, status: str
+) -> None:
+    session = sim.checkout("price_pro", customer_email="owner@acme.example", success_url=f"{sim.url}/")
+    assert "Pay by bank debit" in await page(browser, session.url or "")
+    assert "Pending payments" in await page(browser, session.url or "", async_payment="true")
+    assert sim.checkout_sessions[session.id].payment_status == "unpaid"
+    shown = await page(browser, f"/_simulator/checkouts/{session.id}/payment", succeeds=succeeds)
+    assert "Pending payments" not in shown
+    assert sim.checkout_sessions[session.id].payment_status == status
+
+
+async def test_bank_debit_is_decided_by_json(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    session = sim.complete(sim.checkout("price_pro"), async_payment=True)
+    command = f"/_simulator/checkouts/{session.id}/payment"
+    answer = await browser.post(command, json={"succeeds": True})
+    assert answer.json() == {"id": session.id, "payment_status": "paid"}
+    assert (await browser.post(command, json={"succeeds": True})).status_code == 400
+
+
+async def test_trial_begins_without_a_card(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    session = sim.checkout("price_pro", trial_days=7)
+    assert "Continue without a card" in await page(browser, session.url or "")
+    await page(browser, session.url or "", card="missing")
+    (subscription,) = sim.subscriptions.values()
+    assert (subscription.status, subscription.default_payment_method) == ("trialing", None)
+
+
 async def test_policy_allows_the_redirect_to_the_success_page(sim: Simulator, browser: httpx2.AsyncClient) -> None:
     session = sim.checkout("price_pro", success_url="https://app.example/done?x=1")
     answer = await browser.get(session.url or "")

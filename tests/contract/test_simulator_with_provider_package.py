@@ -294,6 +294,18 @@ async def test_checkout_sessions(client: stripe.StripeClient, sim: Simulator) ->
     assert done.subscription["items"].data[0].quantity == 2
 
 
+async def test_checkout_session_with_a_pending_payment(client: stripe.StripeClient, sim: Simulator) -> None:
+    session = sim.complete(sim.checkout("price_pro"), async_payment=True)
+    pending = await client.v1.checkout.sessions.retrieve_async(session.id)
+    assert (pending.status, pending.payment_status) == ("complete", "unpaid")
+    assert "payment_pending" not in pending
+    sim.async_payment_succeeds(session)
+    page = await client.v1.events.list_async({"type": "checkout.session.*"})
+    assert [event.type for event in page.data] == [
+        "checkout.session.async_payment_succeeded", "checkout.session.completed",
+    ]  # fmt: skip
+
+
 async def test_portal_sessions(client: stripe.StripeClient, sim: Simulator) -> None:
     session = await client.v1.billing_portal.sessions.create_async(
         {"customer": sim.customer().id, "return_url": "https://app.example/"}

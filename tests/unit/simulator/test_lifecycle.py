@@ -10,6 +10,7 @@ from tenantry_devkit.simulator import (
     NEW_VERSION,
     ApiError,
     Card,
+    CheckoutSession,
     FirstPayment,
     Invoice,
     ItemChange,
@@ -576,6 +577,65 @@ def test_checkout_without_a_card_may_begin_a_trial() -> None:
     assert (subscription.status, subscription.missing_payment_method) == ("trialing", "pause")
     with pytest.raises(ApiError, match="declined"):
         sim.complete(sim.checkout("price_pro"), Card.MISSING)
+
+
+def bank_debit(sim: Simulator) -> CheckoutSession:
+    """A completed checkout whose payment is pending."""
+    return sim.complete(sim.checkout("price_pro", metadata={"orgId": "acme"}), async_payment=True)
+
+
+def test_checkout_with_a_pending_payment_is_complete_and_unpaid() -> None:
+    sim = a_simulator()
+    done = bank_debit(sim)
+    assert types(sim.events())[-5:] == [
+        CREATED, "invoice.created", "invoice.finalized", UPDATED, "checkout.session.completed",
+    ]  # fmt: skip
+    assert (done.status, done.payment_status) == ("complete", "unpaid")
+    assert sim.subscriptions[done.subscription or ""].status == "active"
+    assert sim.invoices[done.invoice or ""].status == "open"
+
+
+def test_pending_payment_may_succeed() -> None:
+    sim = a_simulator()
+    done = sim.async_payment_succeeds(bank_debit(sim))
+    assert types(sim.events())[-3:] == [
+        "invoice.paid", "invoice.payment_succeeded", "checkout.session.async_payment_succeeded",
+    ]  # fmt: skip
+    assert done.payment_status == "paid"
+    assert sim.subscriptions[done.subscription or ""].status == "active"
+    with pytest.raises(ApiError, match="no pending payment"):
+        sim.async_payment_fails(done)
+
+
+@pytest.mark.parametrize(
+    ("retry_days", "event_type", "status"), [((3,), UPDATED, "past_due"), ((), DELETED, "canceled")]
+)
+async def test_pending_payment_may_fail(retry_days: tuple[int, ...], event_type: str, status: str) -> None:
+    sim = a_simulator(rules=Rules(retry_days=retry_days))
+    session = bank_debit(sim)
+    await sim.advance(days=5)
+    done = sim.async_payment_fails(session)
+    assert types(sim.events())[-3:] == [
+        "invoice.payment_failed", event_type, "checkout.session.async_payment_failed",
+    ]  # fmt: skip
+    assert done.payment_status == "unpaid"
+    assert sim.subscriptions[done.subscription or ""].status == status
+
+
+def test_pending_payment_of_an_ended_subscription_changes_only_the_session() -> None:
+    sim = a_simulator()
+    session = bank_debit(sim)
+    sim.cancel(session.subscription or "")
+    count = len(sim.events())
+    sim.async_payment_fails(session)
+    assert types(sim.events()[count:]) == ["checkout.session.async_payment_failed"]
+
+
+def test_payment_without_a_subscription_may_be_pending() -> None:
+    sim = a_simulator()
+    session = sim.complete(sim.checkout("price_pro", mode="payment"), async_payment=True)
+    assert session.payment_status == "unpaid"
+    assert sim.async_payment_succeeds(session).payment_status == "paid"
 
 
 def test_a_checkout_of_one_payment_makes_no_subscription() -> None:

@@ -55,6 +55,8 @@ class FirstPayment(StrEnum):
     """Charged before the first event; the subscription is ``incomplete`` if that fails."""
     CHECKOUT = "checkout"
     """As in a checkout: first ``incomplete``, then charged."""
+    PENDING = "pending"
+    """As in a checkout with a bank debit: ``active`` before it is known whether the payment succeeds."""
 
 
 class ItemChange(Struct, frozen=True):
@@ -168,7 +170,8 @@ class SubscriptionBilling:
         ends = _cancellation(subscription, now, at_period_end=cancel_at_period_end, moment=cancel_at or UNSET)
         subscription = replace(subscription, **ends)
         invoice = self._draft(subscription, "subscription_create")
-        can_pay = self._can_pay(invoice)
+        is_pending = first_payment is FirstPayment.PENDING and invoice.amount_due > 0
+        can_pay = is_pending or self._can_pay(invoice)
         begun = {"status": "active"} if can_pay and not trial_end else {}
         paid = {**begun, "default_payment_method": payer.default_payment_method}
         created_with: dict[str, Any] = {}  # what the subscription has already in its `created` event
@@ -180,10 +183,10 @@ class SubscriptionBilling:
         account.emit("customer.subscription.created", subscription)
         account.emit("invoice.created", invoice)
         invoice = self._finalize(invoice)
-        if can_pay:
-            self._mark_paid(invoice)
-        else:
+        if not can_pay:
             self._mark_failed(invoice, None)
+        elif not is_pending:
+            self._mark_paid(invoice)
         subscription = account.change(subscription, _UPDATED, **paid)
         if subscription.status == "incomplete":
             account.plan(now + _FIRST_PAYMENT_TIME, "expire_incomplete", subscription.id)
@@ -534,11 +537,15 @@ class SubscriptionBilling:
             self._try(invoice)
 
     def _try(self, invoice: Invoice) -> None:
-        """Charge an open invoice; after a failure, schedule a retry or apply the rules."""
-        account, tries = self.account, self._rules.retry_days
+        """Charge an open invoice."""
         if self._can_pay(invoice):
             self._settle(invoice)
-            return
+        else:
+            self._fail(invoice)
+
+    def _fail(self, invoice: Invoice) -> None:
+        """Record a failed payment; schedule a retry or apply the rules."""
+        account, tries = self.account, self._rules.retry_days
         is_last = invoice.attempt_count >= len(tries)
         moment = None if is_last else account.now + tries[invoice.attempt_count] * DAY
         self._mark_failed(invoice, moment)

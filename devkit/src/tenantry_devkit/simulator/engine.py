@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.simulator.account import Account, ApiError, SimulatedClock, Task
-from tenantry_devkit.simulator.billing import DAY, Rules, SubscriptionBilling, declined
+from tenantry_devkit.simulator.billing import DAY, FirstPayment, Rules, SubscriptionBilling, declined
 from tenantry_devkit.simulator.delivery import Courier, Delivery, DeliveryRule
 from tenantry_devkit.simulator.objects import (
     NEW_VERSION,
@@ -313,16 +313,23 @@ class SimulationEngine(SubscriptionBilling):
         account.plan(session.expires_at, "expire_checkout", session_id)
         return account.add(session)
 
-    def complete(self, session: CheckoutSession | str, card: Card = Card.WORKS) -> CheckoutSession:
+    def complete(
+        self, session: CheckoutSession | str, card: Card = Card.WORKS, *, async_payment: bool = False
+    ) -> CheckoutSession:
         """Pay with this card: creates customer, subscription and all events, ``checkout.session.completed`` last.
 
         Without a card it begins a trial. Raises `ApiError` if the card declines, or is missing although something is
         due (the session stays open), and if the session is not open.
+
+        With ``async_payment`` the payment is pending, as with a bank debit, until `async_payment_succeeds` or
+        `async_payment_fails`. The subscription is active meanwhile.
         """
         account, session = self.account, self._open_session(session)
         if card is Card.DECLINES or (card is Card.MISSING and session.is_due):
             raise declined()
-        fields: dict[str, Any] = {"status": "complete", "url": None, "payment_status": "paid"}
+        is_pending = async_payment and session.is_due
+        fields: dict[str, Any] = {"status": "complete", "url": None, "payment_pending": is_pending}
+        fields["payment_status"] = "unpaid" if is_pending else "paid"
         customer = session.customer or self.customer(email=session.customer_email).id
         account.set_card(customer, card)
         if session.mode == "subscription":
@@ -333,11 +340,29 @@ class SimulationEngine(SubscriptionBilling):
                 trial_days=session.trial_days,
                 missing_payment_method=session.missing_payment_method,
                 billing_mode=session.billing_mode,
+                first_payment=FirstPayment.PENDING if is_pending else FirstPayment.CHECKOUT,
             )
             fields |= {"subscription": subscription.id, "invoice": subscription.latest_invoice}
             if not session.is_due:
                 fields["payment_status"] = "no_payment_required"
         return account.change(session, "checkout.session.completed", customer=customer, **fields)
+
+    def async_payment_succeeds(self, session: CheckoutSession | str) -> CheckoutSession:
+        """Let a pending payment succeed; raises `ApiError` if there is none."""
+        before = self._pending_session(session)
+        invoice = self.invoices.get(before.invoice or "")
+        if invoice is not None and invoice.status == "open":
+            self._settle(invoice)
+        fields = {"payment_status": "paid", "payment_pending": False}
+        return self.account.change(before, "checkout.session.async_payment_succeeded", **fields)
+
+    def async_payment_fails(self, session: CheckoutSession | str) -> CheckoutSession:
+        """Let a pending payment fail like that of a renewal; raises `ApiError` if there is none."""
+        before = self._pending_session(session)
+        invoice = self.invoices.get(before.invoice or "")
+        if invoice is not None and invoice.status == "open" and not self.subscriptions[invoice.subscription].has_ended:
+            self._fail(invoice)
+        return self.account.change(before, "checkout.session.async_payment_failed", payment_pending=False)
 
     def expire(self, session: CheckoutSession | str) -> CheckoutSession:
         """End an open checkout; raises `ApiError` if it is not open."""
@@ -357,6 +382,12 @@ class SimulationEngine(SubscriptionBilling):
         found = self.account.find(CheckoutSession, id_of(session))
         if found.status != "open":
             raise ApiError(400, f"This Checkout Session is {found.status} and cannot be used any more.")
+        return found
+
+    def _pending_session(self, session: CheckoutSession | str) -> CheckoutSession:
+        found = self.account.find(CheckoutSession, id_of(session))
+        if not found.payment_pending:
+            raise ApiError(400, "This Checkout Session has no pending payment.")
         return found
 
     def _expire_if_open(self, session_id: str) -> None:

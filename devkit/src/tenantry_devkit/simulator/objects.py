@@ -307,7 +307,10 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
 
 
 class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
-    """``subscription_metadata`` and the fields from ``trial_days`` to ``billing_mode`` are for its subscription."""
+    """``subscription_metadata`` and the fields from ``trial_days`` to ``billing_mode`` are for its subscription.
+
+    ``payment_pending`` is not part of the provider's object.
+    """
 
     expires_at: int
     mode: str
@@ -325,6 +328,7 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     billing_mode: BillingMode | None = None
     status: str = "open"
     payment_status: str = "unpaid"
+    payment_pending: bool = False
     subscription: str | None = None
     invoice: str | None = None
 

@@ -55,6 +55,7 @@ async def _read(request: AnyRequest, kind: type[S]) -> S:
 
 class _CheckoutForm(Struct):
     card: Card = Card.WORKS
+    async_payment: bool = False
 
 
 class _PortalForm(Struct):
@@ -80,7 +81,7 @@ async def show_checkout(session_id: FromPath[str], engine: Engine) -> Response[s
 async def complete_checkout(request: AnyRequest, session_id: FromPath[str], engine: Engine) -> Response[str]:
     form = await _read(request, _CheckoutForm)
     try:
-        done = engine.complete(session_id, form.card)
+        done = engine.complete(session_id, form.card, async_payment=form.async_payment)
     except ApiError as error:
         if error.error.get("code") != "card_declined":
             raise
@@ -153,6 +154,10 @@ class _CardBody(_NoBody):
     card: Card
 
 
+class _PaymentBody(_NoBody):
+    succeeds: bool
+
+
 class _ResendBody(_NoBody):
     endpoint: str | None = None
 
@@ -204,6 +209,13 @@ async def open_portal(request: AnyRequest, customer_id: FromPath[str], engine: E
     return _answer(request, {"url": url}, url)
 
 
+@post("/_simulator/checkouts/{session_id:str}/payment")
+async def decide_payment(request: AnyRequest, session_id: FromPath[str], engine: Engine) -> Response[Any]:
+    succeeds = (await _read(request, _PaymentBody)).succeeds
+    session = (engine.async_payment_succeeds if succeeds else engine.async_payment_fails)(session_id)
+    return _answer(request, {"id": session.id, "payment_status": session.payment_status})
+
+
 @post("/_simulator/events/{event_id:str}/resend")
 async def resend(request: AnyRequest, event_id: FromPath[str], engine: Engine) -> Response[Any]:
     body = await _read(request, _ResendBody)
@@ -237,5 +249,5 @@ async def deliveries(engine: Engine) -> Response[bytes]:
 
 ROUTES: Final = (
     style_sheet, show_checkout, complete_checkout, show_portal, change_subscription, show_invoice, pay_invoice,
-    overview, clock, advance, set_card, open_portal, resend, deliver, misbehave, behave, deliveries,
+    overview, clock, advance, set_card, open_portal, decide_payment, resend, deliver, misbehave, behave, deliveries,
 )  # fmt: skip
