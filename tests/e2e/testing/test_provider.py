@@ -12,7 +12,6 @@ ELSEWHERE = {
     "run",  # its clock stands still
     "catch_up",
     "serving",  # it is served already
-    "update_subscription",  # `change_plan`, `cancel` and so on are enough
     "store_endpoint",  # `add_endpoint` is enough
     "state",  # a test's account ends with it
     "restore",

@@ -97,8 +97,11 @@ class Provider:
     resend = _coroutine(Simulator.resend)
 
     add_endpoint = _method(Simulator.add_endpoint)
+    async_payment_fails = _method(Simulator.async_payment_fails)
+    async_payment_succeeds = _method(Simulator.async_payment_succeeds)
     behave = _method(Simulator.behave)
     cancel = _method(Simulator.cancel)
+    cancel_in_portal = _method(Simulator.cancel_in_portal)
     card_declines = _method(Simulator.card_declines)
     card_works = _method(Simulator.card_works)
     change_plan = _method(Simulator.change_plan)
@@ -110,13 +113,19 @@ class Provider:
     end_trial = _method(Simulator.end_trial)
     events = _method(Simulator.events)
     expire = _method(Simulator.expire)
+    mark_uncollectible = _method(Simulator.mark_uncollectible)
     misbehave = _method(Simulator.misbehave)
+    pause_collection = _method(Simulator.pause_collection)
     pay = _method(Simulator.pay)
     portal = _method(Simulator.portal)
     price = _method(Simulator.price)
     resume = _method(Simulator.resume)
+    resume_collection = _method(Simulator.resume_collection)
+    resume_paused = _method(Simulator.resume_paused)
     set_metadata = _method(Simulator.set_metadata)
     subscribe = _method(Simulator.subscribe)
+    update_subscription = _method(Simulator.update_subscription)
+    void_invoice = _method(Simulator.void_invoice)
 
     @property
     def now(self) -> datetime:
