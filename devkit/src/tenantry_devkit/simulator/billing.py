@@ -608,14 +608,16 @@ def _cancellation(
     before: Subscription, now: int, *, at_period_end: bool | None, moment: int | UnsetType | None
 ) -> dict[str, Any]:
     """Return the changes that schedule or revoke a cancellation; raises `ApiError` for a moment in the past."""
-    if at_period_end is not None and at_period_end != before.cancel_at_period_end:
+    if at_period_end is None or at_period_end == before.cancel_at_period_end:
+        if moment is UNSET or moment == before.cancel_at:
+            return {}
+        at_period_end = False
+    else:
         moment = before.period_end if at_period_end else None
-    elif moment is UNSET or moment == before.cancel_at:
-        return {}
     if moment is not None:
         _check_future(moment, now, "cancel_at")
     canceled_at = None if moment is None else now
-    return {"cancel_at_period_end": bool(at_period_end), "cancel_at": moment, "canceled_at": canceled_at}
+    return {"cancel_at_period_end": at_period_end, "cancel_at": moment, "canceled_at": canceled_at}
 
 
 def _interval(items: Sequence[Item]) -> tuple[str, int]:
