@@ -15,7 +15,7 @@ from tests.support import figures
 from tests.support.events import MONTH, Shape
 from tests.support.facts import ANY, EACH
 from tests.support.histories import DAY, PLOTS, History, Plot, Record, Story, decoded, told
-from tests.support.ledger import folded
+from tests.support.ledger import recorded
 from tests.support.orders import OURS, Endings, Run, check_every_order, in_batches, shuffled
 
 CUSTOMER: Final = "cus_acme"
@@ -136,7 +136,7 @@ def test_both_shapes_of_any_history_from_two_endpoints_end_as_the_history_in_ord
     data: st.DataObject, stories: list[Story], policy: BillingPolicy
 ) -> None:
     endpoints = [tuple(map(decoded, story.events)) for story in stories]
-    truths = {Record.of(folded(events, policy)) for events in endpoints}
+    truths = {Record.of(recorded(events, policy)) for events in endpoints}
     assert len(truths) == 1
     run = Run(History(tuple(stories[0].events), truths.pop(), CUSTOMER, (CUSTOMER,)), policy)
     for batch in data.draw(deliveries(endpoints)):

@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+import msgspec
+
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
@@ -24,7 +26,8 @@ CATALOG: Final = parse_catalog(
     """
 )
 ANY: Final = BillingPolicy(catalog=CATALOG)
-EACH: Final = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.EACH)
+EXTENDED: Final = BillingPolicy(catalog=CATALOG, extended=True)
+EACH: Final = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.EACH, extended=True)
 
 
 def updated(created: int = 100, event_id: str = "evt_u", **facts: Any) -> BillingEvent:
@@ -77,6 +80,7 @@ def account(
         "record": BillingRecord(), "folds": {},
     }  # fmt: skip
     found = BillingAccount(tenant_id=tenant_id, **{**known, **fields})
-    if state is None:
+    if state is None and tip_created is None:
         return found
-    return found.with_folds({WHOLE_TENANT: Folded(state, tip_created, tip_state)}, policy)
+    whole = found.with_folds({WHOLE_TENANT: Folded(state or BillingState(), tip_created, tip_state)}, policy)
+    return msgspec.structs.replace(whole, is_whole=found.is_whole)

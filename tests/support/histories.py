@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from tenantry.domain.billing.events import PAYMENT_FAILED, PAYMENT_SUCCEEDED, BillingEvent
 from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.integrations.stripe.decode import decode_event
 from tests.support import events
 from tests.support.events import MONTH, NOW, Shape
@@ -30,7 +31,7 @@ class Record(NamedTuple):
     cancel_at_period_end: bool
 
     @classmethod
-    def of(cls, state: BillingState) -> "Record":
+    def of(cls, state: BillingState | BillingRecord) -> "Record":
         """What a tenant record shows of a state."""
         return cls(state.plan, state.subscription_status, state.current_period_end, state.cancel_at_period_end)
 

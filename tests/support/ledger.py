@@ -19,7 +19,8 @@ from tenantry.domain.billing.events import (
     Outcome,
 )
 from tenantry.domain.billing.ledger import BatchContext, BillingAccount, FoldId, KnownTenants, ReceivedEvent, ReplayNeed
-from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, apply, fold_key
+from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, fold_key
+from tenantry.domain.billing.tenant_record import BillingRecord, record_of
 from tenantry.domain.billing.timeline import Fold, Folded
 from tests.support.facts import account
 
@@ -118,7 +119,7 @@ class Ledger:
         events = [
             event
             for event in self._events.values()
-            if key in (None, WHOLE_TENANT) or fold_key(event, self._policy) == key
+            if fold_key(event, self._policy) is not None and key in (None, fold_key(event, self._policy))
         ]
         if need.late:
             seconds = Counter(event.created for event in events)
@@ -156,11 +157,21 @@ class Ledger:
 
 
 def folded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingState:
-    """The state that a history leads to, event by event."""
+    """The state of one fold that a history leads to, event by event."""
     state = BillingState()
     for event in history:
         state = apply(state, event, policy).state
     return state
+
+
+def recorded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingRecord:
+    """The tenant record that a history leads to, event by event."""
+    fresh = account(TENANT)
+    states: dict[str, BillingState] = {}
+    for event in history:
+        if (key := fold_key(event, policy)) is not None:
+            states[key] = apply(states.get(key, fresh.beginning_of(key, policy)), event, policy).state
+    return record_of(list(states.values()) or [fresh.beginning], policy)
 
 
 def refolded(beginning: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy) -> Folded:

@@ -69,7 +69,7 @@ class Run:
         truth = self._history.truth
         wrong = [name for name, kept in self._kept.items() if Record.of(kept.state) != truth]
         account = self.ledger.account
-        ours = Record.of(account.state) == truth and account.customer_id == self._history.customer
+        ours = Record.of(account.record) == truth and account.customer_id == self._history.customer
         return wrong if ours and self._tells_rightly() else [OURS, *wrong]
 
     def _tells_rightly(self) -> bool:

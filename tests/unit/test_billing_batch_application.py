@@ -15,21 +15,25 @@ from tenantry.domain.billing.ledger import (
     BatchContext,
     BillingAccount,
     CustomerLink,
+    KnownTenants,
     LedgerEntry,
     ReceivedEvent,
     ReplayNeed,
 )
-from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState
 from tests.support.facts import ANY, CATALOG, account, completed, deleted, failed, observed, succeeded, updated
 
 NOW = datetime.fromtimestamp(1000, UTC)
 HOUR = 3600
 
 
+WHOLE = ("acme", WHOLE_TENANT)
+
+
 def standing(*accounts: BillingAccount, **customers: str) -> BatchContext:
     return BatchContext(
         accounts={account.tenant_id: account for account in accounts},
-        tenant_of_customer=customers,
+        known=KnownTenants(customers, {}),
         seen=frozenset(),
         first_arrival=1,
     )
@@ -72,8 +76,8 @@ def told(result: BatchApplication) -> list[str]:
 
 
 def state(result: BatchApplication) -> BillingState:
-    [(changed, _)] = result.changed_accounts()
-    return changed.state
+    [change] = result.changed_accounts()
+    return change.account.state
 
 
 @pytest.mark.parametrize(
@@ -123,13 +127,15 @@ def test_an_invoice_finds_its_tenant_by_customer_alone() -> None:
 def test_a_checkout_links_its_customer() -> None:
     result = received(standing(account()), completed())
     assert result.links == [CustomerLink("cus_1", "acme", "evt_c")]
-    [(changed, visible)] = result.changed_accounts()
+    [change] = result.changed_accounts()
+    changed, visible = change.account, change.is_visible
     assert (changed.customer_id, visible) == ("cus_1", True)
 
 
 def test_a_checkout_links_a_further_customer_and_the_last_one_shows() -> None:
     result = received(standing(account(customer_id="cus_0"), cus_0="acme"), completed())
-    [(changed, _)] = result.changed_accounts()
+    [change] = result.changed_accounts()
+    changed = change.account
     assert changed.customer_id == "cus_1"
 
 
@@ -202,8 +208,8 @@ def test_parked_events_take_their_place_before_newer_ones() -> None:
     known = standing(account(state=BillingState(), customer_id="cus_1"), cus_1="acme")
     result = BatchApplication(
         known, ANY, NOW,
-        needs={"acme": ReplayNeed(900, late=True)},
-        histories={"acme": [updated(900, status="trialing")]}, waiting=(),
+        needs={WHOLE: ReplayNeed(900, late=True)},
+        histories={WHOLE: [updated(900, status="trialing")]}, waiting=(),
     )  # fmt: skip
     result.apply_parked("acme", arrivals(failed(100)))
     assert outcomes(result.unparked) == [("late", "acme")]
@@ -257,11 +263,10 @@ def test_the_notification_names_owner_and_invoice() -> None:
 
 
 def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
-    known = account(
-        customer_id="cus_1", state=received(standing(account(), cus_1="acme"), updated()).changed_accounts()[0][0].state
-    )
-    [(changed, visible)] = received(standing(known, cus_1="acme"), updated(200, customer_id="cus_1")).changed_accounts()
-    assert (changed.tip_created, visible) == (200, False)
+    [change] = received(standing(account(), cus_1="acme"), updated()).changed_accounts()
+    known = account(customer_id="cus_1", state=change.account.state)
+    [change] = received(standing(known, cus_1="acme"), updated(200, customer_id="cus_1")).changed_accounts()
+    assert (change.account.tip_created, change.is_visible) == (200, False)
 
 
 @pytest.mark.parametrize(
@@ -347,36 +352,36 @@ def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
         ("acme", completed(1)),
         ("gone", updated(1)),
     ]
-    assert replay_needs(known, events) == {}
+    assert replay_needs(known, events, ANY) == {}
 
 
 def test_an_event_of_the_newest_second_needs_that_second() -> None:
     known = standing(account(tip_created=100))
-    assert replay_needs(known, [("acme", updated(100))]) == {"acme": ReplayNeed(100, late=False)}
+    assert replay_needs(known, [("acme", updated(100))], ANY) == {WHOLE: ReplayNeed(100, late=False)}
 
 
 def test_an_account_of_the_previous_release_needs_its_whole_history() -> None:
     known = standing(account(tip_created=100, is_whole=False))
-    assert replay_needs(known, [("acme", updated(101))]) == {"acme": ReplayNeed(FIRST, late=True)}
+    assert replay_needs(known, [("acme", updated(101))], ANY) == {("acme", None): ReplayNeed(FIRST, late=True)}
 
 
 def test_of_events_of_several_seconds_the_oldest_decides() -> None:
     known = standing(account(tip_created=100))
-    assert replay_needs(known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))]) == {
-        "acme": ReplayNeed(99, late=True)
+    assert replay_needs(known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))], ANY) == {
+        WHOLE: ReplayNeed(99, late=True)
     }
 
 
 def test_of_several_late_events_the_oldest_decides_where_the_history_begins() -> None:
     known = standing(account(tip_created=100))
-    assert replay_needs(known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))]) == {
-        "acme": ReplayNeed(50, late=True)
+    assert replay_needs(known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))], ANY) == {
+        WHOLE: ReplayNeed(50, late=True)
     }
 
 
 def test_a_snapshot_needs_the_newest_second_to_replace_another() -> None:
     known = standing(account(tip_created=100))
-    assert replay_needs(known, [("acme", observed(200))]) == {"acme": ReplayNeed(100, late=False)}
+    assert replay_needs(known, [("acme", observed(200))], ANY) == {WHOLE: ReplayNeed(100, late=False)}
 
 
 def test_locked_names_are_unknown_tenants_unknown_customers_and_possible_links() -> None:
@@ -393,9 +398,9 @@ def test_locked_names_are_unknown_tenants_unknown_customers_and_possible_links()
         deleted(org_id="linked", customer_id="cus_7"),
     ]
     parks, links = {"tenant missing", "tenant missing2", "customer cus_3"}, {"customer cus_4", "customer cus_5"}
-    assert needed_locks(events, known) == {(name, name in links) for name in parks | links}
+    assert needed_locks(events, known, ANY) == {(name, name in links) for name in parks | links}
 
 
 def test_ordinary_events_need_no_locks_of_names() -> None:
     known = standing(account(customer_id="cus_1"), cus_1="acme")
-    assert not needed_locks([updated(customer_id="cus_1"), failed(), succeeded(), completed(), deleted()], known)
+    assert not needed_locks([updated(customer_id="cus_1"), failed(), succeeded(), completed(), deleted()], known, ANY)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 from tests.support import events
 from tests.support.events import NOW, Shape
@@ -42,6 +42,7 @@ def test_a_subscription_in_every_shape(shape: Shape, expanded: bool) -> None:
         price_id="price_pro",
         current_period_end=NOW + 7,
         cancel_at_period_end=True,
+        details=SubscriptionDetails(period_start=NOW + 7 - events.MONTH, cancel_at=NOW + 7),
     )
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tenantry.domain.billing.ledger_fold import LedgerFold
 from tenantry.domain.billing.state import BillingState
 from tenantry.domain.billing.timeline import Fold, Folded
 from tests.support.facts import ANY, account, deleted, failed, updated
@@ -42,7 +43,9 @@ def test_an_event_out_of_order_is_refused() -> None:
 
 def test_an_account_is_corrected_in_what_events_decide_alone() -> None:
     damaged = account(customer_id="cus_1", state=BillingState(plan="pro"), tip_created=7, tip_state=FRESH)
-    right = damaged.with_fold(refolded(FRESH, [FIRST], ANY))
+    whole = LedgerFold(damaged, ANY)
+    whole.add(FIRST)
+    right = whole.end()[0].account
     assert right == account(
         customer_id="cus_1", state=refolded(FRESH, [FIRST], ANY).state, tip_created=100, tip_state=FRESH
     )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tenantry.domain.billing.events import Outcome
-from tenantry.domain.billing.snapshot import ProviderSubscription, snapshot
+from tenantry.domain.billing.snapshot import ProviderSubscription, snapshots
 from tenantry.domain.billing.state import BillingState
 from tests.support.facts import ANY, EACH, account, deleted, failed, observed, updated
 from tests.support.ledger import Ledger
@@ -21,14 +21,13 @@ def subscription(subscription_id: str = "sub_1", **facts: Any) -> ProviderSubscr
 
 def chosen(*subscriptions: ProviderSubscription, policy: Any = ANY, **state: Any) -> str | None:
     known = account(state=BillingState(**state))
-    event = snapshot(subscriptions, known, policy, event_id="snapshot_1", as_of=100, arrival=0)
-    return None if event is None else f"{event.subscription_id} {event.status}"
+    events = snapshots(subscriptions, known, policy, new_id=lambda: "snapshot_1", as_of=100, arrival=0)
+    return ", ".join(f"{event.subscription_id} {event.status}" for event in events) or None
 
 
 def test_the_answer_has_the_facts_of_the_subscription() -> None:
-    event = snapshot(
-        [subscription(cancel_at_period_end=True)], account(), ANY, event_id="snapshot_1", as_of=100, arrival=0
-    )  # fmt: skip
+    answer = [subscription(cancel_at_period_end=True)]
+    [event] = snapshots(answer, account(), ANY, new_id=lambda: "snapshot_1", as_of=100, arrival=0)
     assert event == observed(customer_id="cus_1", cancel_at_period_end=True)
 
 
@@ -44,7 +43,7 @@ def test_a_subscription_unknown_to_the_provider_gives_no_answer() -> None:
 def test_the_subscription_that_the_state_came_from_counts_while_it_lives() -> None:
     both = subscription("sub_1"), subscription("sub_2", created=20)
     assert chosen(*both, subscription_id="sub_1", provider_status="active") == "sub_1 active"
-    assert chosen(*both, subscription_id="sub_1", provider_status="active", policy=EACH) == "sub_2 active"
+    assert chosen(*both, subscription_id="sub_1", provider_status="active", policy=EACH) == "sub_1 active, sub_2 active"
 
 
 def test_a_living_subscription_counts_before_a_newer_one_that_has_ended() -> None:
@@ -100,7 +99,7 @@ def test_late_events_do_not_undo_an_answer() -> None:
     ledger = Ledger(ANY)
     ledger.deliver([observed(200)])
     [entry] = ledger.applied([deleted(150)]).entries
-    assert (entry.outcome, entry.after) == (Outcome.LATE, ledger.account.state)
+    assert (entry.outcome, entry.after) == (Outcome.LATE, ledger.account.record)
 
 
 def test_an_answer_that_confirms_takes_the_place_of_the_one_before() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenantry.common.clock import EPOCH_MAX
+from tenantry.domain.billing.events import SubscriptionDetails
 from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
 from tests.support import events
@@ -49,6 +50,7 @@ def test_a_subscription_in_every_shape(shape: Shape, expanded: bool) -> None:
         price_id="price_pro",
         current_period_end=NOW + 7,
         cancel_at_period_end=True,
+        details=SubscriptionDetails(period_start=NOW + 7 - events.MONTH, cancel_at=NOW + 7),
     )
 
 

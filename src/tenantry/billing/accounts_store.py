@@ -17,7 +17,7 @@ from tenantry.db.statements import BIGINTS, BOOLEANS, JSONS, MOMENT, TEXTS, Boun
 from tenantry.domain.access import AccessPhase
 from tenantry.domain.billing.events import NO_DETAILS, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.ledger import AccountChange, BillingAccount
-from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, KnownSubscription, PastDue
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, KnownSubscription
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.domain.billing.timeline import Folded
 
@@ -92,7 +92,8 @@ class _FurtherState(msgspec.Struct, frozen=True, omit_defaults=True):
     customer_id: str | None = None
     seats: int | None = None
     details: SubscriptionDetails = NO_DETAILS
-    past_due: PastDue | None = None
+    past_due_since: int | None = None
+    unpaid_invoices: tuple[str, ...] = ()
 
 
 _NOTHING_FURTHER: Final = _FurtherState()
@@ -156,12 +157,9 @@ def _to_fold(row: Sequence[Any], read_state: ReadState) -> Folded:
     details = SubscriptionDetails(
         () if items is None else _items_decoder.decode(items), period_start, cancel_at, trial_end, pause, ended_at
     )
-    past_due = None
-    if past_due_since is not None:
-        past_due = PastDue(past_due_since, () if invoices is None else _texts_decoder.decode(invoices))
     state = BillingState(
         plan, status, period_end, ends, provider_status, key or None, created, (), customer_id, quantity, details,
-        past_due, reported_at,
+        past_due_since, () if invoices is None else _texts_decoder.decode(invoices), reported_at,
     )  # fmt: skip
     return Folded(state, tip_created, None if tip_state is None else read_state(tip_state))
 
@@ -282,12 +280,12 @@ def _write_folds(changes: Sequence[AccountChange]) -> list[BoundStatement]:
 
 def _fold_values(account: BillingAccount, key: str, fold: Folded) -> tuple[Any, ...]:
     state, details = fold.state, fold.state.details
-    invoices = state.past_due.invoices if state.past_due else ()
+    invoices = state.unpaid_invoices
     return (
         account.tenant_id, key, state.customer_id, state.subscription_created, state.subscription_status, state.plan,
         state.seats, _encoder.encode(details.items) if details.items else None, details.period_start,
         state.current_period_end, details.cancel_at, state.cancel_at_period_end, details.trial_end, details.pause,
-        state.past_due.since if state.past_due else None, details.ended_at,
+        state.past_due_since, details.ended_at,
         _encoder.encode(invoices) if invoices else None, state.provider_status, state.reported_at, fold.tip_created,
         None if fold.tip_state is None else _encoder.encode(fold.tip_state), account.moved_at.get(key),
     )  # fmt: skip

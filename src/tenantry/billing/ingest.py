@@ -219,7 +219,7 @@ async def _begin(
 ) -> BatchApplication:
     """Read the histories that these events need; ``waiting`` are parked events that wait for a customer."""
     needs = batch.replay_needs(context, placed, policy)
-    histories = await store.read_events(connection, needs) if needs else {}
+    histories = await store.read_events(connection, needs, policy) if needs else {}
     return BatchApplication(context, policy, now, needs=needs, histories=histories, waiting=waiting)
 
 

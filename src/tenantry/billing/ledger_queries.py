@@ -11,7 +11,7 @@ import msgspec
 from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.ledger_queries_store import LedgerRecord
 from tenantry.billing.ledger_store import customers_of
-from tenantry.billing.replay import FieldComparison, FoldedLedger, LedgerFold, compare
+from tenantry.billing.replay import FieldComparison, compare
 from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import doc
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
@@ -29,6 +29,7 @@ from tenantry.db.pagination import (
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import BillingAccount
+from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.permissions import Principal

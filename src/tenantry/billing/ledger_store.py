@@ -48,7 +48,7 @@ from tenantry.domain.billing.ledger import (
     ReceivedEvent,
     ReplayNeed,
 )
-from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy
+from tenantry.domain.billing.state import BillingPolicy, fold_key
 
 TENANTS_OF_CUSTOMERS: Final = Statement("SELECT id, tenant_id FROM customers WHERE id = ANY($1)", TEXTS)
 _EXCLUDED: Final = f"'{{{Anomaly.CONNECTED_ACCOUNT}, {Anomaly.IGNORED_LIVEMODE}}}'"
@@ -166,18 +166,22 @@ async def lock_account(connection: Connection, tenant_id: str, policy: BillingPo
     return found[0] if found else None
 
 
-async def read_events(connection: Connection, needs: Mapping[FoldId, ReplayNeed]) -> dict[FoldId, list[BillingEvent]]:
+async def read_events(
+    connection: Connection, needs: Mapping[FoldId, ReplayNeed], policy: BillingPolicy
+) -> dict[FoldId, list[BillingEvent]]:
     """Return the folded events that timelines need."""
     values = {
         "tenants": [tenant_id for tenant_id, _ in needs],
-        "folds": [None if key in (None, WHOLE_TENANT) else key for _, key in needs],
+        "folds": [key if policy.is_each else None for _, key in needs],
         "seconds": [need.second for need in needs.values()],
         "late": [need.late for need in needs.values()],
     }
     ids = list(needs)
     events: dict[FoldId, list[BillingEvent]] = {fold_id: [] for fold_id in ids}
     for number, *facts in await connection.fetch(READ_EVENTS, values):
-        events[ids[number - 1]].append(to_event(facts))
+        event = to_event(facts)
+        if fold_key(event, policy) is not None:
+            events[ids[number - 1]].append(event)
     return events
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -16,11 +16,10 @@ from tenantry.common.encoding import camel_case
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.domain.billing.anomalies import rejection
-from tenantry.domain.billing.batch_application import within_bounds
-from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, Fact
+from tenantry.domain.billing.events import NO_DETAILS, Fact
 from tenantry.domain.billing.ledger import AccountChange, BillingAccount, ReceivedEvent
-from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, fold_key
-from tenantry.domain.billing.timeline import Fold, Steps
+from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
+from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription
 from tenantry.domain.errors import NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
@@ -32,7 +31,9 @@ MOST_SECONDS: Final = 3.0
 """The longest replay on a dashboard page: less than a request may take."""
 _EVENTS_PER_CHUNK: Final = 100
 _CHECKPOINT: Final = "tipState."
-_TIMES: Final = frozenset({"currentPeriodEnd", "subscriptionCreated", "tipCreated", "cancelAt", "endsAt", "reportedAt"})
+_TIMES: Final = frozenset(
+    {"currentPeriodEnd", "subscriptionCreated", "tipCreated", "cancelAt", "endsAt", "reportedAt", "pastDueSince"}
+)
 
 Value = Fact | datetime
 
@@ -266,16 +267,9 @@ class ReplayService:
                 await ingest.apply_parked(connection, tenant_id, self._policy, None, now)
         return msgspec.structs.replace(checked, repaired=not checked.is_right)
 
-    def _compared(self, account: BillingAccount, folded: "FoldedLedger", parked: Mapping[str, int]) -> TenantReplay:
+    def _compared(self, account: BillingAccount, folded: FoldedLedger, parked: Mapping[str, int]) -> TenantReplay:
         fields = compare(account, folded.account, self._policy)
         return TenantReplay(account.tenant_id, folded.events, fields, parked.get(account.tenant_id, 0))
-
-
-class FoldedLedger(NamedTuple):
-    """An account with the result of folding its ledger, and how many events that were."""
-
-    account: BillingAccount
-    events: int
 
 
 async def fold_ledgers(
@@ -290,32 +284,6 @@ async def fold_ledgers(
         async for tenant_id, event in events:
             ledgers[tenant_id].add(event)
     return [ledger.end()[0] for ledger in ledgers.values()]
-
-
-class LedgerFold:
-    """Folds the events of one tenant, which are added sorted by ``created``, fold by fold."""
-
-    def __init__(self, account: BillingAccount, policy: BillingPolicy) -> None:
-        self._account = account
-        self._policy = policy
-        self._folds: dict[str, Fold] = {}
-
-    def add(self, event: BillingEvent) -> Steps:
-        """Add the next event; return the steps of the seconds that are complete."""
-        key = fold_key(event, self._policy)
-        if key is None:
-            return []
-        if key not in self._folds:
-            self._folds[key] = Fold(self._account.beginning_of(key, self._policy), self._policy)
-        return self._folds[key].add(event)
-
-    def end(self) -> tuple[FoldedLedger, Steps]:
-        """Return the result of all events, and the last steps."""
-        ended = {key: fold.end() for key, fold in self._folds.items()}
-        folds = {key: msgspec.structs.replace(folded, events=0) for key, (folded, _) in ended.items()}
-        account = self._account.with_folds(within_bounds(folds, self._policy), self._policy)
-        number = sum(folded.events for folded, _ in ended.values())
-        return FoldedLedger(account, number), [step for _, steps in ended.values() for step in steps]
 
 
 def compare(account: BillingAccount, folded: BillingAccount, policy: BillingPolicy) -> tuple[FieldComparison, ...]:
@@ -346,7 +314,10 @@ def _decode_again(stored: ReceivedEvent, policy: BillingPolicy) -> ReceivedEvent
 
 
 def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
-    record: dict[str, Fact] = {**msgspec.structs.asdict(account.record), "access": _text(account.record.access)}
+    record: dict[str, Fact] = {
+        **msgspec.structs.asdict(account.record),
+        "access": _text(account.record.access) if account.record.access else None,
+    }
     record["tip_created"] = account.tip_created
     facts = {camel_case(name): fact for name, fact in record.items()}
     for key, fold in account.folds.items() if policy.is_each else [("", account.whole_tenant)]:
@@ -360,15 +331,15 @@ def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
 
 def _facts(state: BillingState) -> dict[str, Fact]:
     facts: dict[str, Fact] = msgspec.structs.asdict(state)
-    for name in ("others", "details", "past_due", "customer_id"):
-        del facts[name]
     others = ", ".join(map(_summary, state.others)) or None
-    further: list[object] = [state.customer_id, state.past_due, None if state.details == NO_DETAILS else state.details]
-    return {**facts, "other_subscriptions": others, "details": _text([fact for fact in further if fact is not None])}
+    details = None if state.details == NO_DETAILS else _text(state.details)
+    unpaid = ", ".join(state.unpaid_invoices) or None
+    del facts["others"]
+    return {**facts, "other_subscriptions": others, "details": details, "unpaid_invoices": unpaid}
 
 
-def _text(facts: Sequence[object]) -> str | None:
-    return msgspec.json.encode(facts).decode() if facts else None
+def _text(facts: object) -> str:
+    return msgspec.json.encode(facts).decode()
 
 
 def _summary(subscription: KnownSubscription) -> str:

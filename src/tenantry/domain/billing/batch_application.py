@@ -26,9 +26,10 @@ from tenantry.domain.billing.ledger import (
     ReplayNeed,
     SnapshotRequest,
 )
+from tenantry.domain.billing.ledger_fold import within_bounds
 from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, fold_key
-from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, rank
-from tenantry.domain.billing.timeline import Folded, Placement, Timeline, begin, place
+from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
+from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
 from tenantry.domain.owner_mails import is_settled
 from tenantry.domain.plans import OVER
 
@@ -323,12 +324,6 @@ class BatchApplication:
                 ),
             )
         return result
-
-
-def within_bounds(folds: Mapping[str, Folded], policy: BillingPolicy) -> dict[str, Folded]:
-    """Return at most `MOST_SUBSCRIPTIONS` of a tenant's folds, those that count first."""
-    kept = sorted(folds.items(), key=lambda item: rank(item[1].state, policy), reverse=True)[:MOST_SUBSCRIPTIONS]
-    return dict(kept)
 
 
 def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None:

@@ -86,8 +86,8 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
     while branches:
         branch = branches.pop()
         if branch.position.counts == second.end:
-            # neither other subscriptions count, nor which event was the last one
-            ends.add(msgspec.structs.replace(branch.state, others=(), reported_at=None))
+            # neither other subscriptions count, nor what only later events can make a difference of
+            ends.add(msgspec.structs.replace(branch.state, others=(), reported_at=None, unpaid_invoices=()))
         for group in second.next_groups(branch.position):
             event = second.groups[group].events[0]
             further = _Branch(apply(branch.state, event, policy).state, second.after(branch.position, group))

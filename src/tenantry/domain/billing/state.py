@@ -77,21 +77,15 @@ class KnownSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
     cancel_at_period_end: bool = False
 
 
-class PastDue(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Since when a subscription is past due, and the invoices whose payment has failed since then, by id."""
-
-    since: int
-    invoices: tuple[str, ...] = ()
-
-
 class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of a fold: of a tenant, or of one subscription with `SubscriptionRule.EACH`.
 
     The first four fields are those of the tenant record. ``provider_status`` is the status that the subscription events
     last gave, at ``reported_at``. ``subscription_id`` and ``subscription_created`` name the subscription that gave it;
-    for a tenant only until it ends. ``seats`` is the quantity of the plan item, None without one. ``others`` are the
-    tenant's other subscriptions, ended ones included, by id: the order of their events depends on them (`order`). Of
-    more than `MOST_OTHERS`, ended ones are left out first.
+    for a tenant only until it ends. ``seats`` is the quantity of the plan item, None without one. ``unpaid_invoices``
+    are those whose payment failed and that are neither paid nor given up, by id. ``others`` are the tenant's other
+    subscriptions, ended ones included, by id: the order of their events depends on them (`order`). Of more than
+    `MOST_OTHERS`, ended ones are left out first.
     """
 
     plan: str = FREE
@@ -105,7 +99,8 @@ class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     customer_id: str | None = None
     seats: int | None = None
     details: SubscriptionDetails = NO_DETAILS
-    past_due: PastDue | None = None
+    past_due_since: int | None = None
+    unpaid_invoices: tuple[str, ...] = ()
     reported_at: int | None = None
 
 
@@ -165,16 +160,17 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
         customer_id=event.customer_id,
         seats=chosen.seats,
         details=details,
-        past_due=_past_due(state, status, event.created),
+        past_due_since=_past_due_since(state, status, event.created),
+        unpaid_invoices=() if status in OVER else state.unpaid_invoices,
         reported_at=event.created if is_each else None,
     )
     return Transition(updated, f"The subscription is {status}: {chosen.reason}.")
 
 
-def _past_due(state: BillingState, status: str, now: int) -> PastDue | None:
+def _past_due_since(state: BillingState, status: str, now: int) -> int | None:
     if status not in _OWING:
         return None
-    return state.past_due or (PastDue(now) if status == PAST_DUE else None)
+    return now if state.past_due_since is None and status == PAST_DUE else state.past_due_since
 
 
 class PlanItem(NamedTuple):
@@ -245,7 +241,8 @@ def _subscription_deleted(state: BillingState, event: BillingEvent, policy: Bill
         customer_id=event.customer_id or state.customer_id,
         seats=None,
         details=msgspec.structs.replace(event.details, ended_at=ended_at),
-        past_due=None,
+        past_due_since=None,
+        unpaid_invoices=(),
         reported_at=event.created if is_each else None,
     )
     return Transition(ended, "The subscription has ended.")
@@ -294,38 +291,47 @@ def _snapshot(state: BillingState, event: BillingEvent, policy: BillingPolicy) -
 def _payment_failed(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
     if policy.is_each and state.subscription_status in OVER:
         return Transition(state, "A payment failed; the subscription had ended.")
-    past_due = state.past_due or PastDue(event.created)
-    if event.invoice_id is not None and event.invoice_id not in past_due.invoices:
-        invoices = sorted((*past_due.invoices, event.invoice_id))[-_MOST_INVOICES:]
-        past_due = PastDue(past_due.since, tuple(invoices))
     failed = msgspec.structs.replace(
         state,
         subscription_status=PAST_DUE,
-        past_due=past_due,
+        past_due_since=event.created if state.past_due_since is None else state.past_due_since,
+        unpaid_invoices=_with_unpaid(state, event),
         subscription_id=event.subscription_id if policy.is_each else state.subscription_id,
         customer_id=state.customer_id or event.customer_id if policy.is_each else state.customer_id,
     )
     return Transition(failed, "A payment failed.")
 
 
-def _payment_succeeded(state: BillingState, _event: BillingEvent, _policy: BillingPolicy) -> Transition:
+def _with_unpaid(state: BillingState, event: BillingEvent) -> tuple[str, ...]:
+    if event.invoice_id is None or event.invoice_id in state.unpaid_invoices:
+        return state.unpaid_invoices
+    return tuple(sorted((*state.unpaid_invoices, event.invoice_id))[-_MOST_INVOICES:])
+
+
+def _without_unpaid(state: BillingState, event: BillingEvent) -> tuple[str, ...]:
+    return tuple(invoice for invoice in state.unpaid_invoices if invoice != event.invoice_id)
+
+
+def _payment_succeeded(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:
+    unpaid = _without_unpaid(state, event)
     if state.subscription_status != PAST_DUE:
-        return Transition(state, "The payment is logged; the tenant was not past due.")
+        logged = msgspec.structs.replace(state, unpaid_invoices=unpaid)
+        return Transition(logged, "The payment is logged; the tenant was not past due.")
     restored = state.provider_status if state.provider_status not in (None, PAST_DUE) else ACTIVE
-    paid = msgspec.structs.replace(state, subscription_status=restored, past_due=None)
+    paid = msgspec.structs.replace(state, subscription_status=restored, past_due_since=None, unpaid_invoices=unpaid)
     return Transition(paid, "A payment cleared the past-due status.")
 
 
-def _invoice_dropped(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:
+def _invoice_given_up(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:
     """Drop the past-due status that this invoice alone has set: the provider does not collect it any more."""
-    past_due = state.past_due
-    if state.subscription_status != PAST_DUE or past_due is None or event.invoice_id not in past_due.invoices:
-        return Transition(state, "The invoice had not made it past due.")
-    left = PastDue(past_due.since, tuple(each for each in past_due.invoices if each != event.invoice_id))
-    if left.invoices or state.provider_status in (None, PAST_DUE):
-        why = "another invoice" if left.invoices else "the subscription"
-        return Transition(msgspec.structs.replace(state, past_due=left), f"It stays past due: {why} is.")
-    dropped = msgspec.structs.replace(state, subscription_status=state.provider_status, past_due=None)
+    unpaid = _without_unpaid(state, event)
+    left = msgspec.structs.replace(state, unpaid_invoices=unpaid)
+    if state.subscription_status != PAST_DUE or unpaid == state.unpaid_invoices:
+        return Transition(left, "The invoice had not made it past due.")
+    if unpaid or state.provider_status in (None, PAST_DUE):
+        return Transition(left, f"It stays past due: {'another invoice' if unpaid else 'the subscription'} is.")
+    status = state.provider_status or ACTIVE
+    dropped = msgspec.structs.replace(left, subscription_status=status, past_due_since=None)
     return Transition(dropped, "The unpaid invoice is not collected any more: that cleared the past-due status.")
 
 
@@ -337,6 +343,6 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     ev.SNAPSHOT: _snapshot,
     ev.PAYMENT_FAILED: _payment_failed,
     **dict.fromkeys(ev.PAYMENT_TYPES, _payment_succeeded),
-    ev.INVOICE_VOIDED: _invoice_dropped,
-    ev.INVOICE_UNCOLLECTIBLE: _invoice_dropped,
+    ev.INVOICE_VOIDED: _invoice_given_up,
+    ev.INVOICE_UNCOLLECTIBLE: _invoice_given_up,
 }

@@ -147,9 +147,9 @@ def _periods(state: BillingState, policy: BillingPolicy) -> list[_Period]:
             _Period(state.current_period_end, access, "Payments are paused; access ends with the paid period."),
             _Period(None, "none", "Payments are paused, and the paid period has ended."),
         ]
-    if access == "grace" and state.past_due is not None:
+    if access == "grace" and state.past_due_since is not None:
         return [
-            _Period(state.past_due.since + policy.past_due_grace, access, sentence(status)),
+            _Period(state.past_due_since + policy.past_due_grace, access, sentence(status)),
             _Period(None, "none", f"{sentence(status)} The grace period has ended."),
         ]
     return [_Period(None, access, sentence(status))]

@@ -1,0 +1,51 @@
+"""The fold of a tenant's whole ledger, fold by fold, for replay and explanation."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.ledger import BillingAccount
+from tenantry.domain.billing.state import BillingPolicy, fold_key
+from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, rank
+from tenantry.domain.billing.timeline import Fold, Folded, Steps
+
+
+class FoldedLedger(NamedTuple):
+    """An account with the result of folding its ledger, and how many events that were."""
+
+    account: BillingAccount
+    events: int
+
+
+class LedgerFold:
+    """Folds the events of one tenant, which are added sorted by ``created``, fold by fold."""
+
+    def __init__(self, account: BillingAccount, policy: BillingPolicy) -> None:
+        self._account = account
+        self._policy = policy
+        self._folds: dict[str, Fold] = {}
+
+    def add(self, event: BillingEvent) -> Steps:
+        """Add the next event; return the steps of the seconds that are complete."""
+        key = fold_key(event, self._policy)
+        if key is None:
+            return []
+        if key not in self._folds:
+            self._folds[key] = Fold(self._account.beginning_of(key, self._policy), self._policy)
+        return self._folds[key].add(event)
+
+    def end(self) -> tuple[FoldedLedger, Steps]:
+        """Return the result of all events, and the last steps."""
+        ended = {key: fold.end() for key, fold in self._folds.items()}
+        folds = {key: msgspec.structs.replace(folded, events=0) for key, (folded, _) in ended.items()}
+        account = self._account.with_folds(within_bounds(folds, self._policy), self._policy)
+        number = sum(folded.events for folded, _ in ended.values())
+        return FoldedLedger(account, number), [step for _, steps in ended.values() for step in steps]
+
+
+def within_bounds(folds: Mapping[str, Folded], policy: BillingPolicy) -> dict[str, Folded]:
+    """Return at most `MOST_SUBSCRIPTIONS` of a tenant's folds, those that count first."""
+    kept = sorted(folds.items(), key=lambda item: rank(item[1].state, policy), reverse=True)[:MOST_SUBSCRIPTIONS]
+    return dict(kept)
