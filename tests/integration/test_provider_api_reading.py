@@ -12,6 +12,7 @@ import pytest
 
 from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import SubscriptionDetails
 from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.domain.errors import DomainError, ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.stripe.client import API_VERSION, MOST_EVENT_TYPES, ProviderApi
@@ -98,6 +99,7 @@ async def test_a_subscription_in_every_shape(
             price_id="price_pro",
             current_period_end=NOW + 7,
             cancel_at_period_end=True,
+            details=SubscriptionDetails(period_start=NOW + 7 - events.MONTH, cancel_at=NOW + 7),
         )
     ]
 

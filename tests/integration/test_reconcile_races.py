@@ -90,18 +90,19 @@ def happen(world: World, subscriber: Subscriber, chance: random.Random) -> None:
             world.simulator.change_plan(subscription, chance.choice(["price_pro", "price_business"]))
 
 
-async def test_with_newest_the_newest_living_subscription_counts(conninfo: str) -> None:
+async def test_with_each_every_subscription_is_compared(conninfo: str) -> None:
     async with running_world(conninfo, policy=EACH) as world:
-        subscriber = await world.subscriber("price_business")
+        subscriber = await world.subscriber("price_pro")
         first = world.subscription(subscriber)
         async with world.losing():
             await world.passes(minutes=1)
-            world.subscribe(subscriber, "price_pro")
+            world.subscribe(subscriber, "price_business")
         await world.compare(subscriber)
-        assert await world.provider.state(subscriber) == ("pro", "active")
+        assert await world.provider.state(subscriber) == ("business", "active")
         async with world.losing():
             world.simulator.cancel(first)
-        assert await world.compare_one(subscriber) is None
+        [comparison] = (await world.compare(subscriber)).drifted
+        assert comparison.drift == {f"{first.id}.plan": ("pro", "free")}
         world.simulator.cancel(world.subscription(subscriber))
         await world.passes(minutes=1)
         assert await world.provider.state(subscriber) == ("free", "canceled")

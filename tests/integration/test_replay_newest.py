@@ -53,8 +53,8 @@ async def test_an_event_that_says_everything_is_no_beginning_where_it_shares_its
         assert (await check_newest(provider, subscriber, most)).checked is None
 
 
-async def test_under_the_rule_of_the_newest_subscription_no_event_says_everything(provider: Provider) -> None:
+async def test_with_each_the_newest_events_are_not_enough(provider: Provider) -> None:
     subscriber = await with_history(provider)
-    newest = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.EACH)
-    assert (await check_newest(provider, subscriber, 3, newest)).checked is None
-    assert (await check_newest(provider, subscriber, 4, newest)).checked is not None
+    each = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.EACH)
+    assert (await check_newest(provider, subscriber, 3, each)).checked is None
+    assert (await check_newest(provider, subscriber, 4, each)).checked is not None

@@ -323,8 +323,8 @@ async def test_every_subscription_of_a_tenant_counts(provider: Provider) -> None
     assert await provider.state(subscriber) == ("free", "canceled")
 
 
-async def test_the_end_of_an_older_subscription_may_pass(conninfo: str) -> None:
-    async with running_service(conninfo, SUBSCRIPTIONS="newest") as service:
+async def test_with_each_the_end_of_one_subscription_leaves_the_other(conninfo: str) -> None:
+    async with running_service(conninfo, SUBSCRIPTIONS="each") as service:
         provider = Provider(service)
         subscriber = await provider.subscriber()
         other = {**subscriber.names, "subscription_id": "sub_other", "subscription_created": NOW}

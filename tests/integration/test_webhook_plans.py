@@ -5,16 +5,21 @@ from copy import copy
 
 import pytest
 
+from tenantry.billing import accounts_store as accounts
 from tenantry.billing import ledger_store as billing
 from tenantry.db.database import Database, Lane
 from tenantry.db.statements import BoundStatement
 from tenantry.domain.billing.ledger import ReplayNeed
+from tenantry.domain.billing.state import WHOLE_TENANT
+from tests.support.facts import ANY
 
 CALLS: list[BoundStatement] = [
-    billing.LOCK_ACCOUNTS(["a"], ["c"]),
+    accounts.LOCK_ACCOUNTS(["a"], ["c"], ["s"]),
+    accounts.LOCKED_FOLDS(["a"], ["c"], ["s"]),
+    accounts.TENANTS_OF_SUBSCRIPTIONS(["s"]),
     billing.TENANTS_OF_CUSTOMERS(["c"]),
     billing.SEEN_EVENTS(["evt"]),
-    billing.UPDATE_ACCOUNTS(["a"], *[[None]] * 12, None),
+    accounts.UPDATE_ACCOUNTS(["a"], *[[None]] * 17, None),
     billing.UPDATE_PARKED(["evt"], *[[None]] * 6),
     billing.DELETE_ENTRIES(["evt"], "drift"),
 ]
@@ -37,7 +42,7 @@ async def test_rows_of_batches_are_found_by_index(lane: Lane, call: BoundStateme
 
 
 async def test_histories_are_found_by_index(lane: Lane) -> None:
-    parameters = {"tenants": ["a"], "seconds": [5], "late": [True], "full_state_types": ["t"]}
+    parameters = {"tenants": ["a"], "folds": ["sub_1"], "seconds": [5], "late": [True]}
     async with lane.use() as connection:
         cursor = await connection.execute(f"EXPLAIN {billing.READ_EVENTS}".encode(), parameters)
         assert_by_index(await cursor.fetchall())
@@ -51,5 +56,5 @@ def assert_by_index(rows: Sequence[tuple[str]]) -> None:
 
 async def test_an_unknown_tenants_history_is_empty(lane: Lane) -> None:
     async with lane.use() as connection:
-        needs = {"missing": ReplayNeed(5, late=True)}
-        assert await billing.read_events(connection, needs, ()) == {"missing": []}
+        needs = {("missing", WHOLE_TENANT): ReplayNeed(5, late=True)}
+        assert await billing.read_events(connection, needs, ANY) == {("missing", WHOLE_TENANT): []}

@@ -72,7 +72,7 @@ class Ledger:
         subscriptions = {
             key: TENANT for key, fold in self.account.folds.items() if key and fold.state.reported_at is not None
         }
-        known = KnownTenants(dict(self._tenant_of), subscriptions, self._policy.is_each)
+        known = KnownTenants(dict(self._tenant_of), subscriptions if self._policy.is_each else {})
         context = BatchContext({TENANT: self.account}, known, frozenset(), 0)
         usable = [arrival.event for arrival in arrivals if not rejection(arrival.event, self._policy)]
         links = {event.customer_id for event in usable if wants_link(event, context)}

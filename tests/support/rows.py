@@ -13,6 +13,8 @@ _STATEMENTS: Final = """
 INSERT INTO tenants (id, name, owner_id, owner_email)
 VALUES ({id}, {id}, 'user', 'owner@' || {id} || '.example');
 INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_' || {id}, {id}, 'operator');
+INSERT INTO subscriptions (tenant_id, id, status, plan, cancel_at_period_end, tip_created)
+VALUES ({id}, 'sub_' || {id}, 'active', 'pro', false, 1);
 INSERT INTO memberships (id, issuer, subject, tenant_id, role)
 VALUES ('mbr_' || {id}, 'https://id.example', 'user', {id}, 'owner');
 INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by)
@@ -39,7 +41,8 @@ VALUES (sha256(convert_to({id}, 'UTF8')), 'https://id.example', 'user', '{{}}', 
 """
 
 OWNER_OF: Final = {
-    "tenants": "id", "customers": "tenant_id", "memberships": "tenant_id", "api_keys": "org_id", "projects": "org_id",
+    "tenants": "id", "customers": "tenant_id", "subscriptions": "tenant_id",
+    "memberships": "tenant_id", "api_keys": "org_id", "projects": "org_id",
     "billing_events": "tenant_id", "notifications": "tenant_id", "owner_mails": "tenant_id", "audit_events": "org_id",
     "idempotency_keys": "split_part(principal, ':', 2)", "request_counts": "substr(subject, 8)",
     "dashboard_names": "org_id", "dashboard_sessions": "tenant_id",

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.events import BillingEvent
-from tenantry.domain.billing.state import BillingPolicy, BillingState, apply
+from tenantry.domain.billing.state import BillingPolicy, BillingState, UnpaidInvoice, apply
 from tests.support.facts import ANY, completed, deleted, failed, succeeded, updated
 
 FRESH = BillingState()
@@ -64,7 +64,11 @@ def test_deleted_writes_its_three_fields_and_no_other(start: BillingState) -> No
 
 @pytest.mark.parametrize("start", [FRESH, BUSINESS, after(BUSINESS, deleted())])
 def test_a_failed_payment_makes_past_due_and_changes_nothing_else(start: BillingState) -> None:
-    past_due = {"subscription_status": "past_due", "past_due_since": 100, "unpaid_invoices": ("in_1",)}
+    past_due = {
+        "subscription_status": "past_due",
+        "past_due_since": 100,
+        "unpaid_invoices": (UnpaidInvoice("in_1", 100),),
+    }
     assert after(start, failed()) == msgspec.structs.replace(start, **past_due)
 
 

@@ -17,7 +17,7 @@ from tenantry.db.statements import BIGINTS, BOOLEANS, JSONS, MOMENT, TEXTS, Boun
 from tenantry.domain.access import AccessPhase
 from tenantry.domain.billing.events import NO_DETAILS, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.ledger import AccountChange, BillingAccount
-from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, KnownSubscription
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, KnownSubscription, UnpaidInvoice
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.domain.billing.timeline import Folded
 
@@ -37,51 +37,29 @@ FOLD_COLUMNS: Final = (
 READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
 READ_FOLDS: Final = f"SELECT {FOLD_COLUMNS} FROM subscriptions WHERE tenant_id = ANY(%s)"  # noqa: S608  # our own
 
-# With ANY: the subscription that a tenant's state is from, and its others; both have an index.
-_TENANTS_OF_ANY: Final = """
-SELECT s.id, t.id AS tenant_id FROM unnest({ids}) AS s (id) JOIN tenants t ON t.subscription_id = s.id
- UNION ALL
-SELECT s.id, t.id
-  FROM unnest({ids}) AS s (id)
-  JOIN tenants t ON t.other_subscriptions::jsonb @> jsonb_build_array(jsonb_build_object('id', s.id))
-"""
-_TENANTS_OF_EACH: Final = "SELECT id, tenant_id FROM subscriptions WHERE id = ANY({ids}) AND reported_at IS NOT NULL"
-TENANTS_OF_SUBSCRIPTIONS: Final = {
-    False: Statement(_TENANTS_OF_ANY.format(ids="$1"), TEXTS),
-    True: Statement(f"{_TENANTS_OF_EACH} AND moved_at IS NULL".format(ids="$1"), TEXTS),
-}
-"""The tenants of subscriptions, by whether each has its own state."""
+_TENANTS_OF_SUBSCRIPTIONS: Final = "SELECT {} FROM subscriptions WHERE id = ANY({}) AND reported_at IS NOT NULL"
+TENANTS_OF_SUBSCRIPTIONS: Final = Statement(
+    _TENANTS_OF_SUBSCRIPTIONS.format("id, tenant_id", "$1") + " AND moved_at IS NULL", TEXTS
+)
 
 
-def _lock_accounts(subscriptions: str) -> Statement:
-    # All transactions lock tenants in the order of their ids, and after all names: this prevents deadlocks.
+def _named(what: str) -> str:
+    """Return a condition on tenants: the ids in ``$1``, of the customers in ``$2`` or the subscriptions in ``$3``."""
     # The one array keeps this an index scan; an OR would read every tenant.
-    named = f" || ARRAY(SELECT tenant_id FROM ({subscriptions}) AS named)" if subscriptions else ""  # noqa: S608  # ours
-    return Statement(
-        f"""
-SELECT {ACCOUNT_COLUMNS}
-  FROM tenants
- WHERE id = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2)){named})
- ORDER BY id
-   FOR NO KEY UPDATE
-""",  # noqa: S608  # the names of our own columns
-        *(TEXTS,) * (3 if subscriptions else 2),
+    of_subscriptions = _TENANTS_OF_SUBSCRIPTIONS.format("tenant_id", "$3")
+    return (
+        f"{what} = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2)) "  # noqa: S608  # our own columns
+        f"|| ARRAY({of_subscriptions}))"
     )
 
 
-LOCK_ACCOUNTS: Final = {
-    None: _lock_accounts(""),
-    False: _lock_accounts(_TENANTS_OF_ANY.format(ids="$3")),
-    True: _lock_accounts(_TENANTS_OF_EACH.format(ids="$3")),
-}
-"""As `TENANTS_OF_SUBSCRIPTIONS`; None without subscriptions."""
+# All transactions lock tenants in the order of their ids, and after all names: this prevents deadlocks.
+LOCK_ACCOUNTS: Final = Statement(
+    f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE {_named('id')} ORDER BY id FOR NO KEY UPDATE",  # noqa: S608  # ours
+    TEXTS, TEXTS, TEXTS,
+)  # fmt: skip
 LOCKED_FOLDS: Final = Statement(
-    f"""
-SELECT {FOLD_COLUMNS}
-  FROM subscriptions
- WHERE tenant_id = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2))
-                          || ARRAY(SELECT tenant_id FROM subscriptions WHERE id = ANY($3)))
-""",  # noqa: S608  # the names of our own columns
+    f"SELECT {FOLD_COLUMNS} FROM subscriptions WHERE {_named('tenant_id')}",  # noqa: S608  # our own columns
     TEXTS, TEXTS, TEXTS,
 )  # fmt: skip
 
@@ -93,7 +71,7 @@ class _FurtherState(msgspec.Struct, frozen=True, omit_defaults=True):
     seats: int | None = None
     details: SubscriptionDetails = NO_DETAILS
     past_due_since: int | None = None
-    unpaid_invoices: tuple[str, ...] = ()
+    unpaid_invoices: tuple[UnpaidInvoice, ...] = ()
 
 
 _NOTHING_FURTHER: Final = _FurtherState()
@@ -103,7 +81,7 @@ _others_decoder: Final = msgspec.json.Decoder(tuple[KnownSubscription, ...])
 _further_decoder: Final = msgspec.json.Decoder(_FurtherState)
 _access_decoder: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
 _items_decoder: Final = msgspec.json.Decoder(tuple[SubscriptionItem, ...])
-_texts_decoder: Final = msgspec.json.Decoder(tuple[str, ...])
+_invoices_decoder: Final = msgspec.json.Decoder(tuple[UnpaidInvoice, ...])
 _encoder: Final = msgspec.json.Encoder()
 _EDITIONS: Final = {False: '{"edition":2', True: '{"edition":3'}
 """The start of a tenant's checkpoint that this release wrote, by whether each subscription has its own state.
@@ -159,7 +137,7 @@ def _to_fold(row: Sequence[Any], read_state: ReadState) -> Folded:
     )
     state = BillingState(
         plan, status, period_end, ends, provider_status, key or None, created, (), customer_id, quantity, details,
-        past_due_since, () if invoices is None else _texts_decoder.decode(invoices), reported_at,
+        past_due_since, () if invoices is None else _invoices_decoder.decode(invoices), reported_at,
     )  # fmt: skip
     return Folded(state, tip_created, None if tip_state is None else read_state(tip_state))
 

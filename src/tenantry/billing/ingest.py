@@ -187,12 +187,7 @@ async def _lock_context(connection: Connection, events: Sequence[BillingEvent], 
     usable = [event for event in events if not rejection(event, policy)]
     tenants = {event.org_id for event in usable if event.org_id}
     customers = {event.customer_id for event in usable if event.customer_id}
-    # with ANY only an invoice asks for the tenant of its subscription
-    subscriptions = {
-        event.subscription_id
-        for event in usable
-        if event.subscription_id and (policy.is_each or event.type in INVOICE_TYPES)
-    }
+    subscriptions = {event.subscription_id for event in usable if event.subscription_id and policy.is_each}
     ids = [event.id for event in events]
     held = set[NameLock]()
     while True:

@@ -126,30 +126,27 @@ async def read_context(
     subscriptions: Collection[str],
     events: Collection[str],
 ) -> BatchContext:
-    """Lock the tenants that a batch touches and read its context, in one round trip."""
-    calls, is_each, parameters = [], policy.is_each, [list(tenants), list(customers)]
-    if subscriptions or is_each:
-        parameters.append(list(subscriptions))
-        # tenants of subscriptions after the locks, as those of customers
-        calls.append(accounts.TENANTS_OF_SUBSCRIPTIONS[is_each](list(subscriptions)))
-    if is_each:
-        calls.append(accounts.LOCKED_FOLDS(*parameters))
+    """Lock the tenants that a batch touches and read its context, in one round trip.
+
+    ``subscriptions`` is empty with `SubscriptionRule.ANY`.
+    """
+    named = list(tenants), list(customers), list(subscriptions)
+    of_each = []
+    if policy.is_each:
+        of_each = [accounts.TENANTS_OF_SUBSCRIPTIONS(list(subscriptions)), accounts.LOCKED_FOLDS(*named)]
     # Links after the locks: the operator may have moved a customer while this waited for its tenant.
     rows, links, seen, [(first_arrival,)], *more = await connection.run_batch(
-        accounts.LOCK_ACCOUNTS[is_each if len(parameters) > _WITHOUT_SUBSCRIPTIONS else None](*parameters),
-        TENANTS_OF_CUSTOMERS(list(customers)), SEEN_EVENTS(list(events)), NEXT_ARRIVAL(), *calls,
+        accounts.LOCK_ACCOUNTS(*named), TENANTS_OF_CUSTOMERS(list(customers)), SEEN_EVENTS(list(events)),
+        NEXT_ARRIVAL(), *of_each,
     )  # fmt: skip
-    of_subscriptions, folds = [*more, [], []][:2]
+    of_subscriptions, folds = more or ([], [])
     return BatchContext(
         accounts=accounts.to_accounts(rows, folds, policy),
-        known=KnownTenants(dict(links), dict(of_subscriptions), is_each),
+        known=KnownTenants(dict(links), dict(of_subscriptions)),
         seen=frozenset([row[0] for row in seen]),
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
     )
-
-
-_WITHOUT_SUBSCRIPTIONS: Final = 2
 
 
 async def lock_names(connection: Connection, locks: Iterable[NameLock]) -> None:

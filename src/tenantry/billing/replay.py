@@ -333,7 +333,7 @@ def _facts(state: BillingState) -> dict[str, Fact]:
     facts: dict[str, Fact] = msgspec.structs.asdict(state)
     others = ", ".join(map(_summary, state.others)) or None
     details = None if state.details == NO_DETAILS else _text(state.details)
-    unpaid = ", ".join(state.unpaid_invoices) or None
+    unpaid = ", ".join(invoice.id for invoice in state.unpaid_invoices) or None
     del facts["others"]
     return {**facts, "other_subscriptions": others, "details": details, "unpaid_invoices": unpaid}
 

@@ -73,7 +73,7 @@ def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: 
         if tenant_of(event, context.known) not in context.accounts:
             if event.type in ev.INVOICE_TYPES:
                 locks.add(NameLock(f"customer {event.customer_id}", claimed=False))
-                if event.subscription_id:
+                if event.subscription_id and policy.is_each:
                     locks.add(NameLock(f"subscription {event.subscription_id}", claimed=False))
             else:
                 locks.add(NameLock(f"tenant {event.org_id}", claimed=False))
@@ -114,9 +114,7 @@ class BatchApplication:
     def __post_init__(self, waiting: Iterable[ReceivedEvent]) -> None:
         self._accounts = dict(self.context.accounts)
         known = self.context.known
-        self._known = KnownTenants(
-            dict(known.tenant_of_customer), dict(known.tenant_of_subscription), known.prefers_subscription
-        )
+        self._known = KnownTenants(dict(known.tenant_of_customer), dict(known.tenant_of_subscription))
         self._parked = {each.event.id: each for each in waiting}
         self._timelines: dict[tuple[str, str], Timeline] = {}
         self._failures: list[tuple[str, BillingEvent, bool]] = []

@@ -143,20 +143,18 @@ class CustomerLink(NamedTuple):
 
 
 class KnownTenants(msgspec.Struct, frozen=True):
-    """The tenants of customers by their links, and of subscriptions by their events."""
+    """The tenants of customers by their links, and with `SubscriptionRule.EACH` of subscriptions by their events."""
 
     tenant_of_customer: dict[str, str]
     tenant_of_subscription: dict[str, str]
-    prefers_subscription: bool = False
 
     def of_invoice(self, event: BillingEvent) -> str | None:
-        """Return the tenant of an invoice event: by its customer, else by the subscription that it names.
+        """Return the tenant of an invoice event: by the subscription that it names, else by its customer.
 
-        With `SubscriptionRule.EACH` the other way around: of two tenants with one customer, each has its own invoices.
+        So of two tenants with one customer each has its own invoices, and a customer without a link has its tenant.
         """
-        by_customer = self.tenant_of_customer.get(event.customer_id or "")
         by_subscription = self.tenant_of_subscription.get(event.subscription_id or "")
-        return (by_subscription or by_customer) if self.prefers_subscription else (by_customer or by_subscription)
+        return by_subscription or self.tenant_of_customer.get(event.customer_id or "")
 
 
 class NameLock(NamedTuple):

@@ -77,15 +77,21 @@ class KnownSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
     cancel_at_period_end: bool = False
 
 
+class UnpaidInvoice(NamedTuple):
+    """An invoice whose payment failed, and the second of that."""
+
+    id: str
+    failed_at: int
+
+
 class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of a fold: of a tenant, or of one subscription with `SubscriptionRule.EACH`.
 
     The first four fields are those of the tenant record. ``provider_status`` is the status that the subscription events
     last gave, at ``reported_at``. ``subscription_id`` and ``subscription_created`` name the subscription that gave it;
     for a tenant only until it ends. ``seats`` is the quantity of the plan item, None without one. ``unpaid_invoices``
-    are those whose payment failed and that are neither paid nor given up, by id. ``others`` are the tenant's other
-    subscriptions, ended ones included, by id: the order of their events depends on them (`order`). Of more than
-    `MOST_OTHERS`, ended ones are left out first.
+    are those that made it past due, by id. ``others`` are the tenant's other subscriptions, ended ones included, by
+    id: the order of their events depends on them (`order`). Of more than `MOST_OTHERS`, ended ones are left out first.
     """
 
     plan: str = FREE
@@ -100,7 +106,7 @@ class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     seats: int | None = None
     details: SubscriptionDetails = NO_DETAILS
     past_due_since: int | None = None
-    unpaid_invoices: tuple[str, ...] = ()
+    unpaid_invoices: tuple[UnpaidInvoice, ...] = ()
     reported_at: int | None = None
 
 
@@ -161,7 +167,7 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
         seats=chosen.seats,
         details=details,
         past_due_since=_past_due_since(state, status, event.created),
-        unpaid_invoices=() if status in OVER else state.unpaid_invoices,
+        unpaid_invoices=_still_unpaid(state, status, event.created),
         reported_at=event.created if is_each else None,
     )
     return Transition(updated, f"The subscription is {status}: {chosen.reason}.")
@@ -171,6 +177,14 @@ def _past_due_since(state: BillingState, status: str, now: int) -> int | None:
     if status not in _OWING:
         return None
     return now if state.past_due_since is None and status == PAST_DUE else state.past_due_since
+
+
+def _still_unpaid(state: BillingState, status: str, now: int) -> tuple[UnpaidInvoice, ...]:
+    """Return the unpaid invoices after an update; one that owes nothing settles those of earlier seconds."""
+    if status in _OWING:
+        return state.unpaid_invoices
+    # of one second the order must not matter: the provider sends a failed payment between two updates
+    return tuple(invoice for invoice in state.unpaid_invoices if invoice.failed_at == now)
 
 
 class PlanItem(NamedTuple):
@@ -302,14 +316,15 @@ def _payment_failed(state: BillingState, event: BillingEvent, policy: BillingPol
     return Transition(failed, "A payment failed.")
 
 
-def _with_unpaid(state: BillingState, event: BillingEvent) -> tuple[str, ...]:
-    if event.invoice_id is None or event.invoice_id in state.unpaid_invoices:
+def _with_unpaid(state: BillingState, event: BillingEvent) -> tuple[UnpaidInvoice, ...]:
+    if event.invoice_id is None:
         return state.unpaid_invoices
-    return tuple(sorted((*state.unpaid_invoices, event.invoice_id))[-_MOST_INVOICES:])
+    invoices = (*_without_unpaid(state, event), UnpaidInvoice(event.invoice_id, event.created))
+    return tuple(sorted(invoices)[-_MOST_INVOICES:])
 
 
-def _without_unpaid(state: BillingState, event: BillingEvent) -> tuple[str, ...]:
-    return tuple(invoice for invoice in state.unpaid_invoices if invoice != event.invoice_id)
+def _without_unpaid(state: BillingState, event: BillingEvent) -> tuple[UnpaidInvoice, ...]:
+    return tuple(invoice for invoice in state.unpaid_invoices if invoice.id != event.invoice_id)
 
 
 def _payment_succeeded(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:

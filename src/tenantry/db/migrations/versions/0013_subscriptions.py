@@ -8,20 +8,21 @@ from alembic import op
 revision = "0013"
 down_revision = "0012"
 
+# The migration is repeatable: all of this is committed before the last index is built.
 # Columns without a default: no row is written anew. NULL in all of them is what an account of the release before means.
 STATEMENTS = """
-ALTER TABLE billing_events ADD COLUMN details jsonb;
+ALTER TABLE billing_events ADD COLUMN IF NOT EXISTS details jsonb;
 ALTER TABLE tenants
-    ADD COLUMN cancel_at bigint,
-    ADD COLUMN ends_at bigint,
-    ADD COLUMN seats bigint,
+    ADD COLUMN IF NOT EXISTS cancel_at bigint,
+    ADD COLUMN IF NOT EXISTS ends_at bigint,
+    ADD COLUMN IF NOT EXISTS seats bigint,
     -- The phases of the access; NULL where plan and status say everything.
-    ADD COLUMN access json,
+    ADD COLUMN IF NOT EXISTS access json,
     -- With SUBSCRIPTIONS=any: further facts of the tenant's one state.
-    ADD COLUMN billing_details json;
+    ADD COLUMN IF NOT EXISTS billing_details json;
 
 -- With SUBSCRIPTIONS=each: the state of each subscription, derived from its events.
-CREATE TABLE subscriptions (
+CREATE TABLE IF NOT EXISTS subscriptions (
     tenant_id            text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
     id                   text COLLATE "C" NOT NULL,
     customer_id          text,
@@ -49,15 +50,17 @@ CREATE TABLE subscriptions (
     moved_at             bigint,
     PRIMARY KEY (tenant_id, id)
 ) WITH (fillfactor = 70);
-CREATE INDEX subscriptions_by_id ON subscriptions (id);
--- An invoice of a customer without a link finds its tenant by the subscription.
-CREATE INDEX tenants_subscription ON tenants (subscription_id) WHERE subscription_id IS NOT NULL;
-CREATE INDEX tenants_other_subscriptions ON tenants USING gin ((other_subscriptions::jsonb) jsonb_path_ops)
-    WHERE other_subscriptions IS NOT NULL;
-CREATE INDEX billing_events_parked_by_subscription ON billing_events (subscription_id)
-    WHERE outcome = 'parked' AND org_id IS NULL;
+-- An invoice finds its tenant by the subscription.
+CREATE INDEX IF NOT EXISTS subscriptions_by_id ON subscriptions (id);
 """
+# For invoices that wait for their subscription.
+PARKED_INDEX = "billing_events_parked_by_subscription"
+INDEX = f"{PARKED_INDEX} ON billing_events (subscription_id) WHERE outcome = 'parked' AND org_id IS NULL"
 
 
 def upgrade() -> None:
     op.execute(STATEMENTS)
+    with op.get_context().autocommit_block():
+        op.execute("SET lock_timeout = 0")  # no transaction waits behind it
+        op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {PARKED_INDEX}")  # of an interrupted attempt
+        op.execute(f"CREATE INDEX CONCURRENTLY {INDEX}")
