@@ -161,6 +161,9 @@ async def apply_batch(
         for event in usable
         if policy.is_each and batch.is_new_subscription(event, context)
     }
+    strays = batch.strays(usable, context, policy)
+    if strays:
+        await store.park_strays(connection, strays, now)
     customers, subscriptions = [name for name, _ in links if name], [name for name, _ in begun if name]
     waiting = []
     if customers or subscriptions:
@@ -174,6 +177,8 @@ async def apply_batch(
     ]
     placed += [(org_id, event) for name, org_id in begun for event in invoices if event.subscription_id == name]
     application = await _begin(connection, context, policy, now, placed, waiting)
+    for stray in strays:
+        application.release(*stray)
     for each in numbered:
         application.receive(each)
     return application

@@ -84,6 +84,24 @@ def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: 
     return locks
 
 
+def strays(events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy) -> set[tuple[str, str]]:
+    """Return tenants with subscriptions that they know by invoice events only, and that these events claim.
+
+    Such an invoice came before its subscription, and found another tenant by a customer that both have.
+    """
+    claims = {
+        event.subscription_id: event.org_id
+        for event in events
+        if policy.is_each and event.subscription_id and is_new_subscription(event, context)
+    }
+    return {
+        (tenant_id, key)
+        for tenant_id, account in context.accounts.items()
+        for key, fold in account.folds.items()
+        if claims.get(key, tenant_id) != tenant_id and fold.state.reported_at is None
+    }
+
+
 def is_new_subscription(event: BillingEvent, context: BatchContext) -> bool:
     """Whether an event is the first that names the tenant of its subscription."""
     return (
@@ -124,6 +142,12 @@ class BatchApplication:
         self.links: list[CustomerLink] = []
         self.superseded: list[str] = []
         self.snapshot_requests: list[SnapshotRequest] = []
+
+    def release(self, tenant_id: str, subscription_id: str) -> None:
+        """Take a subscription from a tenant that only invoice events name it for: another tenant's metadata do."""
+        account = self._accounts[tenant_id]
+        folds = {key: fold for key, fold in account.folds.items() if key != subscription_id}
+        self._accounts[tenant_id] = account.with_folds(folds, self.policy)
 
     def receive(self, received: ReceivedEvent) -> None:
         """Apply a new event; events are given in the order of their arrival."""
@@ -310,7 +334,7 @@ class BatchApplication:
 
     def _link(self, event: BillingEvent, customer_id: str, account: BillingAccount) -> LinkResult | None:
         """Link the event's customer to its tenant where the rules allow it; None where nothing is to be done."""
-        result = link_result(event, account, self._known.tenant_of_customer.get(customer_id))
+        result = link_result(event, account, self._known.tenant_of_customer.get(customer_id), self._accounts)
         if result and result.outcome is Outcome.APPLIED:
             self.links.append(CustomerLink(customer_id, account.tenant_id, event.id))
             self._known.tenant_of_customer[customer_id] = account.tenant_id
