@@ -277,7 +277,8 @@ async def apply_parked(
     if not waiting:
         return
     named = {each.event.customer_id for each in waiting if each.event.customer_id}
-    context = await store.read_context(connection, policy, [tenant_id], named, (), ())
+    subscriptions = {each.event.subscription_id for each in waiting if each.event.subscription_id and policy.is_each}
+    context = await store.read_context(connection, policy, [tenant_id], named, subscriptions, ())
     links = {each.event.customer_id for each in waiting if customer_links.wants_link(each.event, context)}
     waiting_for_link = await store.read_parked(connection, (), [link for link in links if link])
     placed = [(tenant_id, each.event) for each in (*waiting, *waiting_for_link)]

@@ -135,6 +135,7 @@ class BatchApplication:
         self._known = KnownTenants(dict(known.tenant_of_customer), dict(known.tenant_of_subscription))
         self._parked = {each.event.id: each for each in waiting}
         self._timelines: dict[tuple[str, str], Timeline] = {}
+        self._reported = set[str]()
         self._failures: list[tuple[str, BillingEvent, bool]] = []
         self._oldest_mailed = self.now.timestamp() - timedelta(hours=self.policy.parked_mail_hours).total_seconds()
         self.entries: list[LedgerEntry] = []
@@ -230,8 +231,9 @@ class BatchApplication:
             outcome, reason = placement.outcome, placement.reason
             reason = f"{reason} {link.reason}" if link else reason
         after = self._accounts[tenant_id].record
-        if key is not None and event.type not in ev.INVOICE_TYPES and event.subscription_id:
-            self._known_subscription(event.subscription_id, tenant_id)
+        if key and event.type not in ev.INVOICE_TYPES:
+            self._reported.add(key)
+            self._known_subscription(key, tenant_id)
         return LedgerEntry(received, tenant_id, outcome, reason, before, after, tuple(found))
 
     def _fold_in(self, tenant_id: str, key: str, event: BillingEvent, found: list[Anomaly]) -> Placement:
@@ -304,7 +306,7 @@ class BatchApplication:
         return whole
 
     def _known_subscription(self, subscription_id: str, tenant_id: str) -> None:
-        if self.policy.is_each and subscription_id not in self._known.tenant_of_subscription:
+        if subscription_id not in self._known.tenant_of_subscription:
             self._known.tenant_of_subscription[subscription_id] = tenant_id
             self._apply_waiting(tenant_id, lambda event: event.subscription_id == subscription_id)
 
@@ -316,11 +318,14 @@ class BatchApplication:
         self.apply_parked(tenant_id, ready)
 
     def _settle_moves(self) -> None:
-        """Let a subscription count for the tenant only that its newest event names."""
+        """Let a subscription count for the tenant only that its newest event names.
+
+        All tenants that have one of the subscriptions of the batch are in its context.
+        """
         holders = defaultdict[str, list[tuple[int, str]]](list)
         for tenant_id, account in self._accounts.items():
             for key, fold in account.folds.items():
-                if key and fold.state.reported_at is not None:
+                if key in self._reported and fold.state.reported_at is not None:
                     holders[key].append((fold.state.reported_at, tenant_id))
         for key, of_key in holders.items():
             newest, holder = max(of_key)

@@ -163,7 +163,7 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
         subscription_id=subscription_id,
         subscription_created=event.subscription_created if keeps_id else None,
         others=() if is_each else _others(state, event, updated_plan=chosen.plan, current=subscription_id),
-        customer_id=event.customer_id,
+        customer_id=event.customer_id or state.customer_id,
         seats=chosen.seats,
         details=details,
         past_due_since=_past_due_since(state, status, event.created),
