@@ -181,6 +181,8 @@ def _past_due_since(state: BillingState, status: str, now: int) -> int | None:
 
 def _still_unpaid(state: BillingState, status: str, now: int) -> tuple[UnpaidInvoice, ...]:
     """Return the unpaid invoices after an update; one that owes nothing settles those of earlier seconds."""
+    if status in OVER:
+        return ()
     if status in _OWING:
         return state.unpaid_invoices
     # of one second the order must not matter: the provider sends a failed payment between two updates
@@ -333,8 +335,13 @@ def _payment_succeeded(state: BillingState, event: BillingEvent, _policy: Billin
         logged = msgspec.structs.replace(state, unpaid_invoices=unpaid)
         return Transition(logged, "The payment is logged; the tenant was not past due.")
     restored = state.provider_status if state.provider_status not in (None, PAST_DUE) else ACTIVE
-    paid = msgspec.structs.replace(state, subscription_status=restored, past_due_since=None, unpaid_invoices=unpaid)
+    paid = _no_longer_past_due(msgspec.structs.replace(state, unpaid_invoices=unpaid), restored)
     return Transition(paid, "A payment cleared the past-due status.")
+
+
+def _no_longer_past_due(state: BillingState, status: str) -> BillingState:
+    since = state.past_due_since if status in _OWING else None
+    return msgspec.structs.replace(state, subscription_status=status, past_due_since=since)
 
 
 def _invoice_given_up(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:
@@ -345,8 +352,7 @@ def _invoice_given_up(state: BillingState, event: BillingEvent, _policy: Billing
         return Transition(left, "The invoice had not made it past due.")
     if unpaid or state.provider_status in (None, PAST_DUE):
         return Transition(left, f"It stays past due: {'another invoice' if unpaid else 'the subscription'} is.")
-    status = state.provider_status or ACTIVE
-    dropped = msgspec.structs.replace(left, subscription_status=status, past_due_since=None)
+    dropped = _no_longer_past_due(left, state.provider_status)
     return Transition(dropped, "The unpaid invoice is not collected any more: that cleared the past-due status.")
 
 
