@@ -27,7 +27,7 @@ from tenantry.domain.billing.ledger import (
     SnapshotRequest,
 )
 from tenantry.domain.billing.ledger_fold import within_bounds
-from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, fold_key
+from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, fold_key
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
 from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
 from tenantry.domain.owner_mails import is_settled
@@ -356,9 +356,10 @@ class BatchApplication:
 def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None:
     """Return the newest event if it is a snapshot with the same facts as this one, and changed nothing.
 
-    The ledger can drop it then: no event, however late, leads to another state without it.
+    The ledger can drop it then: no event, however late, leads to another state without it. One that is past due stays:
+    it says since when at the latest.
     """
-    if not timeline.events or timeline.newest > snapshot.created:
+    if not timeline.events or timeline.newest > snapshot.created or snapshot.status in OWING:
         return None
     newest, last = timeline.events[-1], len(timeline.events) - 1
     same = msgspec.structs.replace(newest, id=snapshot.id, created=snapshot.created, arrival=snapshot.arrival)

@@ -16,7 +16,8 @@ PAST_DUE: Final = "past_due"
 CANCELED: Final = "canceled"
 UNPAID: Final = "unpaid"
 ACTIVE: Final = "active"
-_OWING: Final = frozenset({PAST_DUE, UNPAID})
+OWING: Final = frozenset({PAST_DUE, UNPAID})
+"""The statuses of a subscription with an unpaid invoice."""
 
 
 class SubscriptionRule(StrEnum):
@@ -174,7 +175,7 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
 
 
 def _past_due_since(state: BillingState, status: str, now: int) -> int | None:
-    if status not in _OWING:
+    if status not in OWING:
         return None
     return now if state.past_due_since is None and status == PAST_DUE else state.past_due_since
 
@@ -183,7 +184,7 @@ def _still_unpaid(state: BillingState, status: str, now: int) -> tuple[UnpaidInv
     """Return the unpaid invoices after an update; one that owes nothing settles those of earlier seconds."""
     if status in OVER:
         return ()
-    if status in _OWING:
+    if status in OWING:
         return state.unpaid_invoices
     # of one second the order must not matter: the provider sends a failed payment between two updates
     return tuple(invoice for invoice in state.unpaid_invoices if invoice.failed_at == now)
@@ -340,7 +341,7 @@ def _payment_succeeded(state: BillingState, event: BillingEvent, _policy: Billin
 
 
 def _no_longer_past_due(state: BillingState, status: str) -> BillingState:
-    since = state.past_due_since if status in _OWING else None
+    since = state.past_due_since if status in OWING else None
     return msgspec.structs.replace(state, subscription_status=status, past_due_since=since)
 
 
