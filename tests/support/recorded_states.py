@@ -30,7 +30,7 @@ _INVOICES: Final = ("in_1", "in_2", "in_3")
 
 
 def check(subscriptions: str, most: int | None = None) -> None:
-    """Compare the histories of ``one`` or ``two`` subscriptions, those of the first ``most`` digests, to the records."""
+    """Compare the histories of ``one`` or ``two`` subscriptions with their first ``most`` records, or all."""
     recorded = json.loads(RECORDS.read_text(encoding="utf-8"))[subscriptions][:most]
     assert digests(subscriptions, len(recorded)) == recorded
 
