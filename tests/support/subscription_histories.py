@@ -622,7 +622,7 @@ class RandomScript(Script):
         self._extended = extended
         self._names = [f"sub_{name}" for name in rng.sample("abcdefg", subscriptions)]
         self._over: set[str] = set()
-        self._open: dict[str, str] = {}
+        self._open: dict[str, list[str]] = {}
         self._failed: dict[str, list[str]] = {name: [] for name in self._names}
         self._seconds: dict[str, _Second] = {}
         self._seen: set[str] = set()
@@ -716,11 +716,14 @@ class RandomScript(Script):
         if failed and rng.random() < 0.25 and (is_over or self._is_untouched(second)):
             invoice = rng.choice(failed)
             self.gives_up(invoice, name, rng.choice((ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE)))
-            if self._open.get(name) == invoice:
-                del self._open[name]
+            if invoice in self._open.get(name, []):
+                self._open[name].remove(invoice)
             second.is_closed = True
             return
-        invoice = self._open.setdefault(name, f"in_{name}_{len(self.events)}")
+        opened = self._open.setdefault(name, [])
+        if not opened or rng.random() < 0.2:
+            opened.append(f"in_{name}_{len(self.events)}")
+        invoice = rng.choice([number for _, number in second.invoices] or opened)
         event_type = rng.choice((ev.PAYMENT_FAILED, ev.PAYMENT_FAILED, ev.PAYMENT_SUCCEEDED, ev.INVOICE_PAID))
         status = self.facts[name]["status"] if name in self.facts else ""
         if not is_over and not self._may_bill(second, event_type, invoice, status):
@@ -730,7 +733,7 @@ class RandomScript(Script):
             failed.append(invoice)
         else:
             self.pays(invoice, name, event_type)
-            del self._open[name]
+            opened[:] = [number for number in opened if number != invoice]
         second.is_closed = second.is_closed or bool(second.updates or second.invoices)
         second.invoices.append((event_type, invoice))
 

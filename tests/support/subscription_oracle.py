@@ -68,10 +68,9 @@ class ExpectedSubscription:
         self.id = subscription_id
         self._history = history
         self._rules = rules
-        statuses: list[str | None] = []
+        self._statuses: list[str | None] = []
         for place in range(len(history)):
-            statuses.append(self._status_after(place, statuses[-1] if statuses else None))
-        self._statuses = statuses
+            self._statuses.append(self._status_after(place, self._statuses[-1] if self._statuses else None))
         own = [event for event in history if event.type.startswith(("customer.", "tenantry."))]
         whole = [event for event in own if not _is_end(event)]
         self._last = own[-1] if own else _NOTHING
@@ -92,17 +91,26 @@ class ExpectedSubscription:
         given = self._status_given_before(place)
         if event.type in _PAID:
             return given if given not in {None, "past_due"} else "active"
-        is_of_this_invoice = self._failed_invoice_before(place) == event.invoice_id
-        return given if is_of_this_invoice and given not in {None, "past_due"} else before
+        failed = self._failing_before(place)
+        is_cleared = event.invoice_id in failed and failed <= {event.invoice_id}
+        return given if is_cleared and given not in {None, "past_due"} else before
 
     def _status_given_before(self, place: int) -> str | None:
         """The status that the subscription events last gave."""
         given = [event for event in self._history[:place] if not event.type.startswith("invoice.")]
         return given[-1].status if given else None
 
-    def _failed_invoice_before(self, place: int) -> str | None:
-        failed = [event.invoice_id for event in self._history[:place] if event.type == _FAILED]
-        return failed[-1] if failed else None
+    def _failing_before(self, place: int) -> set[str | None]:
+        """The invoices that failed and were not given up, of those events that made it past due and kept it so."""
+        failing: set[str | None] = set()
+        for event, status in zip(self._history[:place], self._statuses, strict=False):
+            if status != "past_due":
+                failing = set()
+            elif event.type == _FAILED:
+                failing = failing | {event.invoice_id}
+            elif event.type in _GIVEN_UP:
+                failing = failing - {event.invoice_id}
+        return failing
 
     @property
     def is_known(self) -> bool:
@@ -147,7 +155,7 @@ class ExpectedSubscription:
     def record(self) -> ExpectedRecord:
         """The tenant's record if this subscription is chosen."""
         period_end = None if self._has_ended else self._last.current_period_end
-        details, cancels = self._last_whole.details, self._last_whole.cancel_at_period_end or False
+        details, cancels = self._last.details, self._last_whole.cancel_at_period_end or False
         seats = None if self._plan_item is None or self.status in _OVER else self._plan_item[1].quantity
         ends_at = self._ends_at(details, cancels, period_end)
         return ExpectedRecord(self.plan, self.status, period_end, cancels, details.cancel_at, ends_at, seats)
@@ -234,14 +242,18 @@ class Expected:
 
     def access_at(self, moment: int) -> ExpectedAccess:
         """The tenant's access at a moment."""
-        state, plan = self._state_and_plan(moment)
+        given = self._given_at(moment)
         later = (turn for turn in self.turns if turn > moment)
-        until = next((turn for turn in later if self._state_and_plan(turn) != (state, plan)), None)
+        until = next((turn for turn in later if self._given_at(turn) != given), None)
+        state, plan, addons = given
+        return ExpectedAccess(state, plan, until, addons)
+
+    def _given_at(self, moment: int) -> tuple[str, str, tuple[tuple[str, int], ...]]:
         addons: Counter[str] = Counter()
         for each in self.subscriptions:
             if each.access_at(moment) in {"full", "grace"}:
                 addons += each.addons
-        return ExpectedAccess(state, plan, until, tuple(sorted(addons.items())))
+        return *self._state_and_plan(moment), tuple(sorted(addons.items()))
 
     def _state_and_plan(self, moment: int) -> tuple[str, str]:
         if not self.subscriptions:
