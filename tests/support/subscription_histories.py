@@ -45,7 +45,7 @@ TURNED: Final = parse_catalog(
 )
 """Plans of lower and lower rank."""
 STRICT: Final = parse_catalog(f'{_PLANS}[access]\npast_due = "none"\ntrialing = "grace"\npaused = "full"\n')
-LENIENT: Final = parse_catalog(f'{_PLANS}[access]\npast_due = "full"\nunpaid = "grace"\nactive = "full"\n')
+LENIENT: Final = parse_catalog(f'{_PLANS}[access]\npast_due = "full"\nunpaid = "grace"\nincomplete = "full"\n')
 SHARED_GRACE: Final = parse_catalog(f'{_PLANS}[access]\nunpaid = "grace"\nincomplete = "grace"\nactive = "grace"\n')
 CATALOGS: Final[dict[str, Catalog]] = {
     "plain": CATALOG, "ranked": RANKED, "turned": TURNED, "strict": STRICT, "lenient": LENIENT, "grace": SHARED_GRACE,
@@ -180,7 +180,9 @@ class Scene(NamedTuple):
     @property
     def name(self) -> str:
         """What to call it."""
-        return self.write.__name__
+        catalog = next(name for name, catalog in CATALOGS.items() if catalog is self.catalog)
+        more = [catalog] * (self.catalog is not CATALOG) + ["extended"] * self.extended
+        return "-".join([self.write.__name__, *more])
 
     @property
     def rules(self) -> Rules:
@@ -511,6 +513,56 @@ def voided_invoices(script: Script) -> None:
     script.gives_up("in_2", "sub_2", ev.INVOICE_UNCOLLECTIBLE)
 
 
+def voided_after_unpaid(script: Script) -> None:
+    """The first invoice was paid while the status was unpaid; the second one is voided."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.later()
+    script.changes("sub_1", status="unpaid")
+    script.later()
+    script.pays("in_1", "sub_1")
+    script.later(HOUR)
+    script.fails("in_2", "sub_1")
+    script.later()
+    script.gives_up("in_2", "sub_1")
+
+
+def paid_while_unpaid(script: Script) -> None:
+    """A payment takes an unpaid subscription back to unpaid: it is past due since the first failure."""
+    script.appears("sub_1", status="past_due", items=(("price_business", 1),))
+    script.later(HOUR)
+    script.changes("sub_1", status="unpaid")
+    script.later(HOUR)
+    script.fails("in_1", "sub_1")
+    script.later(HOUR)
+    script.pays("in_1", "sub_1")
+    script.later(HOUR)
+    script.appears("sub_2", items=(("price_pro", 1),), pause="void")
+
+
+def payment_of_an_unknown_one(script: Script) -> None:
+    """A payment that names a subscription of which nothing is known says nothing of the tenant."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.ends("sub_1")
+    script.later()
+    script.pays("in_2", "sub_2")
+    script.later()
+    script.pays("in_3")
+
+
+def two_of_one_plan_one_paused(script: Script) -> None:
+    """The newer one ends with its paid period, and the access goes on by the older one: it has no end."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.appears("sub_2", items=(("price_pro", 1),))
+    script.later()
+    script.changes("sub_2", pause="void")
+    script.later()
+    script.changes("sub_1", pause="keep_as_draft")
+
+
 def answers_of_the_provider(script: Script) -> None:
     script.appears("sub_1", items=(("price_business", 1),), cancels=True)
     script.later()
@@ -581,6 +633,12 @@ SCENES: Final = (
     Scene(deleted_with_invoices),
     Scene(voided_invoices, extended=True),
     Scene(voided_invoices),
+    Scene(voided_after_unpaid, extended=True),
+    Scene(voided_after_unpaid, extended=True, catalog=LENIENT),
+    Scene(paid_while_unpaid),
+    Scene(paid_while_unpaid, catalog=LENIENT),
+    Scene(payment_of_an_unknown_one),
+    Scene(two_of_one_plan_one_paused),
     Scene(answers_of_the_provider),
     Scene(three_of_one_plan),
     Scene(only_invoices),
