@@ -3,6 +3,7 @@
 `tests/system` delivers every scene in every order, and twenty times as many random histories.
 """
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent
-from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
+from tenantry.domain.billing.state import SubscriptionRule
 from tenantry.domain.billing.tenant_record import spec_fields
 from tests.support import figures
 from tests.support.ledger import Ledger
@@ -153,14 +154,15 @@ def test_one_subscription_has_the_plan_and_status_of_mode_any() -> None:
 
 
 def _before_the_end(events: Sequence[BillingEvent]) -> list[BillingEvent]:
-    over: set[str | None] = {None}
-    kept = []
-    for event in events:
-        if event.type not in INVOICE_TYPES or event.subscription_id not in over:
-            kept.append(event)
-        if event.status in {"canceled", "incomplete_expired"}:
-            over.add(event.subscription_id)
-    return kept
+    """The events without invoices that name no subscription, or one that ends in that second or has ended."""
+    over = ("canceled", "incomplete_expired")
+    ends = {event.subscription_id: event.created for event in events if event.status in over}
+    return [
+        event
+        for event in events
+        if event.type not in INVOICE_TYPES
+        or (event.subscription_id and event.created < ends.get(event.subscription_id, math.inf))
+    ]
 
 
 def _simplified(event: BillingEvent) -> BillingEvent:
