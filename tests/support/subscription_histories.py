@@ -528,6 +528,21 @@ def voided_after_unpaid(script: Script) -> None:
     script.gives_up("in_2", "sub_1")
 
 
+def voided_with_another_open(script: Script) -> None:
+    """Two invoices are open, though the status was active in between; the second of them is voided, then the first."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.later()
+    script.changes("sub_1", cancels=True)
+    script.later()
+    script.fails("in_2", "sub_1")
+    script.later()
+    script.gives_up("in_2", "sub_1")
+    script.later()
+    script.gives_up("in_1", "sub_1")
+
+
 def paid_while_unpaid(script: Script) -> None:
     """A payment takes an unpaid subscription back to unpaid: it is past due since the first failure."""
     script.appears("sub_1", status="past_due", items=(("price_business", 1),))
@@ -635,6 +650,7 @@ SCENES: Final = (
     Scene(voided_invoices),
     Scene(voided_after_unpaid, extended=True),
     Scene(voided_after_unpaid, extended=True, catalog=LENIENT),
+    Scene(voided_with_another_open, extended=True),
     Scene(paid_while_unpaid),
     Scene(paid_while_unpaid, catalog=LENIENT),
     Scene(payment_of_an_unknown_one),

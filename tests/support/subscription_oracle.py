@@ -91,26 +91,18 @@ class ExpectedSubscription:
         given = self._status_given_before(place)
         if event.type in _PAID:
             return given if given not in {None, "past_due"} else "active"
-        failed = self._failing_before(place)
-        is_cleared = event.invoice_id in failed and failed <= {event.invoice_id}
-        return given if is_cleared and given not in {None, "past_due"} else before
+        clears = self._open_before(place) == {event.invoice_id}
+        return given if clears and given not in {None, "past_due"} else before
 
     def _status_given_before(self, place: int) -> str | None:
         """The status that the subscription events last gave."""
         given = [event for event in self._history[:place] if not event.type.startswith("invoice.")]
         return given[-1].status if given else None
 
-    def _failing_before(self, place: int) -> set[str | None]:
-        """The invoices that failed and were not given up, of those events that made it past due and kept it so."""
-        failing: set[str | None] = set()
-        for event, status in zip(self._history[:place], self._statuses, strict=False):
-            if status != "past_due":
-                failing = set()
-            elif event.type == _FAILED:
-                failing = failing | {event.invoice_id}
-            elif event.type in _GIVEN_UP:
-                failing = failing - {event.invoice_id}
-        return failing
+    def _open_before(self, place: int) -> set[str | None]:
+        """The invoices whose payment failed, and that were neither paid nor given up since."""
+        newest = {event.invoice_id: event.type for event in self._history[:place] if event.type.startswith("invoice.")}
+        return {invoice for invoice, event_type in newest.items() if event_type == _FAILED}
 
     @property
     def is_known(self) -> bool:
