@@ -863,16 +863,19 @@ def _is_settled(event_type: str, status: str) -> bool:
 
 
 class Tale(NamedTuple):
-    """A random history, with how the service is set up."""
+    """A random history, with how the service is set up and the customers that are linked from the start."""
 
     events: Sequence[BillingEvent]
     rules: Rules
+    customers: Sequence[str]
 
 
 def random_tale(seed: int) -> Tale:
-    """A history of one to four subscriptions."""
+    """A history of one to four subscriptions. Without a link an event of a subscription links the customer."""
     rng = random.Random(seed)  # noqa: S311  # a sample that can be repeated
     extended = rng.random() < 0.5
     script = RandomScript(rng, extended=extended, subscriptions=rng.choice((1, 2, 2, 3, 3, 4)))
     script.write(rng.randint(2, 14))
-    return Tale(tuple(script.events), Rules(rng.choice(list(CATALOGS.values())), extended))
+    rules = Rules(rng.choice(list(CATALOGS.values())), extended)
+    links = {ev.SUBSCRIPTION_UPDATED, ev.SUBSCRIPTION_DELETED} & {event.type for event in script.events}
+    return Tale(tuple(script.events), rules, () if links and rng.random() < 0.4 else (CUSTOMER,))
