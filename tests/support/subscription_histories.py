@@ -787,11 +787,13 @@ class RandomScript(Script):
         if second.is_closed and not is_over:
             return
         failed = self._failed[name]
-        if failed and rng.random() < 0.25 and (is_over or self._is_untouched(second)):
-            invoice = rng.choice(failed)
-            self.gives_up(invoice, name, rng.choice((ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE)))
-            if invoice in self._open.get(name, []):
-                self._open[name].remove(invoice)
+        fails_now = [invoice for kind, invoice in second.invoices if kind == ev.PAYMENT_FAILED]
+        if fails_now and not is_over and len(second.invoices) == 1 and not second.updates and rng.random() < 0.3:
+            failed = fails_now  # the one that fails and is given up in one second
+        elif not (is_over or self._is_untouched(second)):
+            failed = []
+        if failed and rng.random() < 0.3:
+            self._gives_up(rng.choice(failed), name)
             second.is_closed = True
             return
         opened = self._open.setdefault(name, [])
@@ -804,12 +806,17 @@ class RandomScript(Script):
             return
         if event_type == ev.PAYMENT_FAILED:
             self.fails(invoice, name)
-            failed.append(invoice)
+            self._failed[name].append(invoice)
         else:
             self.pays(invoice, name, event_type)
             opened[:] = [number for number in opened if number != invoice]
         second.is_closed = second.is_closed or bool(second.updates or second.invoices)
         second.invoices.append((event_type, invoice))
+
+    def _gives_up(self, invoice: str, name: str) -> None:
+        self.gives_up(invoice, name, self._rng.choice((ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE)))
+        opened = self._open.get(name, [])
+        opened[:] = [number for number in opened if number != invoice]
 
     def _may_bill(self, second: _Second, event_type: str, invoice: str, status: str) -> bool:
         if second.invoices:
