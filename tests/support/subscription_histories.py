@@ -528,8 +528,8 @@ def voided_after_unpaid(script: Script) -> None:
     script.gives_up("in_2", "sub_1")
 
 
-def voided_with_another_open(script: Script) -> None:
-    """Two invoices are open, though the status was active in between; the second of them is voided, then the first."""
+def voided_after_an_update(script: Script) -> None:
+    """The update in between owes nothing, so that the first invoice is settled when the second one is voided."""
     script.appears("sub_1", items=(("price_pro", 1),))
     script.later()
     script.fails("in_1", "sub_1")
@@ -541,6 +541,23 @@ def voided_with_another_open(script: Script) -> None:
     script.gives_up("in_2", "sub_1")
     script.later()
     script.gives_up("in_1", "sub_1")
+
+
+def voided_with_another_open(script: Script) -> None:
+    """Of three failed invoices one is paid, and the second one is still open when the third one is voided."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.later()
+    script.fails("in_2", "sub_1")
+    script.later()
+    script.pays("in_1", "sub_1")
+    script.later()
+    script.fails("in_3", "sub_1")
+    script.later()
+    script.gives_up("in_3", "sub_1")
+    script.later()
+    script.gives_up("in_2", "sub_1")
 
 
 def paid_while_unpaid(script: Script) -> None:
@@ -650,6 +667,7 @@ SCENES: Final = (
     Scene(voided_invoices),
     Scene(voided_after_unpaid, extended=True),
     Scene(voided_after_unpaid, extended=True, catalog=LENIENT),
+    Scene(voided_after_an_update, extended=True),
     Scene(voided_with_another_open, extended=True),
     Scene(paid_while_unpaid),
     Scene(paid_while_unpaid, catalog=LENIENT),

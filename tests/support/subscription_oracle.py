@@ -100,9 +100,21 @@ class ExpectedSubscription:
         return given[-1].status if given else None
 
     def _open_before(self, place: int) -> set[str | None]:
-        """The invoices whose payment failed, and that were neither paid nor given up since."""
-        newest = {event.invoice_id: event.type for event in self._history[:place] if event.type.startswith("invoice.")}
-        return {invoice for invoice, event_type in newest.items() if event_type == _FAILED}
+        """The invoices whose payment failed, and that nothing settled since.
+
+        A payment settles an invoice, giving it up does, and so does a subscription event of a later second whose status
+        owes nothing.
+        """
+        before = self._history[:place]
+        newest = {event.invoice_id: event for event in before if event.type.startswith("invoice.")}
+        settled = [
+            event.created for event in before if not event.type.startswith("invoice.") and event.status not in _OWING
+        ]
+        return {
+            invoice
+            for invoice, event in newest.items()
+            if event.type == _FAILED and event.created >= max(settled, default=0)
+        }
 
     @property
     def is_known(self) -> bool:
