@@ -189,7 +189,7 @@ def _past_due_again(script: Script) -> None:
 
 
 def _unpaid_and_past_due(script: Script) -> None:
-    """The grace period goes on while the status changes to unpaid and back."""
+    """The grace period continues while the status changes to unpaid and back."""
     _past_due(script)
     script.later(HOUR)
     script.changes("sub_1", status="unpaid")

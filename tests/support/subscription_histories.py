@@ -241,7 +241,7 @@ def upgrade_with_immediate_cancel_of_the_old(script: Script) -> None:
 
 
 def upgrade_with_the_old_canceled_at_period_end(script: Script) -> None:
-    """The old subscription goes on beside the new one until its period ends."""
+    """The old subscription stays active beside the new one until its period ends."""
     script.appears("sub_1", items=(("price_pro", 1),))
     script.later()
     script.appears("sub_2", items=(("price_business", 1),), period_end=START + 2 * PERIOD)
@@ -574,7 +574,7 @@ def paid_while_unpaid(script: Script) -> None:
 
 
 def payment_of_an_unknown_one(script: Script) -> None:
-    """A payment that names a subscription of which nothing is known says nothing of the tenant."""
+    """A payment that names an unknown subscription changes nothing."""
     script.appears("sub_1", items=(("price_pro", 1),))
     script.later()
     script.ends("sub_1")
@@ -585,7 +585,7 @@ def payment_of_an_unknown_one(script: Script) -> None:
 
 
 def two_of_one_plan_one_paused(script: Script) -> None:
-    """The newer one ends with its paid period, and the access goes on by the older one: it has no end."""
+    """The newer one ends with its paid period. The older one gives the same access, so the access has no end."""
     script.appears("sub_1", items=(("price_pro", 1),))
     script.later()
     script.appears("sub_2", items=(("price_pro", 1),))
