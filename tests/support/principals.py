@@ -3,9 +3,12 @@
 from datetime import UTC, datetime
 from typing import Final
 
+from tenantry.domain.access import NOTHING
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.permissions import ANYTHING, AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.plans import parse_catalog
 
+ONLY_FREE: Final = parse_catalog('[[plans]]\nid = "free"\n')
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -26,6 +29,7 @@ def make_principal(
         access_level=AccessLevel.OWNER if owner else AccessLevel.SCOPED,
         plan="free",
         subscription_status="none",
+        access=NOTHING,
         expires_at=expires_at,
     )
 
@@ -65,5 +69,6 @@ def principal_of(key: ApiKey) -> Principal:
         access_level=key.access_level,
         plan="free",
         subscription_status="none",
+        access=NOTHING,
         expires_at=key.expires_at,
     )

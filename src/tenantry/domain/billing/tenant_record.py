@@ -168,6 +168,6 @@ def _addons(states: Iterable[BillingState], policy: BillingPolicy) -> Addons:
     for state in states:
         for item in state.details.items:
             addon = item.price_id and policy.catalog.addon_of_price(item.price_id)
-            if addon:
+            if addon and item.quantity:
                 quantities[addon] = quantities.get(addon, 0) + item.quantity
     return tuple(sorted(quantities.items()))
