@@ -33,7 +33,7 @@ from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.permissions import Principal
-from tenantry.domain.tenants import EndsWithPeriod, PeriodEnd, PlanId, SubscriptionStatus, Tenant, is_tenant_id
+from tenantry.domain.tenants import EndsWithPeriod, PeriodEnd, PlanId, SubscriptionStatus, Tenant, is_tenant_id, to_tenant
 
 
 class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
@@ -173,8 +173,10 @@ class BillingExplanation(msgspec.Struct, frozen=True, rename="camel"):
     parked: int
 
 
-async def explain(database: Database, policy: BillingPolicy, tenant_id: str, limit: int) -> BillingExplanation:
-    """Return the newest ``limit`` entries of a tenant, and its state. Raises `NotFoundError`."""
+async def explain(
+    database: Database, policy: BillingPolicy, tenant_id: str, limit: int, now: datetime
+) -> BillingExplanation:
+    """Return the newest ``limit`` entries of a tenant, and its state at ``now``. Raises `NotFoundError`."""
     if not is_tenant_id(tenant_id):
         raise NotFoundError(f"tenant: {tenant_id}")
     async with database.transaction(of_tenant(tenant_id), is_snapshot=True) as connection:
@@ -189,7 +191,7 @@ async def explain(database: Database, policy: BillingPolicy, tenant_id: str, lim
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
             parked = await store.parked_for(connection, [tenant_id])
         return BillingExplanation(
-            tenant=found.record,
+            tenant=to_tenant(found.record, policy.catalog, now),
             base_plan=account.base_plan,
             customers=tuple(await customers_of(connection, tenant_id)),
             suspended=found.suspended,

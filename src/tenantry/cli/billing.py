@@ -45,7 +45,7 @@ _JSON_NAMES: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__s
 def explain(org_id: str, *, as_json: bool, limit: int) -> None:
     """Show why a tenant's billing state is what it is: each event, oldest first, what it changed and why."""
     explanation = on_database(
-        lambda settings, database: ledger_queries.explain(database, settings.billing, org_id, limit)
+        lambda settings, database: ledger_queries.explain(database, settings.billing, org_id, limit, system_clock())
     )
     (print_json if as_json else show)(explanation)
 
