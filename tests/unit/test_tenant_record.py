@@ -6,7 +6,7 @@ import pytest
 
 from tenantry.domain.access import AccessPhase, phase_at, phase_of_status
 from tenantry.domain.billing.events import SubscriptionDetails, SubscriptionItem
-from tenantry.domain.billing.state import BillingPolicy, BillingState, PastDue, SubscriptionRule
+from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, rank, record_of
 from tenantry.domain.plans import AccessState, parse_catalog
 
@@ -94,13 +94,13 @@ def test_record_of_every_status_pause_and_cancellation() -> None:
 
 @pytest.mark.parametrize("status", ["past_due", "unpaid"])
 def test_grace_ends_to_the_second(status: str) -> None:
-    given, policy = state(status, past_due=PastDue(1_000)), overriding(unpaid="grace")
+    given, policy = state(status, past_due_since=1_000), overriding(unpaid="grace")
     assert brief(access_at(1_099, given, policy=policy)) == ("grace", "pro", 1_100)
     assert brief(access_at(1_100, given, policy=policy)) == ("none", "free", None)
 
 
 def test_reasons_say_what_ended() -> None:
-    late = state("past_due", past_due=PastDue(1_000))
+    late = state("past_due", past_due_since=1_000)
     assert access_at(0, late).reason == "The subscription is past due."
     assert access_at(1_100, late).reason == "The subscription is past due. The grace period has ended."
     paused = state("active", details=VOID)
@@ -111,8 +111,8 @@ def test_reasons_say_what_ended() -> None:
 @pytest.mark.parametrize(
     ("access", "given", "expected"),
     [
-        ({"past_due": "none"}, state("past_due", past_due=PastDue(0)), ("none", "free", None)),
-        ({"past_due": "full"}, state("past_due", past_due=PastDue(0)), ("full", "pro", None)),
+        ({"past_due": "none"}, state("past_due", past_due_since=0), ("none", "free", None)),
+        ({"past_due": "full"}, state("past_due", past_due_since=0), ("full", "pro", None)),
         ({"unpaid": "grace"}, state("unpaid"), ("grace", "pro", None)),
         ({"paused": "full"}, state("paused"), ("full", "pro", None)),
         ({"active": "grace"}, state("active", details=VOID), ("grace", "pro", None)),
@@ -138,7 +138,7 @@ def test_paused_subscription_without_a_period_has_access() -> None:
 
 
 def test_subscription_that_moved_away_has_ended() -> None:
-    moved = moved_away(state("past_due", past_due=PastDue(1_000)), 2_000)
+    moved = moved_away(state("past_due", past_due_since=1_000), 2_000)
     assert record_of([moved], EACH) == BillingRecord("free", "canceled", ends_at=2_000)
 
 
@@ -170,8 +170,8 @@ def test_order_of_subscriptions() -> None:
 
 
 def test_next_subscription_counts_when_the_grace_of_the_first_has_ended() -> None:
-    late = state("past_due", "business", past_due=PastDue(1_000), subscription_id="sub_1")
-    later = state("past_due", "pro", past_due=PastDue(1_500), subscription_id="sub_2")
+    late = state("past_due", "business", past_due_since=1_000, subscription_id="sub_1")
+    later = state("past_due", "pro", past_due_since=1_500, subscription_id="sub_2")
     paused = state("active", "pro", details=VOID, current_period_end=500, subscription_id="sub_3")
     record = record_of([later, paused, late], EACH)
     assert (record.plan, record.subscription_status, record.current_period_end) == ("pro", "active", 500)
@@ -184,12 +184,12 @@ def test_next_subscription_counts_when_the_grace_of_the_first_has_ended() -> Non
 
 
 def test_equal_phases_are_one() -> None:
-    states = [state("past_due", past_due=PastDue(since), subscription_id=f"sub_{since}") for since in (10, 20)]
+    states = [state("past_due", past_due_since=since, subscription_id=f"sub_{since}") for since in (10, 20)]
     assert [brief(phase) for phase in record_of(states, EACH).access] == [("grace", "pro", 120), ("none", "free", None)]
 
 
 def test_full_access_beside_a_late_subscription_needs_no_phases() -> None:
-    assert record_of([state("past_due", "business", past_due=PastDue(0)), state("active", "pro")], EACH).access == ()
+    assert record_of([state("past_due", "business", past_due_since=0), state("active", "pro")], EACH).access == ()
 
 
 # Add-ons
@@ -201,13 +201,13 @@ def addons(number: int, status: str = "active", **fields: Any) -> BillingState:
 
 
 def test_addons_of_all_subscriptions_with_access_count() -> None:
-    late = addons(4, "past_due", past_due=PastDue(1_000), subscription_id="sub_2")
+    late = addons(4, "past_due", past_due_since=1_000, subscription_id="sub_2")
     record = record_of([addons(2), late, addons(8, "unpaid", subscription_id="sub_3")], ADDING)
     assert [(phase.until, phase.addons) for phase in record.access] == [(1_100, (("more", 6),)), (None, (("more", 2),))]
 
 
 def test_there_are_no_addons_without_access() -> None:
-    phases = record_of([addons(4, "past_due", past_due=PastDue(1_000))], ADDING).access
+    phases = record_of([addons(4, "past_due", past_due_since=1_000)], ADDING).access
     assert [(phase.state, phase.addons) for phase in phases] == [("grace", (("more", 4),)), ("none", ())]
     assert record_of([addons(4, "unpaid")], ADDING).access == ()
 

@@ -99,7 +99,8 @@ def moved_away(state: BillingState, moved_at: int) -> BillingState:
         subscription_status=CANCELED,
         current_period_end=None,
         seats=None,
-        past_due=None,
+        past_due_since=None,
+        unpaid_invoices=(),
         details=details,
     )
 
