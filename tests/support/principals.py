@@ -3,7 +3,9 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from tenantry.domain.access import NOTHING
+import msgspec
+
+from tenantry.domain.access import NOTHING, AccessPhase
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.permissions import ANYTHING, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.plans import parse_catalog
@@ -32,6 +34,12 @@ def make_principal(
         access=NOTHING,
         expires_at=expires_at,
     )
+
+
+def on_plan(principal: Principal, plan: str) -> Principal:
+    """The same caller, of a tenant that has full access to this plan."""
+    access = AccessPhase("full", plan, "The subscription is active.")
+    return msgspec.structs.replace(principal, plan=plan, subscription_status="active", access=access)
 
 
 def make_key(
