@@ -33,7 +33,15 @@ from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.permissions import Principal
-from tenantry.domain.tenants import EndsWithPeriod, PeriodEnd, PlanId, SubscriptionStatus, Tenant, is_tenant_id, to_tenant
+from tenantry.domain.tenants import (
+    EndsWithPeriod,
+    PeriodEnd,
+    PlanId,
+    SubscriptionStatus,
+    Tenant,
+    is_tenant_id,
+    to_tenant,
+)
 
 
 class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
