@@ -24,7 +24,7 @@ DIGESTS: Final = {
     2: "c99b7dae720fe7d731a3f65afed8d204751f89af451128fa5d18d55c352c3e03",
     3: "229cb1f9d02cd674dd34f25bbf53f72759879d73dc8d6694ca2ac2439183db0d",
     4: "f650ad0b96382f3dbd790ac18eba31f8eb2a58916a3eccb0d8de0ea63af4fff0",
-    5: "e8843da092d07f9bb45b41fe51127031522ce36b4e3a0dac2b20b1c3b6fd2bce",
+    5: "4f978f300e6dfde689fa1ac302ad1d55b8c1df9b3257b372dcc191f6267d7070",
 }
 """The digest of each edition's lists: changed lists need a new edition."""
 
