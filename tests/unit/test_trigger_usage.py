@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tenantry.cli import main
-from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.billing.events import EXTENDED_TYPES, HANDLED_TYPES
 from tenantry_devkit.local.stories import stories
 
 UPDATED = "customer.subscription.updated"
@@ -30,7 +30,8 @@ def invoke(folder: Path, *arguments: str, **values: str) -> Result:
     ("arguments", "message"),
     [
         ((), "a type or a story"),
-        (("invoice.created",), "neither one of the five types nor a story"),
+        (("invoice.created",), "neither a type that tenantry handles nor a story"),
+        (("invoice.paid",), "The service handles invoice.paid with PROVIDER_EVENTS=extended: set it here too."),
         (("story:of-nothing",), "There is no story 'of-nothing'. There are failed-renewal"),
         (("invoice.payment_failed", "--status", "active"), "--status is for"),
         ((UPDATED, "--status", "fine"), "'fine' is not one of"),
@@ -62,11 +63,18 @@ def test_trigger_needs_a_secret(folder: Path) -> None:
 
 def test_list_has_types_and_stories(folder: Path) -> None:
     lines = invoke(folder, "trigger", "--list").stdout.splitlines()
-    assert {line.split()[0] for line in lines} == HANDLED_TYPES | {f"story:{name}" for name in stories()}
+    listed = {line.split()[0] for line in lines if "  " in line}
+    assert listed == EXTENDED_TYPES | {f"story:{name}" for name in stories()}
     assert max(map(len, lines)) <= 80
     said = json.loads(invoke(folder, "trigger", "--list", "--json").stdout)
     assert set(said["types"]) == HANDLED_TYPES
+    assert set(said["extendedTypes"]) == EXTENDED_TYPES - HANDLED_TYPES
     assert set(said["stories"]) == {f"story:{name}" for name in stories()}
+
+
+def test_dry_run_needs_no_extended_service(folder: Path) -> None:
+    result = invoke(folder, "trigger", "invoice.voided", "--dry-run", "--tenant", "acme")
+    assert (result.exit_code, json.loads(result.stdout)["data"]["object"]["status"]) == (0, "void")
 
 
 def test_dry_run_prints_the_event(folder: Path) -> None:

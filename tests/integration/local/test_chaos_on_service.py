@@ -123,6 +123,10 @@ ENDS: Final = {
     "cancellation": ("free", "canceled", True),
     "trial": ("pro", "active", False),
     "upgrade": ("pro", "active", False),
+    "replaced-subscription": ("free", "canceled", False),
+    "portal-cancellation": ("free", "canceled", False),
+    "paused": ("pro", "active", False),
+    "seats": ("pro", "active", False),
 }
 
 

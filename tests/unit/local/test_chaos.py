@@ -11,12 +11,13 @@ import pytest
 from tenantry.domain.access import NOTHING, to_access
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.tenants import Tenant
+from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.local.chaos import ChaosKind, RequestKind, expected, judge, plan
-from tenantry_devkit.local.samples import API_VERSIONS, EventSubject
-from tenantry_devkit.local.stories import SHORTEST_HISTORY, long_history
+from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, sample_event
+from tenantry_devkit.local.stories import SHORTEST_HISTORY, StoryStage, long_history, play, stories
 from tenantry_devkit.simulator import render_event
 from tenantry_sdk import BillingEvent
-from tests.support.facts import ANY
+from tests.support.facts import ANY, EACH
 
 ACME: Final = EventSubject("acme", "cus_acme", "price_pro")
 PRICES: Final = {"price_pro": 2900, "price_business": 9900}
@@ -40,6 +41,63 @@ async def test_long_history_has_all_types_the_wanted_length_and_proves_its_order
     assert wanted.ambiguous == 0
     shuffled = random.Random(seed).sample(events, len(events))  # noqa: S311
     assert expected(shuffled, None, ANY) == wanted
+
+
+@pytest.mark.parametrize("is_extended", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+async def test_history_of_several_subscriptions_proves_its_order(seed: int, *, is_extended: bool) -> None:
+    policy = msgspec.structs.replace(EACH, extended=is_extended)
+    types = policy.handled_types
+    events = await long_history(ACME, PRICES, events=150, start=START, seed=seed, types=types, is_each=True)
+    assert len(events) == 150
+    assert {event["type"] for event in events} <= types
+    things = [event["data"]["object"] for event in events]
+    assert len({thing["id"] for thing in things if thing["object"] == "subscription"}) > 3
+    wanted = expected(events, None, policy)
+    assert wanted.ambiguous == 0
+    shuffled = random.Random(seed).sample(events, len(events))  # noqa: S311
+    assert expected(shuffled, None, policy) == wanted
+
+
+async def test_history_of_several_subscriptions_has_seats_pauses_and_moments_of_cancellation() -> None:
+    events = await long_history(ACME, PRICES, events=300, start=START, seed=1, is_each=True)
+    facts = [decode_event(msgspec.json.encode(event), arrived=0, make_up_id=str) for event in events]
+    assert any(fact.details.pause for fact in facts)
+    assert any(fact.details.cancel_at and not fact.cancel_at_period_end for fact in facts)
+    assert any(item.quantity > 1 for fact in facts for item in fact.details.items)
+
+
+async def test_extended_history_proves_its_order() -> None:
+    policy = msgspec.structs.replace(ANY, extended=True)
+    for seed in range(6):
+        events = await long_history(ACME, PRICES, events=100, start=START, seed=seed, types=policy.handled_types)
+        assert expected(events, None, policy).ambiguous == 0
+
+
+async def test_end_of_an_old_subscription_counts_only_where_all_events_change_one_state() -> None:
+    story = stories()["replaced-subscription"]
+    stage = StoryStage(ACME.simulator(START, prices=PRICES), ACME, "price_business")
+    async for _ in play(story, stage):
+        pass
+    events = [render_event(event, API_VERSIONS["new"]) for event in stage.simulator.events(*HANDLED_TYPES)]
+    for policy, wanted in ((ANY, ("free", "canceled")), (EACH, ("business", "active"))):
+        [record] = expected(events, None, policy).records
+        assert (record.plan, record.subscription_status) == wanted
+
+
+async def test_former_subscription_counts_where_that_of_the_history_ends() -> None:
+    events = await life(SHORTEST_HISTORY)
+    ended = await sample_event("customer.subscription.deleted", ACME, created=events[-1]["created"] + 1)
+    ended["data"]["object"]["id"] = next(
+        event["data"]["object"]["id"] for event in events if event["data"]["object"]["object"] == "subscription"
+    )
+    before = tenant(plan="business", subscription_status="active", current_period_end=NOON)
+    records = expected([*events, ended], before, EACH).records
+    # the record does not say which subscription it is of
+    assert {(record.plan, record.subscription_status) for record in records} == {
+        ("business", "active"),
+        ("free", "canceled"),
+    }
 
 
 async def test_shortest_history_and_repeatable_history() -> None:
@@ -112,7 +170,7 @@ def entry(event_id: str, created: int = START) -> BillingEvent:
 async def test_verdict_names_what_is_wrong() -> None:
     events = await life(SHORTEST_HISTORY)
     wanted = expected(events, None, ANY)
-    state = wanted.states[0]
+    state = wanted.records[0]
     assert state.current_period_end is not None
     right = tenant(
         plan=state.plan,
@@ -135,10 +193,10 @@ async def test_verdict_names_what_is_wrong() -> None:
 async def test_state_before_the_history_counts_where_the_history_is_incomplete() -> None:
     paid = [event for event in await life() if event["type"] == "invoice.payment_succeeded"][:1]
     assert (
-        expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY).states[0].subscription_status
+        expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY).records[0].subscription_status
         == "active"
     )
-    assert expected(paid, tenant(plan="pro", subscription_status="trialing"), ANY).states[0].plan == "pro"
+    assert expected(paid, tenant(plan="pro", subscription_status="trialing"), ANY).records[0].plan == "pro"
 
 
 @pytest.mark.parametrize("kind", sorted(set(ChaosKind) - {ChaosKind.REORDER}))
@@ -168,5 +226,5 @@ async def test_seconds_whose_order_nothing_proves_are_counted() -> None:
 
 async def test_past_due_may_hide_a_trial() -> None:
     paid = [event for event in await life() if event["type"] == "invoice.payment_succeeded"][:1]
-    states = expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY).states
+    states = expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY).records
     assert {state.subscription_status for state in states} == {"active", "trialing"}

@@ -1,4 +1,4 @@
-"""Made-up events: each of the five types, in both shapes, as tenantry reads them."""
+"""Made-up events: each handled type, in both shapes, as tenantry reads them."""
 
 from typing import Any, Final
 
@@ -6,14 +6,26 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
+from tenantry.domain.billing.events import EXTENDED_TYPES, HANDLED_TYPES, BillingEvent
+from tenantry.domain.plans import parse_catalog
 from tenantry.integrations.stripe.decode import decode_event
-from tenantry_devkit.local.samples import EventSubject, customer_of, sample_event
+from tenantry_devkit.local.samples import EXTENDED_TYPES as EXTENDED_SAMPLES
+from tenantry_devkit.local.samples import TYPES, EventSubject, catalog_prices, customer_of, plan_prices, sample_event
 
 ACME: Final = EventSubject("acme", "cus_acme", "price_pro")
 MARCH: Final = 1_774_958_400
 """2026-03-31 12:00 UTC: the month before it is shorter."""
 DAY: Final = 86_400
+DAYS_LEFT: Final = {ev.TRIAL_WILL_END: 3, ev.SUBSCRIPTION_PAUSED: 0}
+STATUSES: Final = {
+    ev.SUBSCRIPTION_DELETED: "canceled",
+    ev.SUBSCRIPTION_PAUSED: "paused",
+    ev.TRIAL_WILL_END: "trialing",
+    ev.PAYMENT_FAILED: "open",
+    ev.INVOICE_VOIDED: "void",
+    ev.INVOICE_UNCOLLECTIBLE: "uncollectible",
+}
+PAYMENTS: Final = {ev.ASYNC_PAYMENT_FAILED: "unpaid"}
 
 
 def decoded(event: dict[str, Any]) -> BillingEvent:
@@ -21,7 +33,7 @@ def decoded(event: dict[str, Any]) -> BillingEvent:
 
 
 @pytest.mark.parametrize("shape", ["new", "old"])
-@pytest.mark.parametrize("event_type", sorted(HANDLED_TYPES))
+@pytest.mark.parametrize("event_type", sorted(EXTENDED_TYPES))
 async def test_event_of_each_type_is_complete(event_type: str, shape: str) -> None:
     event = await sample_event(event_type, ACME, created=MARCH, shape=shape)
     facts = decoded(event)
@@ -35,14 +47,17 @@ async def test_event_of_each_type_is_complete(event_type: str, shape: str) -> No
         assert ("current_period_end" in thing) is (shape == "old")
         assert facts.price_id == "price_pro"
         assert facts.current_period_end is not None
-        assert 28 * DAY <= facts.current_period_end - MARCH <= 31 * DAY
+        assert DAYS_LEFT.get(event_type, 28) <= (facts.current_period_end - MARCH) / DAY <= 31
+        assert facts.status == STATUSES.get(event_type, "active")
     if event_type in ev.INVOICE_TYPES:
         assert ("parent" in event["data"]["object"]) is (shape == "new")
         assert (facts.amount_due, facts.currency) == (2900, "eur")
         assert facts.invoice_url is not None
         assert facts.invoice_url.endswith(str(facts.invoice_id))
-    if event_type == ev.CHECKOUT_COMPLETED:
+        assert facts.status == STATUSES.get(event_type, "paid")
+    if event_type in ev.CHECKOUT_TYPES:
         assert facts.checkout_mode == "subscription"
+        assert event["data"]["object"]["payment_status"] == PAYMENTS.get(event_type, "paid")
 
 
 @pytest.mark.parametrize("status", ["active", "trialing", "past_due", "canceled", "incomplete", "paused"])
@@ -57,6 +72,28 @@ async def test_tenant_keeps_its_subscription_and_gets_new_events_and_invoices() 
     assert len({event.subscription_id for event in made}) == 1
     assert len({event.id for event in made}) == 4
     assert made[0].invoice_id != made[1].invoice_id
+
+
+def test_every_handled_type_is_explained() -> None:
+    assert TYPES.keys() == HANDLED_TYPES
+    assert TYPES.keys() | EXTENDED_SAMPLES.keys() == EXTENDED_TYPES
+
+
+def test_catalog_prices_include_addons() -> None:
+    catalog = parse_catalog(
+        """
+        [[plans]]
+        id = "free"
+        [[plans]]
+        id = "pro"
+        stripe_price_id = "price_pro"
+        [[addons]]
+        id = "seat"
+        stripe_price_id = "price_seat"
+        """
+    )
+    assert plan_prices(catalog).keys() == {"price_pro"}
+    assert catalog_prices(catalog).keys() == {"price_pro", "price_seat"}
 
 
 def test_unlinked_tenant_always_gets_the_same_customer() -> None:

@@ -13,7 +13,6 @@ import httpx2
 import msgspec
 from rich.text import Text
 
-from tenantry.billing.ledger_queries import BillingFields
 from tenantry.cli.output import (
     FAILED,
     Column,
@@ -26,11 +25,14 @@ from tenantry.cli.output import (
     progress,
     shown,
 )
+from tenantry.common.clock import from_epoch
 from tenantry.domain.access import NO_SUBSCRIPTION
-from tenantry.domain.billing.events import HANDLED_TYPES, BillingEvent
+from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails
 from tenantry.domain.billing.order import is_decided
-from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, BillingState
+from tenantry.domain.billing.state import PAST_DUE, WHOLE_TENANT, BillingPolicy, BillingState, fold_key
+from tenantry.domain.billing.tenant_record import BillingRecord, record_of
 from tenantry.domain.billing.timeline import begin
+from tenantry.domain.plans import FREE, OVER
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, RetryPolicy
@@ -48,6 +50,13 @@ _STALE_SECONDS: Final = 2 * 86_400
 _FORGED_SECRET: Final = "whsec_of_a_forger_0123456789"  # noqa: S105
 _MAX_EXAMPLES: Final = 3
 _EVENTS: Final = 100
+_FIELDS: Final = {
+    name: label
+    for name, label in zip(Tenant.__struct_fields__, Tenant.__struct_encode_fields__, strict=True)
+    if name in BillingRecord.__struct_fields__ and name != "access"
+}
+"""The compared fields of the tenant's record, with their names in the API. Access depends on the time too."""
+_MOMENTS: Final = ("current_period_end", "cancel_at", "ends_at")
 _STATE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("", itemgetter(0)),
     Column("in their order", lambda row: shown(row[1])),
@@ -189,29 +198,53 @@ async def send(
     return responses
 
 
-class ExpectedStates(NamedTuple):
-    """The states that a history may lead to: several where the tenant's record does not show the whole state before.
+class ExpectedRecords(NamedTuple):
+    """The records that a history may lead to: several where the tenant's record does not show the whole state before.
 
     ``ambiguous`` is the number of seconds whose order nothing in the events proves.
     """
 
-    states: tuple[BillingState, ...]
+    records: tuple[BillingRecord, ...]
     ambiguous: int
 
 
-def expected(events: Sequence[Json], before: Tenant | None, policy: BillingPolicy) -> ExpectedStates:
-    """Fold a history, given in the order in which it happened, onto a tenant's record."""
-    facts = [_fact(event, number, policy) for number, event in enumerate(events)]
+def expected(events: Sequence[Json], before: Tenant | None, policy: BillingPolicy) -> ExpectedRecords:
+    """Fold a history, given in the order in which it happened, onto a tenant's record, as its subscriptions count."""
+    by_key: dict[str, list[BillingEvent]] = {}
+    for number, event in enumerate(events):
+        fact = _fact(event, number, policy)
+        if fact.type in policy.handled_types and (key := fold_key(fact, policy)) is not None:
+            by_key.setdefault(key, []).append(fact)
+    beginnings = _beginnings(before, list(by_key), policy)
+    folds = [
+        {key: begin(states.get(key, BillingState(subscription_id=key or None)), by_key.get(key, ()), policy)
+         for key in {**states, **by_key}}
+        for states in beginnings
+    ]  # fmt: skip
+    ambiguous = sum(
+        not is_decided(timeline.second(created), timeline.before_second(created), policy)
+        for timeline in folds[0].values()
+        for created in {event.created for event in timeline.events}
+    )
+    records = [record_of([timeline.state for timeline in each.values()], policy) for each in folds]
+    return ExpectedRecords(tuple(dict.fromkeys(records)), ambiguous)
+
+
+def _beginnings(before: Tenant | None, keys: Sequence[str], policy: BillingPolicy) -> list[dict[str, BillingState]]:
+    """Return the states that the folds may begin with, by key.
+
+    With `SubscriptionRule.EACH` the record before is of the subscription of the history, or of another one.
+    """
     known = _state_of(before)
     # past due hides the subscription's own status
     hidden = (None, "active", "trialing") if known.subscription_status == PAST_DUE else (known.provider_status,)
-    timelines = [begin(msgspec.structs.replace(known, provider_status=each), facts, policy) for each in hidden]
-    first = timelines[0]
-    ambiguous = sum(
-        not is_decided(first.second(created), first.before_second(created), policy)
-        for created in {fact.created for fact in facts}
-    )
-    return ExpectedStates(tuple(dict.fromkeys(timeline.state for timeline in timelines)), ambiguous)
+    states = [msgspec.structs.replace(known, provider_status=each) for each in hidden]
+    if not policy.is_each:
+        return [{WHOLE_TENANT: state} for state in states]
+    if known.subscription_status == NO_SUBSCRIPTION and keys:
+        return [{}]
+    own = [{keys[0]: msgspec.structs.replace(state, subscription_id=keys[0])} for state in states if len(keys) == 1]
+    return [{WHOLE_TENANT: states[0]}, *own]
 
 
 def _fact(event: Json, number: int, policy: BillingPolicy) -> BillingEvent:
@@ -223,14 +256,25 @@ def _fact(event: Json, number: int, policy: BillingPolicy) -> BillingEvent:
 def _state_of(tenant: Tenant | None) -> BillingState:
     if tenant is None:
         return BillingState()
-    status, period_end = tenant.subscription_status, tenant.current_period_end
+    status = tenant.subscription_status
+    moments = {name: int(at.timestamp()) for name in _MOMENTS if (at := getattr(tenant, name, None))}
     return BillingState(
         plan=tenant.plan,
         subscription_status=status,
-        current_period_end=int(period_end.timestamp()) if period_end else None,
+        current_period_end=moments.get("current_period_end"),
         cancel_at_period_end=tenant.cancel_at_period_end,
         provider_status=None if status in (NO_SUBSCRIPTION, PAST_DUE) else status,
+        seats=getattr(tenant, "seats", None if tenant.plan == FREE else 1),
+        details=SubscriptionDetails(
+            cancel_at=moments.get("cancel_at"), ended_at=moments.get("ends_at") if status in OVER else None
+        ),
     )
+
+
+def _fields(source: BillingRecord | Tenant) -> tuple[Value, ...]:
+    """Return the values of `_FIELDS`."""
+    values = ((name, getattr(source, name)) for name in _FIELDS)
+    return tuple(from_epoch(value) if name in _MOMENTS and isinstance(value, int) else value for name, value in values)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,8 +284,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     ``forged`` and ``others`` are the other entries since the history began. None means the ledger cannot be read.
     """
 
-    expected: BillingFields
-    actual: BillingFields
+    expected: tuple[Value, ...]
+    actual: tuple[Value, ...]
     ambiguous: int
     outcomes: dict[str, int] | None = None
     missing: int | None = None
@@ -254,18 +298,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     def rows(self) -> list[tuple[str, Value, Value]]:
         """Return the name, the expected and the actual value of each field."""
-        expected, actual = (msgspec.structs.astuple(fields) for fields in (self.expected, self.actual))
-        return list(zip(BillingFields.__struct_encode_fields__, expected, actual, strict=True))
+        return list(zip(_FIELDS.values(), self.expected, self.actual, strict=True))
 
 
 def judge(
-    events: Sequence[Json], wanted: ExpectedStates, tenant: Tenant, ledger: Sequence[LedgerEntry] | None
+    events: Sequence[Json], wanted: ExpectedRecords, tenant: Tenant, ledger: Sequence[LedgerEntry] | None
 ) -> Verdict:
-    """Compare the expected states of a history with the tenant's record and ledger."""
-    actual, *records = (
-        msgspec.convert(source, BillingFields, from_attributes=True, strict=False)
-        for source in (tenant, *wanted.states)
-    )
+    """Compare the expected records of a history with the tenant's record and ledger."""
+    actual, records = _fields(tenant), [_fields(record) for record in wanted.records]
     expected_fields = actual if actual in records else records[0]
     verdict = Verdict(expected=expected_fields, actual=actual, ambiguous=wanted.ambiguous)
     if ledger is None:
@@ -325,13 +365,16 @@ async def _history(session: TriggerSession, tenant_id: str, view: TenantView, se
         async for _ in play(story, stage):
             pass
         version = API_VERSIONS[options.shape]
-        return [render_event(event, version) for event in stage.simulator.events(*HANDLED_TYPES)]
+        return [render_event(event, version) for event in stage.simulator.events(*session.policy.handled_types)]
     number, subject = options.times or _EVENTS, session.subject(tenant_id, view)
     if options.what is not None:
         return [event async for event in session.sample_events(subject, view, number)]
     start = first_second(view, current_second() - number)
     prices = {price: amount for price, amount in session.prices.items() if amount} or session.prices
-    return await long_history(subject, prices, events=number, start=start, seed=seed, shape=options.shape)
+    types, is_each = session.policy.handled_types, session.policy.is_each
+    return await long_history(
+        subject, prices, events=number, start=start, seed=seed, shape=options.shape, types=types, is_each=is_each
+    )
 
 
 def _document(responses: ResponseCounts, verdict: Verdict | None) -> Json:

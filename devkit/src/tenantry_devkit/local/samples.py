@@ -3,7 +3,6 @@
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 import httpx2
@@ -15,8 +14,8 @@ from tenantry.common.clock import from_epoch
 from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.stripe.client import ORG_ID
-from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Simulator, render_event
-from tenantry_devkit.simulator.objects import CheckoutSession, Ids, Invoice, Subscription
+from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Card, FirstPayment, Simulator, render_event
+from tenantry_devkit.simulator.objects import BillingMode, CheckoutSession, Ids, Invoice, Subscription
 
 API_VERSIONS: Final = {"new": NEW_VERSION, "old": OLD_VERSION}
 """An API version of each shape."""
@@ -24,7 +23,37 @@ _OPEN_OBJECTS: Final = frozenset({"metadata", "previous_attributes"})
 """Objects that accept new names."""
 _AMOUNT: Final = 2900
 _HOSTED_PAGES: Final = "https://pay.example"
-_LONGEST_MONTH: Final = timedelta(days=31)
+_ADDON_AMOUNT: Final = 500
+_DAY: Final = 86_400
+_TRIAL_DAYS: Final = 14
+_TRIAL_TYPES: Final = frozenset({ev.SUBSCRIPTION_PAUSED, ev.SUBSCRIPTION_RESUMED, ev.TRIAL_WILL_END})
+_UNPAID_TYPES: Final = frozenset({ev.PAYMENT_FAILED, ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE})
+_DAYS_BEFORE: Final = {
+    **dict.fromkeys(_TRIAL_TYPES, _TRIAL_DAYS),
+    ev.TRIAL_WILL_END: _TRIAL_DAYS - 3,
+    **dict.fromkeys(ev.INVOICE_TYPES, 31),  # the longest month: to the renewal
+}
+"""Days from the beginning of a subscription to an event of it."""
+TYPES: Final = {
+    ev.SUBSCRIPTION_UPDATED: "a subscription began, changed or was renewed",
+    ev.SUBSCRIPTION_DELETED: "a subscription ended",
+    ev.PAYMENT_SUCCEEDED: "a renewal was paid",
+    ev.PAYMENT_FAILED: "the payment of a renewal failed",
+    ev.CHECKOUT_COMPLETED: "a customer completed a checkout",
+}
+"""The types that the service handles, with their meaning."""
+EXTENDED_TYPES: Final = {
+    ev.SUBSCRIPTION_CREATED: "a subscription began",
+    ev.SUBSCRIPTION_PAUSED: "a trial ended without a card",
+    ev.SUBSCRIPTION_RESUMED: "a paused subscription was paid",
+    ev.TRIAL_WILL_END: "a trial ends in three days",
+    ev.INVOICE_PAID: "a renewal was paid",
+    ev.INVOICE_VOIDED: "an unpaid invoice was voided",
+    ev.INVOICE_UNCOLLECTIBLE: "an unpaid invoice was written off",
+    ev.ASYNC_PAYMENT_SUCCEEDED: "a bank debit was paid",
+    ev.ASYNC_PAYMENT_FAILED: "a bank debit failed",
+}
+"""The types that it handles besides with PROVIDER_EVENTS=extended."""
 
 Json = dict[str, Any]
 
@@ -111,19 +140,34 @@ class EventSubject(Struct, frozen=True):
 
 
 def subscribe(
-    simulator: Simulator, subject: EventSubject, price: str | None = None, *, trial_days: int = 0
+    simulator: Simulator,
+    subject: EventSubject,
+    price: str | None = None,
+    *,
+    trial_days: int = 0,
+    billing_mode: BillingMode | None = None,
 ) -> Subscription:
     """Complete a checkout of the subject's customer, by default at the subject's price, and return the subscription."""
     session = simulator.checkout(
-        price or subject.price, metadata=subject.metadata, customer=subject.customer, trial_days=trial_days
+        price or subject.price,
+        metadata=subject.metadata,
+        customer=subject.customer,
+        trial_days=trial_days,
+        billing_mode=billing_mode,
     )
     return simulator.subscriptions[simulator.complete(session).subscription or ""]
 
 
-def catalog_prices(catalog: Catalog) -> dict[str, int]:
-    """Return an amount for each price of a plan catalog, in cents: the later the plan, the more."""
+def plan_prices(catalog: Catalog) -> dict[str, int]:
+    """Return an amount for each price of the catalog's plans, in cents: the later the plan, the more."""
     plans = enumerate(catalog.plans)
     return {price: number * _AMOUNT for number, plan in plans for price in plan.stripe_price_ids}
+
+
+def catalog_prices(catalog: Catalog) -> dict[str, int]:
+    """Return an amount for each price of the catalog's plans and add-ons, in cents."""
+    addons = {price: _ADDON_AMOUNT for addon in catalog.addons for price in addon.stripe_price_ids}
+    return plan_prices(catalog) | addons
 
 
 def customer_of(tenant_id: str) -> str:
@@ -138,27 +182,13 @@ def _seed(text: str) -> int:
 async def sample_event(
     event_type: str, subject: EventSubject, *, created: int, shape: str = "new", status: str = "active"
 ) -> Json:
-    """Return an event of one of the five types, ``created`` at this second, in the ``new`` or the ``old`` shape.
+    """Return an event of one of the handled types, ``created`` at this second, in the ``new`` or the ``old`` shape.
 
     ``status`` is the subscription's in ``customer.subscription.updated``. A tenant always has the same subscription;
     events, invoices and checkout sessions are new each time.
     """
-    is_invoice = event_type in ev.INVOICE_TYPES
-    start = created - int(_LONGEST_MONTH.total_seconds()) if is_invoice else created
-    simulator = subject.simulator(start)
-    if event_type == ev.CHECKOUT_COMPLETED:
-        subscribe(simulator, subject)
-    else:
-        trial_days = 14 if event_type == ev.SUBSCRIPTION_UPDATED and status == "trialing" else 0
-        subscription = simulator.subscribe(
-            subject.customer, subject.price, metadata=subject.metadata, trial_days=trial_days
-        )
-        if event_type == ev.SUBSCRIPTION_DELETED:
-            simulator.cancel(subscription)
-    if event_type == ev.PAYMENT_FAILED:
-        simulator.card_declines(subject.customer)
-    if is_invoice:
-        await simulator.advance(_LONGEST_MONTH)  # to the renewal
+    simulator = subject.simulator(created - _DAYS_BEFORE.get(event_type, 0) * _DAY)
+    await _act_out(event_type, simulator, subject, is_trial=status == "trialing")
     event = simulator.events(event_type)[0 if event_type == ev.PAYMENT_FAILED else -1]
     thing, own_id = event.object, Ids(_seed(subject.tenant)).new("sub")
     if isinstance(thing, Subscription):
@@ -166,3 +196,42 @@ async def sample_event(
     elif isinstance(thing, Invoice | CheckoutSession):
         thing = replace(thing, subscription=own_id)
     return render_event(replace(event, created=created, object=thing, pending_webhooks=1), API_VERSIONS[shape])
+
+
+async def _act_out(event_type: str, simulator: Simulator, subject: EventSubject, *, is_trial: bool) -> None:
+    """Let an event of this type happen, the last one of its type `_DAYS_BEFORE` after the simulator's start."""
+    customer = subject.customer
+    if event_type in ev.CHECKOUT_TYPES:
+        session = simulator.checkout(subject.price, metadata=subject.metadata, customer=customer)
+        simulator.complete(session, async_payment=event_type != ev.CHECKOUT_COMPLETED)
+        if event_type == ev.ASYNC_PAYMENT_SUCCEEDED:
+            simulator.async_payment_succeeds(session)
+        elif event_type == ev.ASYNC_PAYMENT_FAILED:
+            simulator.async_payment_fails(session)
+        return
+    if event_type in _TRIAL_TYPES:
+        simulator.account.set_card(customer, Card.MISSING)
+    is_trial = event_type in _TRIAL_TYPES or (event_type == ev.SUBSCRIPTION_UPDATED and is_trial)
+    at_once = event_type == ev.SUBSCRIPTION_CREATED
+    subscription = simulator.subscribe(
+        customer,
+        subject.price,
+        metadata=subject.metadata,
+        trial_days=_TRIAL_DAYS if is_trial else 0,
+        missing_payment_method="pause",
+        first_payment=FirstPayment.ALLOW_INCOMPLETE if at_once else FirstPayment.CHECKOUT,
+    )
+    if event_type in _UNPAID_TYPES:
+        simulator.card_declines(customer)
+    await simulator.advance(days=_DAYS_BEFORE.get(event_type, 0))
+    invoice = list(simulator.invoices)[-1]
+    match event_type:
+        case ev.SUBSCRIPTION_DELETED:
+            simulator.cancel(subscription)
+        case ev.SUBSCRIPTION_RESUMED:
+            simulator.card_works(customer)
+            simulator.resume_paused(subscription)
+        case ev.INVOICE_VOIDED:
+            simulator.void_invoice(invoice)
+        case ev.INVOICE_UNCOLLECTIBLE:
+            simulator.mark_uncollectible(invoice)

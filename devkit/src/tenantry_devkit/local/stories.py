@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib import resources
@@ -16,7 +16,7 @@ from rich.text import Text
 from tenantry.cli.output import OUT_OF_REACH, CommandError, counted, own_command, printable
 from tenantry.domain.billing.events import HANDLED_TYPES, PAYMENT_FAILED
 from tenantry.domain.tenants import Tenant
-from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, Json, subscribe
+from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, Json, catalog_prices, subscribe
 from tenantry_devkit.local.session import (
     STORY,
     FieldChange,
@@ -29,7 +29,15 @@ from tenantry_devkit.local.session import (
     first_second,
     write,
 )
-from tenantry_devkit.simulator import Delivery, Simulator, State, Subscription, render_event
+from tenantry_devkit.simulator import (
+    Delivery,
+    ItemChange,
+    PauseCollection,
+    Simulator,
+    State,
+    Subscription,
+    render_event,
+)
 
 SHORTEST_HISTORY: Final = 10
 _ACTS: Final[tuple[str, ...]] = ("plan",) * 4 + ("cancellation",) * 2 + ("note", "cancel")
@@ -38,40 +46,57 @@ _ACTS_OF_STATUS: Final[dict[str, tuple[str, ...]]] = {
     "trialing": ("end trial",) * 3,
     "past_due": ("interval",) * 3 + ("pay",) * 4,
 }
+_ACTS_OF_EACH: Final = ("seats",) * 2 + ("moment", "pause")
+_MOST_AT_A_TIME: Final = 3
 _INDENT: Final = 12
 _DAY: Final = 86_400
 
 
 async def long_history(
-    subject: EventSubject, prices: Mapping[str, int], *, events: int, start: int, seed: int, shape: str = "new"
+    subject: EventSubject,
+    prices: Mapping[str, int],
+    *,
+    events: int,
+    start: int,
+    seed: int,
+    shape: str = "new",
+    types: Collection[str] = HANDLED_TYPES,
+    is_each: bool = False,
 ) -> list[Json]:
-    """Return so many events of the five types (10 at least) of one customer, in the order in which they happened.
+    """Return so many events of these types (10 at least) of one customer, in the order in which they happened.
 
-    Each second from ``start`` on has an action. The customer changes between ``prices`` (amounts by id). The content
-    depends on ``seed`` alone, except for the ids.
+    Each second from ``start`` on has an action. The customer changes between ``prices`` (amounts by id). With
+    ``is_each``, the customer has up to three subscriptions at a time, with seats, pauses and moments of cancellation.
+    The content depends on ``seed`` alone, except for the ids.
     """
     simulator = subject.simulator(start, prices=prices)
     chance = random.Random(f"life {seed}")  # noqa: S311  # repeatable
-    while (left := events - len(simulator.events(*HANDLED_TYPES))) > 0:
-        _act_at_random(simulator, subject, chance, left)
+    while (left := events - len(simulator.events(*types))) > 0:
+        _act_at_random(simulator, subject, chance, left, is_each=is_each)
         await simulator.advance(seconds=1)
-    return [render_event(event, API_VERSIONS[shape]) for event in simulator.events(*HANDLED_TYPES)]
+    return [render_event(event, API_VERSIONS[shape]) for event in simulator.events(*types)]
 
 
-def _act_at_random(simulator: Simulator, subject: EventSubject, chance: random.Random, left: int) -> None:
+def _act_at_random(
+    simulator: Simulator, subject: EventSubject, chance: random.Random, left: int, *, is_each: bool
+) -> None:
     """Let the customer do something whose events prove their order, at most ``left`` of them."""
     prices = sorted(simulator.prices)
     works = chance.random() < 1 / 2
     card = simulator.card_works if works else simulator.card_declines
     living = [each for each in simulator.subscriptions.values() if not each.has_ended]
-    if not living:
+    begins_another = is_each and len(living) < _MOST_AT_A_TIME and left >= SHORTEST_HISTORY and chance.random() < 1 / 5
+    if not living or begins_another:
         simulator.card_works(subject.customer)
         subscribe(simulator, subject, chance.choice(prices), trial_days=chance.choice((0, 0, 14)))
         return
-    subscription = living[-1]
+    subscription = chance.choice(living) if is_each else living[-1]
     price, other = subscription.items[0].price, chance.choice(prices)
-    act = chance.choice(_ACTS + _ACTS_OF_STATUS.get(subscription.status, ()))
+    acts = _ACTS + _ACTS_OF_STATUS.get(subscription.status, ()) + (_ACTS_OF_EACH if is_each else ())
+    act = chance.choice(acts)
     match act if left >= SHORTEST_HISTORY else "note":
+        case "seats" | "moment" | "pause":
+            _change_details(simulator, subscription, act, chance)
         case "plan" if other != price.id:
             _change_price(simulator, subscription, other, price.interval)
         case "interval":  # which charges the customer at once
@@ -80,7 +105,7 @@ def _act_at_random(simulator: Simulator, subject: EventSubject, chance: random.R
         case "end trial":
             card(subject.customer)
             simulator.end_trial(subscription)
-        case "pay":
+        case "pay" if simulator.invoices[subscription.latest_invoice or ""].status == "open":
             simulator.card_works(subject.customer)
             simulator.pay(subscription.latest_invoice or "")
         case "cancellation" if subscription.cancel_at_period_end:
@@ -93,47 +118,78 @@ def _act_at_random(simulator: Simulator, subject: EventSubject, chance: random.R
             simulator.set_metadata(subscription, {"note": str(chance.random())})
 
 
+def _change_details(simulator: Simulator, subscription: Subscription, act: str, chance: random.Random) -> None:
+    """Change what only the extended tenant record shows, each by a single event."""
+    match act:
+        case "seats":
+            _set_seats(simulator, subscription, chance.randint(1, 9))
+        case "moment":
+            moment = None if subscription.cancel_at else subscription.period_end - _DAY
+            simulator.update_subscription(subscription, cancel_at=moment)
+        case "pause":
+            pause = None if subscription.pause_collection else PauseCollection("void")
+            simulator.update_subscription(subscription, pause_collection=pause)
+
+
 def _change_price(simulator: Simulator, subscription: Subscription, price_id: str, interval: str) -> None:
     simulator.price(price_id, simulator.prices[price_id].unit_amount, interval=interval)
     simulator.change_plan(subscription, price_id)
 
 
+def _set_seats(simulator: Simulator, subscription: Subscription, seats: int) -> None:
+    """Change the quantity of the first item."""
+    simulator.update_subscription(subscription, items=[ItemChange(subscription.items[0].id, quantity=seats)])
+
+
 class StoryStage(NamedTuple):
-    """A provider with one customer; ``higher_price`` costs more than the subject's."""
+    """A provider with one customer; ``higher_price`` costs more than the subject's, and ``addon`` is a further price.
+
+    Acts are on the oldest subscription that has not ended.
+    """
 
     simulator: Simulator
     subject: EventSubject
     higher_price: str
+    addon: str | None = None
 
     @property
     def subscription(self) -> Subscription:
-        [subscription] = self.simulator.subscriptions.values()
-        return subscription
+        return next(each for each in self.simulator.subscriptions.values() if not each.has_ended)
 
     async def perform(self, act: str) -> None:
         """Let the customer or the provider do what a scene of ``stories.toml`` names."""
-        simulator, customer = self.simulator, self.subject.customer
         match act.split():
-            case ["subscribe"]:
-                subscribe(simulator, self.subject)
-            case ["begin", "trial"]:
-                subscribe(simulator, self.subject, trial_days=14)
             case ["wait", days, "days"]:
-                await simulator.advance(days=int(days))
+                await self.simulator.advance(days=int(days))
             case ["end", "period"]:
-                await simulator.advance(seconds=self.subscription.period_end - simulator.now.timestamp())
-            case ["card", "declines" | "works" as how]:
-                (simulator.card_works if how == "works" else simulator.card_declines)(customer)
-            case ["cancel"]:
-                simulator.cancel(self.subscription, at_period_end=True)
-            case ["resume"]:
-                simulator.resume(self.subscription)
-            case ["upgrade"]:
-                simulator.change_plan(self.subscription, self.higher_price)
-            case ["downgrade"]:
-                simulator.change_plan(self.subscription, self.subject.price)
+                await self.simulator.advance(seconds=self.subscription.period_end - self.simulator.now.timestamp())
+            case ["seats", number]:
+                _set_seats(self.simulator, self.subscription, int(number))
             case _:
-                raise ValueError(f"no act of a story: {act!r}")
+                _STORY_ACTS[act](self)
+
+    def add_addon(self) -> None:
+        if self.addon is not None:
+            self.simulator.update_subscription(self.subscription, items=[ItemChange(price=self.addon)])
+
+
+_STORY_ACTS: Final[Mapping[str, Callable[[StoryStage], object]]] = {
+    "subscribe": lambda stage: subscribe(stage.simulator, stage.subject),
+    "subscribe flexible": lambda stage: subscribe(stage.simulator, stage.subject, billing_mode="flexible"),
+    "subscribe higher": lambda stage: subscribe(stage.simulator, stage.subject, stage.higher_price),
+    "begin trial": lambda stage: subscribe(stage.simulator, stage.subject, trial_days=14),
+    "card declines": lambda stage: stage.simulator.card_declines(stage.subject.customer),
+    "card works": lambda stage: stage.simulator.card_works(stage.subject.customer),
+    "cancel": lambda stage: stage.simulator.cancel(stage.subscription, at_period_end=True),
+    "cancel now": lambda stage: stage.simulator.cancel(stage.subscription),
+    "cancel in portal": lambda stage: stage.simulator.cancel_in_portal(stage.subscription),
+    "resume": lambda stage: stage.simulator.resume(stage.subscription),
+    "upgrade": lambda stage: stage.simulator.change_plan(stage.subscription, stage.higher_price),
+    "downgrade": lambda stage: stage.simulator.change_plan(stage.subscription, stage.subject.price),
+    "pause collection": lambda stage: stage.simulator.pause_collection(stage.subscription),
+    "resume collection": lambda stage: stage.simulator.resume_collection(stage.subscription),
+    "add addon": StoryStage.add_addon,
+}
 
 
 class _SceneScript(msgspec.Struct, frozen=True):
@@ -192,18 +248,20 @@ def stage_for(
     session: TriggerSession, story: Story, tenant_id: str, view: TenantView, client: httpx2.AsyncClient | None = None
 ) -> StoryStage:
     """Return a stage with all prices of the catalog, whose clock begins so that the story ends about now."""
-    prices, shape = session.prices, API_VERSIONS[session.options.shape]
+    prices, shape, catalog = session.prices, API_VERSIONS[session.options.shape], session.policy.catalog
+    addon = next((price for each in catalog.addons for price in each.stripe_price_ids), None)
     higher = [price for price in prices if prices[price] > prices[session.price]]
     subject, start = session.subject(tenant_id, view), first_second(view, current_second() - story.days * _DAY)
-    simulator = subject.simulator(start, prices=prices, api_version=shape, client=client)
-    return StoryStage(simulator, subject, min(higher, key=prices.__getitem__, default=session.price))
+    simulator = subject.simulator(start, prices=catalog_prices(catalog), api_version=shape, client=client)
+    return StoryStage(simulator, subject, min(higher, key=prices.__getitem__, default=session.price), addon)
 
 
 async def run_story(session: TriggerSession) -> int:
     story, options, endpoint = chosen_story(session), session.options, session.endpoint
     async with session.tenant_for("story") as (tenant_id, view):
         stage = stage_for(session, story, tenant_id, view, endpoint.client)
-        stage.simulator.add_endpoint(endpoint.url, endpoint.secret.reveal(), enabled_events=HANDLED_TYPES)
+        types = session.policy.handled_types
+        stage.simulator.add_endpoint(endpoint.url, endpoint.secret.reveal(), enabled_events=types)
         if session.inbox:
             await session.inbox.begin()
         if not options.as_json:

@@ -25,7 +25,7 @@ from tenantry.cli.output import (
     printable,
 )
 from tenantry.common.secret import Secret
-from tenantry.domain.billing.events import HANDLED_TYPES, SUBSCRIPTION_UPDATED
+from tenantry.domain.billing.events import SUBSCRIPTION_UPDATED
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Plan
 from tenantry.domain.tenants import is_tenant_id
@@ -44,7 +44,7 @@ from tenantry_devkit.local.endpoint import (
     service_base,
     signing_secret,
 )
-from tenantry_devkit.local.samples import EventSubject, catalog_prices
+from tenantry_devkit.local.samples import EXTENDED_TYPES, TYPES, EventSubject, plan_prices
 from tenantry_devkit.local.session import (
     STORY,
     InboxPoller,
@@ -64,13 +64,6 @@ _MAX_SHOWN: Final = 10
 _STATUSES: Final = (
     "active", "trialing", "past_due", "unpaid", "canceled", "incomplete", "incomplete_expired", "paused",
 )  # fmt: skip
-_TYPES: Final = {
-    "customer.subscription.updated": "a subscription began, changed or was renewed",
-    "customer.subscription.deleted": "a subscription ended",
-    "invoice.payment_succeeded": "a renewal was paid",
-    "invoice.payment_failed": "the payment of a renewal failed",
-    "checkout.session.completed": "a customer completed a checkout",
-}
 
 
 @click.command("trigger")
@@ -100,10 +93,10 @@ _TYPES: Final = {
 def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # noqa: ANN401  # those of TriggerOptions
     """Send a signed provider event to the service here, and show its effect on the tenant.
 
-    TYPE is one of the five types that tenantry handles; `--list` shows them and the stories. A story, such as
-    story:failed-renewal, plays weeks on a simulated clock and shows the tenant after each step. With --chaos, the
-    command sends a history (of TYPE, of a story, or its own long one) duplicated, in any order, and among forgeries,
-    and says whether the tenant has the correct state.
+    TYPE is one of the types that tenantry handles: five, and nine more with PROVIDER_EVENTS=extended; `--list` shows
+    them and the stories. A story, such as story:failed-renewal, plays weeks on a simulated clock and shows the tenant
+    after each step. With --chaos, the command sends a history (of TYPE, of a story, or its own long one) duplicated, in
+    any order, and among forgeries, and says whether the tenant has the correct state.
 
     Without --tenant, stories and --chaos create their own tenant if OPERATOR_TOKEN is set, as in the demo. The command
     reads the tenant with TENANTRY_API_KEY or OPERATOR_TOKEN; without them it sends events all the same.
@@ -142,8 +135,8 @@ def _check(options: TriggerOptions) -> None:
     for is_wrong, message in (
         (what is None and not chaos, "Missing argument: a type or a story. `tenantry trigger --list` shows them."),
         (
-            what is not None and not is_story and what not in HANDLED_TYPES,
-            f"{what!r} is neither one of the five types nor a story. `--list` shows them.",
+            what is not None and not is_story and what not in (*TYPES, *EXTENDED_TYPES),
+            f"{what!r} is neither a type that tenantry handles nor a story. `--list` shows them.",
         ),
         (
             options.status is not None and what != SUBSCRIPTION_UPDATED,
@@ -167,11 +160,15 @@ def _check(options: TriggerOptions) -> None:
 def _show_list(*, as_json: bool) -> None:
     summaries = {STORY + name: story.summary for name, story in stories().items()}
     if as_json:
-        print_json({"types": _TYPES, "stories": summaries})
+        print_json({"types": TYPES, "extendedTypes": EXTENDED_TYPES, "stories": summaries})
         return
-    width = max(map(len, (*_TYPES, *summaries)))
-    for name, summary in (*_TYPES.items(), *summaries.items()):
-        click.echo(f"{name:{width}}  {summary}")
+    groups = {"": TYPES, "\nwith PROVIDER_EVENTS=extended:": EXTENDED_TYPES, "\nstories:": summaries}
+    for title, group in groups.items():
+        if title:
+            click.echo(title)
+        width = max(map(len, group))
+        for name, summary in group.items():
+            click.echo(f"{name:{width}}  {summary}")
 
 
 async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
@@ -191,6 +188,8 @@ async def _run(options: TriggerOptions, values: Mapping[str, str], policy: Billi
     address = service_address(values, options.forward_to)
     if not (options.remote or options.dry_run or is_on_this_machine(address)):
         raise click.UsageError(f"{address} is not on this machine. To send made-up events there: --remote")
+    if options.what in EXTENDED_TYPES.keys() - policy.handled_types and not options.dry_run:
+        raise click.UsageError(f"The service handles {options.what} with PROVIDER_EVENTS=extended: set it here too.")
     base = _trusted_base(values, address, options.forward_to)
     plan = _choose_plan(policy, options.plan)
     secret = Secret("") if options.dry_run else _secret(values, options.sign_as)
@@ -200,7 +199,7 @@ async def _run(options: TriggerOptions, values: Mapping[str, str], policy: Billi
             options=options,
             policy=policy,
             plan=plan,
-            prices=catalog_prices(policy.catalog),
+            prices=plan_prices(policy.catalog),
             endpoint=Endpoint(client, address, secret),
             reader=ServiceReader(client, base or origin_of(address), **credentials),
             inbox=InboxPoller(client, values["OIDC_ISSUER"]) if is_demo and values.get("OIDC_ISSUER") else None,
