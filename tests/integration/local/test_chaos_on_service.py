@@ -1,6 +1,7 @@
 """Sample events, chaos and stories, sent to the whole service."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 import httpx2
@@ -11,7 +12,8 @@ from tenantry.cli.output import CommandError
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.billing.events import EXTENDED_TYPES
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.integrations.http_client import new_http_client
 from tenantry_devkit.local.chaos import SENDERS, ChaosKind, RequestKind, expected, judge, plan, send
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
@@ -20,13 +22,15 @@ from tenantry_devkit.local.session import ServiceReader
 from tenantry_devkit.local.stories import StoryStage, long_history, play, stories
 from tenantry_sdk.errors import AuthenticationError, ConnectionFailedError
 from tests.support.app import OPERATOR_TOKEN
-from tests.support.facts import ANY
+from tests.support.facts import ANY, EACH
 from tests.support.findings import free_port
 from tests.support.local import QUICK, SECRET, served_service
 from tests.support.postgres import PostgresServer
 
 PRICES: Final = {"price_pro": 2900, "price_business": 9900}
 DAY: Final = 86_400
+STATUSES: Final = {ev.SUBSCRIPTION_DELETED: "canceled", ev.SUBSCRIPTION_PAUSED: "paused", ev.PAYMENT_FAILED: "past_due"}
+"""The status of a paying tenant after an event, if it is not active."""
 
 
 class Bench(NamedTuple):
@@ -46,8 +50,21 @@ class Bench(NamedTuple):
 
 @pytest.fixture(scope="module")
 async def bench(postgres: PostgresServer) -> AsyncIterator[Bench]:
+    async with running_bench(postgres) as bench:
+        yield bench
+
+
+@pytest.fixture(scope="module")
+async def each_bench(postgres: PostgresServer) -> AsyncIterator[Bench]:
+    """A service in which each subscription has its own state, with extended types."""
+    async with running_bench(postgres, SUBSCRIPTIONS="each", PROVIDER_EVENTS="extended") as bench:
+        yield bench
+
+
+@asynccontextmanager
+async def running_bench(postgres: PostgresServer, **values: str) -> AsyncIterator[Bench]:
     with postgres.database() as conninfo:
-        async with served_service(conninfo) as base, new_http_client(30) as client:
+        async with served_service(conninfo, **values) as base, new_http_client(30) as client:
             endpoint = Endpoint(client, base + WEBHOOK_PATH, Secret(SECRET))
             yield Bench(base, client, endpoint, ServiceReader(client, base, operator=Secret(OPERATOR_TOKEN)))
 
@@ -84,6 +101,20 @@ async def test_five_types_in_both_shapes_change_a_tenant(bench: Bench, shape: st
     ]
 
 
+@pytest.mark.parametrize("event_type", sorted(EXTENDED_TYPES))
+async def test_every_sample_event_is_accepted(each_bench: Bench, event_type: str) -> None:
+    subject = await each_bench.tenant(f"sample-{event_type.replace('.', '-')}")
+    start = now() - 10
+    for place, each in enumerate((ev.SUBSCRIPTION_UPDATED, event_type)):
+        event = await sample_event(each, subject, created=start + place)
+        answer = await each_bench.endpoint.post(msgspec.json.encode(event))
+        assert (answer.status, answer.text) == (200, "OK")
+    view = await each_bench.reader.tenant_view(subject.tenant)
+    assert view.tenant is not None
+    assert view.tenant.subscription_status == STATUSES.get(event_type, "active")
+    assert len([entry for entry in view.ledger or () if entry.outcome in {"applied", "no_change"}]) == 2
+
+
 @pytest.mark.parametrize("kinds", [*([kind] for kind in ChaosKind), list(ChaosKind)], ids="-".join)
 async def test_state_converges_after_each_chaos_kind(bench: Bench, kinds: list[ChaosKind]) -> None:
     subject = await bench.tenant(f"chaos-{'-'.join(kinds)}"[:64])
@@ -100,6 +131,22 @@ async def test_state_converges_after_each_chaos_kind(bench: Bench, kinds: list[C
     statuses = {(part, status) for part, status in answers.counts}
     right = {RequestKind.EVENT: 200, RequestKind.DUPLICATE: 200, RequestKind.STALE: 400, RequestKind.FORGED: 400}
     assert all(right[RequestKind(part)] == status for part, status in statuses)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_several_subscriptions_converge(each_bench: Bench, seed: int) -> None:
+    subject = await each_bench.tenant(f"chaos-each-{seed}")
+    events = await long_history(
+        subject, PRICES, events=120, start=now() - 150, seed=seed, types=EACH.handled_types, is_each=True
+    )
+    answers = await send(plan(events, list(ChaosKind), seed), each_bench.endpoint, senders=SENDERS, policy=QUICK)
+    sight = await each_bench.reader.tenant_view(subject.tenant)
+    assert sight.tenant is not None
+    verdict = judge(events, expected(events, None, EACH), sight.tenant, sight.ledger)
+    assert (answers.wrong, answers.examples) == (0, [])
+    assert verdict.expected == verdict.actual
+    assert verdict.converged
+    assert sum((verdict.outcomes or {}).values()) == 120
 
 
 async def test_service_that_accepts_forgeries_is_detected(bench: Bench) -> None:
@@ -132,17 +179,28 @@ ENDS: Final = {
 
 @pytest.mark.parametrize("name", list(stories()))
 async def test_story_ends_with_its_state_and_by_now(bench: Bench, name: str) -> None:
+    await play_on(bench, name, ANY, ENDS[name])
+
+
+@pytest.mark.parametrize("name", list(stories()))
+async def test_story_of_each_subscription_ends_with_its_state(each_bench: Bench, name: str) -> None:
+    kept = {"replaced-subscription": ("business", "active", False)}
+    await play_on(each_bench, name, EACH, {**ENDS, **kept}[name])
+
+
+async def play_on(bench: Bench, name: str, policy: BillingPolicy, end_state: tuple[str, str, bool]) -> None:
+    """Play a story on a new tenant, and compare its plan, status and cancelAtPeriodEnd at the end."""
     subject = await bench.tenant(f"story-{name}")
     story, end = stories()[name], now()
     simulator = subject.simulator(end - story.days * DAY, prices=PRICES, client=bench.client)
-    simulator.add_endpoint(bench.endpoint.url, SECRET, enabled_events=HANDLED_TYPES)
+    simulator.add_endpoint(bench.endpoint.url, SECRET, enabled_events=policy.handled_types)
     scenes = [scene async for scene in play(story, StoryStage(simulator, subject, "price_business"))]
     assert all(scene.deliveries and scene.failed is None for scene in scenes)
     assert scenes[-1].at.timestamp() <= end
-    assert sum(len(scene.deliveries) for scene in scenes) == len(simulator.events(*HANDLED_TYPES))
+    assert sum(len(scene.deliveries) for scene in scenes) == len(simulator.events(*policy.handled_types))
     tenant = (await bench.reader.tenant_view(subject.tenant)).tenant
     assert tenant is not None
-    assert (tenant.plan, tenant.subscription_status, tenant.cancel_at_period_end) == ENDS[name]
+    assert (tenant.plan, tenant.subscription_status, tenant.cancel_at_period_end) == end_state
 
 
 async def test_key_reads_its_own_tenant_only(bench: Bench) -> None:
