@@ -22,7 +22,7 @@ from tenantry.cli.output import CommandError, counted, json_text, parse_duration
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.common.secret import Secret
-from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.billing.events import EXTENDED_TYPES, HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.client import ProviderApi, mode_of_key
@@ -60,7 +60,7 @@ _MAX_SIGNALS: Final = 3
 )
 @click.option(
     "--events", "types", multiple=True, metavar="TYPE,...",
-    help="Which types; '*' is a wildcard. Default: the five that tenantry handles. '*' alone: all.",
+    help="Which types; '*' is a wildcard. Default: those that tenantry handles. '*' alone: all.",
 )  # fmt: skip
 @click.option("--since", metavar="AGO", help="Begin with the events since then: 30m, 2h, 7d, or a time.")
 @click.option("--exec", "command", metavar="COMMAND", help="Start this command with the secret set, and end with it.")
@@ -116,7 +116,8 @@ def listen(
     if settings.provider_secret_key is None:
         raise CommandError("PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events.")
     provider = ProviderApi(settings.provider_secret_key, settings.provider_api_base)
-    wanted = frozenset(part for text in types for each in text.split(",") if (part := each.strip())) or HANDLED_TYPES
+    handled = settings.billing.handled_types
+    wanted = frozenset(part for text in types for each in text.split(",") if (part := each.strip())) or handled
     source = f"{settings.provider_api_base}{_MODES[mode_of_key(settings.provider_secret_key)]}"
     policy = RetryPolicy(interval=interval, retries=retries)
     session = _Session(source, wanted, address, signing_secret(values), as_json=as_json)
@@ -248,7 +249,8 @@ class _Session:
                 os.killpg(self._child.pid, number if self._signals <= _MAX_SIGNALS else signal.SIGKILL)
 
     def _introduce(self, *, has_child: bool) -> None:
-        which = "the five types that are handled" if self._types == HANDLED_TYPES else ", ".join(sorted(self._types))
+        is_handled = self._types in (HANDLED_TYPES, EXTENDED_TYPES)
+        which = f"the {len(self._types)} types that are handled" if is_handled else ", ".join(sorted(self._types))
         self._print(f"listening to   {self._source}")
         self._print(f"events         {'all' if ALL_TYPES in self._types else which}")
         self._print(f"forwarding to  {self._address}")

@@ -75,6 +75,8 @@ class Tenantry:
     def subscribe(self, tenant: Tenant, plan: str, *, trial_days: int = 0) -> Subscription:
         """Subscribe a tenant to a plan at the simulated provider, and deliver the events.
 
+        A tenant that has a subscription gets a further one.
+
         Raises `ValueError` for a plan that is not in the catalog, or has no price.
         """
         price, metadata = self._price(plan), {"orgId": tenant.id}

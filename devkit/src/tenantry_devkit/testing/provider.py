@@ -81,7 +81,8 @@ class Provider:
             url=server.url,
         )
         webhook_url, secret = f"{service.base_url}{WEBHOOK_PATH}", service.webhook_secret
-        self._simulator.add_endpoint(webhook_url, secret, enabled_events=ev.HANDLED_TYPES)
+        types = service.settings.billing.handled_types
+        self._simulator.add_endpoint(webhook_url, secret, enabled_events=types)
         server.attached.append(self._simulator)
 
     def detach(self) -> None:
@@ -269,7 +270,7 @@ class Events:
     ) -> tuple[int, Subscription, Invoice, CheckoutSession]:
         """Return the moment of the event, and what a checkout of the plan, or of the current one, creates then.
 
-        The subscription is the tenant's at the simulated provider, if it has one, with the plan's price.
+        The subscription is the tenant's newest at the simulated provider, if it has one, with the plan's price.
         """
         created = options.get("created")
         if created is None:
