@@ -5,6 +5,7 @@ The service has an event loop in a separate thread: the command handles signals,
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,41 @@ class Service:
 
 @pytest.fixture(scope="module")
 def service(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(postgres, tmp_path_factory.mktemp("trigger")) as service:
+        yield service
+
+
+@contextmanager
+def running(postgres: PostgresServer, folder: Path, **settings: str) -> Iterator[Service]:
+    """Run the service with these settings."""
     with postgres.database() as conninfo, start_blocking_portal() as portal:
-        app = make_app(conninfo, system_clock, DEFAULT_TIMEOUTS, **SECRETS)
+        app = make_app(conninfo, system_clock, DEFAULT_TIMEOUTS, **SECRETS, **settings)
         with (
             portal.wrap_async_context_manager(served(app)) as base,
             httpx2.Client(base_url=base, trust_env=False, verify=False) as client,  # plain HTTP
         ):
-            yield Service(tmp_path_factory.mktemp("trigger"), base, portal, client)
+            yield Service(folder, base, portal, client)
+
+
+def test_commands_follow_a_service_with_separate_subscriptions(postgres: PostgresServer, tmp_path: Path) -> None:
+    settings = {"SUBSCRIPTIONS": "each", "PROVIDER_EVENTS": "extended"}
+    with running(postgres, tmp_path, **settings) as service:
+        service.tenant("acme", stripeCustomerId="cus_acme")
+
+        def said(*arguments: str) -> Any:
+            done = service.trigger(*arguments, "--json", **settings)
+            assert done.code == 0, done
+            return json.loads(done.out.splitlines()[-1] if arguments[0].startswith("story:") else done.out)
+
+        end = said("story:replaced-subscription")["tenant"]
+        assert (end["plan"], end["subscriptionStatus"]) == ("business", "active")
+        created = said("customer.subscription.created", "--tenant", "acme", "--subscription", "sub_1")
+        assert (created["after"]["plan"], created["after"]["subscriptionStatus"]) == ("pro", "active")
+        others = said("invoice.payment_failed", "--tenant", "acme", "--subscription", "sub_2")
+        assert others["changed"] == []
+        for what in ((), ("invoice.payment_failed",), ("story:replaced-subscription",)):
+            run = service.trigger(*what, "--chaos", "all", "--seed", "1", "--json", **settings)
+            assert (run.code, json.loads(run.out)["converged"]) == (0, True), run
 
 
 def test_event_changes_the_tenant(service: Service) -> None:

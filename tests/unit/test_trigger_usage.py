@@ -39,6 +39,7 @@ def invoke(folder: Path, *arguments: str, **values: str) -> Result:
         ((UPDATED, "--tenant", "a b"), "is no tenant id"),
         ((UPDATED, "--dry-run", "--override", "statsu=x"), "there is no 'statsu'"),
         (("story:trial", "--override", "a=b"), "--override is for events of a TYPE"),
+        (("story:trial", "--subscription", "sub_1"), "--subscription is for events of a TYPE"),
         (("story:trial", "--times", "2"), "--times is not for stories"),
         (("story:trial", "--dry-run"), "--dry-run is for events of a TYPE"),
         (("--chaos", "lightning"), "must be some of duplicate, reorder"),

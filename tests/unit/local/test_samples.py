@@ -74,6 +74,12 @@ async def test_tenant_keeps_its_subscription_and_gets_new_events_and_invoices() 
     assert made[0].invoice_id != made[1].invoice_id
 
 
+@pytest.mark.parametrize("event_type", sorted(EXTENDED_TYPES))
+async def test_event_of_a_named_subscription(event_type: str) -> None:
+    facts = decoded(await sample_event(event_type, ACME, created=MARCH, subscription_id="sub_real"))
+    assert facts.subscription_id == "sub_real"
+
+
 def test_every_handled_type_is_explained() -> None:
     assert TYPES.keys() == HANDLED_TYPES
     assert TYPES.keys() | EXTENDED_SAMPLES.keys() == EXTENDED_TYPES

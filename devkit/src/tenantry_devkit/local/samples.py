@@ -180,17 +180,23 @@ def _seed(text: str) -> int:
 
 
 async def sample_event(
-    event_type: str, subject: EventSubject, *, created: int, shape: str = "new", status: str = "active"
+    event_type: str,
+    subject: EventSubject,
+    *,
+    created: int,
+    shape: str = "new",
+    status: str = "active",
+    subscription_id: str | None = None,
 ) -> Json:
     """Return an event of one of the handled types, ``created`` at this second, in the ``new`` or the ``old`` shape.
 
-    ``status`` is the subscription's in ``customer.subscription.updated``. A tenant always has the same subscription;
-    events, invoices and checkout sessions are new each time.
+    ``status`` is the subscription's in ``customer.subscription.updated``. Without ``subscription_id`` a tenant always
+    has the same subscription; events, invoices and checkout sessions are new each time.
     """
     simulator = subject.simulator(created - _DAYS_BEFORE.get(event_type, 0) * _DAY)
     await _act_out(event_type, simulator, subject, is_trial=status == "trialing")
     event = simulator.events(event_type)[0 if event_type == ev.PAYMENT_FAILED else -1]
-    thing, own_id = event.object, Ids(_seed(subject.tenant)).new("sub")
+    thing, own_id = event.object, subscription_id or Ids(_seed(subject.tenant)).new("sub")
     if isinstance(thing, Subscription):
         thing = replace(thing, id=own_id, **({"status": status} if event_type == ev.SUBSCRIPTION_UPDATED else {}))
     elif isinstance(thing, Invoice | CheckoutSession):

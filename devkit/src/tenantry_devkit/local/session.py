@@ -42,6 +42,7 @@ class TriggerOptions(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None
     plan: str
     status: str | None
+    subscription: str | None
     overrides: tuple[str, ...]
     times: int | None
     shape: str
@@ -179,7 +180,14 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
         options, start = self.options, first_second(view, current_second() - number + 1)
         event_type, status = options.what or "", options.status or "active"
         for created in range(start, start + number):
-            event = await sample_event(event_type, subject, created=created, shape=options.shape, status=status)
+            event = await sample_event(
+                event_type,
+                subject,
+                created=created,
+                shape=options.shape,
+                status=status,
+                subscription_id=options.subscription,
+            )
             try:
                 override(event, options.overrides)
             except OverrideError as error:

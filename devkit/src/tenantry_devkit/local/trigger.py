@@ -74,6 +74,7 @@ _STATUSES: Final = (
     "--status", type=click.Choice(_STATUSES), metavar="STATUS",
     help=f"The status in {SUBSCRIPTION_UPDATED}, such as trialing. [default: active]",
 )  # fmt: skip
+@click.option("--subscription", metavar="ID", help="The subscription of the events. Default: always the same new one.")
 @click.option(
     "--override", "overrides", multiple=True, metavar="PATH=VALUE",
     help="Set a value of the event's object, or with event.PATH of the event.",
@@ -142,6 +143,7 @@ def _check(options: TriggerOptions) -> None:
             options.status is not None and what != SUBSCRIPTION_UPDATED,
             f"--status is for {SUBSCRIPTION_UPDATED}: no other type has a status to choose.",
         ),
+        (options.subscription and (is_story or what is None), "--subscription is for events of a TYPE."),
         (
             options.overrides and (is_story or what is None or chaos),
             "--override is for events of a TYPE, and not for --chaos.",
