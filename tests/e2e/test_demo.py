@@ -1,6 +1,7 @@
 """``tenantry demo``: everything on one machine, from nothing."""
 
 import asyncio
+import json
 import os
 import re
 import shlex
@@ -44,11 +45,11 @@ KEY = re.compile(r"\b(live|test) key +(svc_\w{54})\n")
 
 
 @asynccontextmanager
-async def demo(folder: Path, port: int) -> AsyncIterator[Running]:
+async def demo(folder: Path, port: int, **values: str) -> AsyncIterator[Running]:
     """The demo, once it says that it is ready."""
     # What goes to loopback goes past whatever proxy the environment names.
     proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
-    async with running("demo", folder=folder, PORT=str(port), **proxies) as command:
+    async with running("demo", folder=folder, PORT=str(port), **proxies, **values) as command:
         await command.until("demo reset", "out")
         yield command
 
@@ -227,12 +228,16 @@ async def test_folder_of_another_user_above_is_no_demo(tmp_path: Path) -> None:
     assert (done.code, "DATABASE_URL: is missing" in done.out) == (2, True)
 
 
-async def test_commands_below_use_the_env_file_that_the_demo_runs_with(tmp_path: Path) -> None:
+async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path: Path) -> None:
     below = tmp_path / "below"
     below.mkdir()
     (tmp_path / ".env").write_text("API_KEY_PEPPER=a-pepper-of-the-env-file-0123456789abcdef\n")
     port = free_port()
-    async with demo(tmp_path, port) as command:
+    async with demo(tmp_path, port, SUBSCRIPTIONS="each", PROVIDER_EVENTS="extended") as command:
+        story = await run("trigger", "story:replaced-subscription", "--json", folder=below)
+        assert (story.code, json.loads(story.out.splitlines()[-1])["tenant"]["plan"]) == (0, "business"), story
+        paid = await run("trigger", "invoice.paid", folder=below)
+        assert (paid.code, paid.out.startswith("invoice.paid  200")) == (0, True), paid
         made = await invoke_async("admin", "create-key", "--org", "demo", "--name", "below", "--owner", folder=below)
         assert (made.code, made.err) == (0, "")
         who = await get(f"http://127.0.0.1:{port}/api/v1/auth/whoami", made.out.strip())
