@@ -127,7 +127,10 @@ def test_event_changes_the_tenant(service: Service) -> None:
     # the tenant's own customer, so the invoice finds it; and later than what the ledger has
     failed = service.trigger(FAILED, "--tenant", "acme", "--shape", "old", "--json")
     said = json.loads(failed.out)
-    assert said["changed"] == [{"field": "subscriptionStatus", "before": "trialing", "after": "past_due"}]
+    assert said["changed"] == [
+        {"field": "subscriptionStatus", "before": "trialing", "after": "past_due"},
+        {"field": "access", "before": "full", "after": "grace"},
+    ]
     assert [event["outcome"] for event in said["events"]] == ["applied"]
     assert (said["before"]["subscriptionStatus"], said["after"]["plan"]) == ("trialing", "business")
 

@@ -177,11 +177,14 @@ async def test_verdict_names_what_is_wrong() -> None:
         subscription_status=state.subscription_status,
         current_period_end=datetime.fromtimestamp(state.current_period_end, UTC),
         cancel_at_period_end=state.cancel_at_period_end,
+        seats=state.seats,
     )
     ledger = [entry(event["id"]) for event in events]
     assert judge(events, wanted, right, ledger).converged
     assert judge(events, wanted, right, None).converged
     assert not judge(events, wanted, tenant(), ledger).converged
+    for field in ({"seats": 7}, {"cancel_at": NOON}, {"ends_at": NOON}):
+        assert not judge(events, wanted, msgspec.structs.replace(right, **field), ledger).converged
     short = judge(events, wanted, right, ledger[1:])
     assert (short.missing, short.converged) == (1, False)
     forged = judge(events, wanted, right, [*ledger, entry("evt_1_forged")])

@@ -32,7 +32,7 @@ from tenantry.domain.billing.order import is_decided
 from tenantry.domain.billing.state import PAST_DUE, WHOLE_TENANT, BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.tenant_record import BillingRecord, record_of
 from tenantry.domain.billing.timeline import begin
-from tenantry.domain.plans import FREE, OVER
+from tenantry.domain.plans import OVER
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, RetryPolicy
@@ -257,14 +257,14 @@ def _state_of(tenant: Tenant | None) -> BillingState:
     if tenant is None:
         return BillingState()
     status = tenant.subscription_status
-    moments = {name: int(at.timestamp()) for name in _MOMENTS if (at := getattr(tenant, name, None))}
+    moments = {name: int(at.timestamp()) for name in _MOMENTS if (at := getattr(tenant, name))}
     return BillingState(
         plan=tenant.plan,
         subscription_status=status,
         current_period_end=moments.get("current_period_end"),
         cancel_at_period_end=tenant.cancel_at_period_end,
         provider_status=None if status in (NO_SUBSCRIPTION, PAST_DUE) else status,
-        seats=getattr(tenant, "seats", None if tenant.plan == FREE else 1),
+        seats=tenant.seats,
         details=SubscriptionDetails(
             cancel_at=moments.get("cancel_at"), ended_at=moments.get("ends_at") if status in OVER else None
         ),
