@@ -106,7 +106,16 @@ def test_commands_follow_a_service_with_separate_subscriptions(postgres: Postgre
         assert (created["after"]["plan"], created["after"]["subscriptionStatus"]) == ("pro", "active")
         others = said("invoice.payment_failed", "--tenant", "acme", "--subscription", "sub_2")
         assert others["changed"] == []
-        for what in ((), ("invoice.payment_failed",), ("story:replaced-subscription",)):
+        service.tenant("mine", stripeCustomerId="cus_mine")
+        on_mine = ("--tenant", "mine")
+        for what in (
+            (),
+            ("invoice.payment_failed",),
+            ("story:replaced-subscription",),
+            (UPDATED, *on_mine),
+            ("story:lost-customer", *on_mine),  # the subscription of the updates counts again
+            ("customer.subscription.deleted", *on_mine),
+        ):
             run = service.trigger(*what, "--chaos", "all", "--seed", "1", "--json", **settings)
             assert (run.code, json.loads(run.out)["converged"]) == (0, True), run
 

@@ -10,14 +10,15 @@ import pytest
 
 from tenantry.domain.access import NOTHING, to_access
 from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.plans import Addon, Catalog, Limits
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.local.chaos import ChaosKind, RequestKind, expected, judge, plan
-from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, sample_event
+from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, catalog_prices, sample_event
 from tenantry_devkit.local.stories import SHORTEST_HISTORY, StoryStage, long_history, play, stories
 from tenantry_devkit.simulator import render_event
 from tenantry_sdk import BillingEvent
-from tests.support.facts import ANY, EACH
+from tests.support.facts import ANY, CATALOG, EACH
 
 ACME: Final = EventSubject("acme", "cus_acme", "price_pro")
 PRICES: Final = {"price_pro": 2900, "price_business": 9900}
@@ -83,6 +84,18 @@ async def test_end_of_an_old_subscription_counts_only_where_all_events_change_on
     for policy, wanted in ((ANY, ("free", "canceled")), (EACH, ("business", "active"))):
         [record] = expected(events, None, policy).records
         assert (record.plan, record.subscription_status) == wanted
+
+
+async def test_seats_story_buys_an_addon_where_there_is_one() -> None:
+    catalog = Catalog(CATALOG.plans, (Addon("storage", "Storage", ("price_storage",), Limits(projects=10)),))
+    policy = msgspec.structs.replace(EACH, catalog=catalog)
+    simulator = ACME.simulator(START, prices=catalog_prices(catalog))
+    stage = StoryStage(simulator, ACME, "price_business", "price_storage")
+    async for _ in play(stories()["seats"], stage):
+        pass
+    events = [render_event(event, API_VERSIONS["new"]) for event in simulator.events(*policy.handled_types)]
+    [record] = expected(events, None, policy).records
+    assert (record.plan, record.seats, record.access[0].addons) == ("pro", 3, (("storage", 1),))
 
 
 async def test_former_subscription_counts_where_that_of_the_history_ends() -> None:
