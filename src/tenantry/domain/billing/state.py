@@ -10,12 +10,14 @@ import msgspec
 from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import FREE, OVER, Catalog
 
 PAST_DUE: Final = "past_due"
 CANCELED: Final = "canceled"
 UNPAID: Final = "unpaid"
 ACTIVE: Final = "active"
+TRIALING: Final = "trialing"
 _OWING: Final = frozenset({PAST_DUE, UNPAID})
 
 
@@ -43,6 +45,8 @@ class BillingPolicy(msgspec.Struct, frozen=True):
     """Whether `events.EXTENDED_TYPES` are handled instead of SPEC's five types (PROVIDER_EVENTS)."""
     past_due_grace: int = 65 * 86_400
     """Seconds of access after a subscription became past due (PAST_DUE_GRACE_DAYS)."""
+    notices: frozenset[OwnerNotice] = frozenset()
+    """The billing notices that owners get beside those of failed payments (OWNER_NOTICES)."""
 
     @property
     def handled_types(self) -> frozenset[str]:

@@ -6,10 +6,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.domain.access import NO_SUBSCRIPTION, AccessPhase, Addons, access_of_status, phase_of_status, sentence
+from tenantry.domain.access import (
+    NO_SUBSCRIPTION,
+    AccessPhase,
+    Addons,
+    access_of_status,
+    phase_at,
+    phase_of_status,
+    sentence,
+)
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import ACTIVE, CANCELED, BillingPolicy, BillingState
-from tenantry.domain.plans import FREE, OVER, AccessState
+from tenantry.domain.plans import FREE, OVER, AccessState, Catalog
 
 MOST_SUBSCRIPTIONS: Final = 50
 """How many subscriptions of a tenant are kept with `SubscriptionRule.EACH`."""
@@ -69,6 +77,20 @@ def record_of(states: Collection[BillingState], policy: BillingPolicy) -> Billin
         chosen.seats,
         _access(states, chosen, policy),
     )
+
+
+def access_phase(record: BillingRecord, now: float, catalog: Catalog) -> AccessPhase:
+    """Return the access of a tenant at ``now``, in seconds since the Unix epoch."""
+    if not record.access:
+        return phase_of_status(record.plan, record.subscription_status, catalog)
+    return phase_at(record.access, now)
+
+
+def access_end(record: BillingRecord) -> int | None:
+    """Return the second at which a tenant's access ends without another event; None if it does not."""
+    if len(record.access) > 1 and record.access[-1].state == "none":
+        return record.access[-2].until  # all phases but the last one give access
+    return None
 
 
 class Rank(NamedTuple):
