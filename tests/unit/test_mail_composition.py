@@ -195,7 +195,11 @@ def test_no_mail_shows_a_link_that_a_tenant_chose(subtype: str, about: str) -> N
         ("trial ending", "Your trial ends soon", ["Pro", "Trial ends: 2026-03-04 09:30:00 UTC"]),
         ("payment recovered", "Payment received", ["https://pay.example/i/1"]),
         ("subscription ended", "Your subscription has ended", ["Pro", "limits of the free plan"]),
-        ("access ended", "Your access has ended", ["Reason: The subscription is past due. The grace period has ended."]),
+        (
+            "access ended",
+            "Your access has ended",
+            ["Reason: The subscription is past due. The grace period has ended."],
+        ),
     ],
 )
 def test_billing_notice(subtype: str, about: str, subject: str, shown: list[str]) -> None:
@@ -207,8 +211,7 @@ def test_billing_notice(subtype: str, about: str, subject: str, shown: list[str]
 
 @pytest.mark.parametrize("subtype", ["plain", "html"])
 @pytest.mark.parametrize(
-    "about",
-    [ABOUT["trial ending"], PaymentRecoveredData(None), SubscriptionEndedData(None), ABOUT["access ended"]],
+    "about", [ABOUT["trial ending"], PaymentRecoveredData(None), SubscriptionEndedData(None), ABOUT["access ended"]]
 )
 def test_billing_notice_links_the_billing_page_where_there_is_one(subtype: str, about: Any) -> None:
     pending = mail(about=about)
