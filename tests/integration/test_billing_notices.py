@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -12,18 +12,22 @@ import pytest
 
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
+from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry.jobs.queue import JobQueue
+from tenantry.jobs.retention import RetentionService
+from tenantry.jobs.tasks import Work
 from tenantry.notifications import mail_delivery_store as store
 from tenantry.notifications.access_ends import mail_access_ends
 from tenantry.notifications.mail_delivery import MailService
 from tests.support import events, facts
 from tests.support.billing import Provider, rows
 from tests.support.events import NOW
+from tests.support.logs import watched
 from tests.support.service import ManualClock, running_service
 from tests.support.smtp import MailServer, running
 
@@ -34,6 +38,10 @@ TENANT: Final = (
     "VALUES ('acme', 'Acme', 'usr_acme', 'owner@acme.example', 'cus_acme')"
 )
 CUSTOMER: Final = "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_acme', 'acme', 'operator')"
+DEFER: Final = (
+    "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', 'mail_access_ends', 0, NULL, NULL, "
+    "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[])"
+)
 NOTIFICATIONS: Final = "SELECT id, type, recipient_id, channels, data, event_id, status FROM notifications"
 
 
@@ -184,6 +192,21 @@ async def test_access_that_ends_by_time_is_mailed_once(emptied: str, one: Proces
     assert notice["event_id"] == f"billing.access_ended acme {past_due}"
     assert notice["data"] == {"reason": "The subscription is past due. The grace period has ended."}
     assert len(await rows(emptied, "SELECT id FROM procrastinate_jobs")) == 1
+
+
+async def test_a_worker_mails_access_that_ended_by_time(emptied: str, one: Process, past_due: int) -> None:
+    one.clock.advance(seconds=past_due - NOW + 600)
+    retention = RetentionService(one.database, timedelta(days=90), system_clock)
+    work = Work(None, retention, mail_access_ends=one.mail_access_ends)
+    await rows(emptied, DEFER)
+    await one.queue.open()
+    with watched("procrastinate") as log:
+        worker = asyncio.create_task(one.queue.run_worker(work, polling_interval=0.02))
+        await log.until("(timestamp=0) ended with status: Success")
+        worker.cancel()
+        await asyncio.wait({worker})
+    await one.queue.close()
+    assert await queued(emptied) == ["access_ended"]
 
 
 async def test_access_that_ends_by_time_just_before_an_event_is_mailed_once(

@@ -177,10 +177,9 @@ def test_the_provider_key_determines_the_mode_of_events(key: str, livemode: bool
 def test_billing_notices_are_a_list() -> None:
     assert loaded().billing.notices == frozenset()
     assert loaded(OWNER_NOTICES="trial_ending, access_ended").billing.notices == {"trial_ending", "access_ended"}
-    assert faults_of(OWNER_NOTICES="trial_ending,trial_over") == [
-        "OWNER_NOTICES: 'trial_over' is not a notice: choose from trial_ending, payment_recovered, "
-        "subscription_ended, access_ended"
-    ]
+    names = "trial_ending, payment_recovered, subscription_ended, access_ended"
+    expected = f"OWNER_NOTICES: 'trial_over' is not a notice: choose from {names}"
+    assert faults_of(OWNER_NOTICES="trial_ending,trial_over") == [expected]
 
 
 def test_connected_accounts_are_a_list() -> None:
