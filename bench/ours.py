@@ -24,6 +24,7 @@ NAME: Final = "tenantry"
 JWT: Final = {"RS256": "tenantry/rs256", "ES256": "tenantry/es256"}
 """The names of the contestants that use access tokens, by algorithm."""
 LIMITED: Final = "tenantry/limited"
+EACH: Final = "tenantry/each"
 PLANS_WITHOUT_LIMITS: Final = """
 [[plans]]
 id = "free"
@@ -47,6 +48,8 @@ class Tenantry(Contestant):
     algorithm: str | None = None
     """The algorithm of access tokens; None for API keys."""
     limited: bool = False
+    subscriptions: str = "any"
+    """The setting SUBSCRIPTIONS."""
     _issuer: str = ""
 
     def install(self) -> str:
@@ -67,6 +70,7 @@ class Tenantry(Contestant):
             "PROVIDER_WEBHOOK_SECRET": data.secret,
             "API_KEY_PEPPER": support.PEPPER,
             "SESSION_SECRET": support.PEPPER,
+            "SUBSCRIPTIONS": self.subscriptions,
         }
         if not self.limited:
             catalog = data.folder / "plans.toml"
@@ -115,6 +119,7 @@ def contestants() -> list[Contestant]:
         Tenantry(NAME, "the service, API keys, plans without request limits", tuple(Job)),
         *tokens,
         Tenantry(LIMITED, limited, (Job.LIST,), (1,), limited=True),
+        Tenantry(EACH, "a state of each subscription", (Job.WEBHOOK,), (1,), subscriptions="each"),
     ]
 
 

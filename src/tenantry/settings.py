@@ -55,6 +55,7 @@ _HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _LARGEST_SECRET_FILE: Final = 64 * 1024
 _HOURS_OF_A_YEAR: Final = 8760
+_DAY: Final = 86_400
 _NOT_AN_ADDRESS: Final = "must be an http or https address"
 
 logger = logging.getLogger(__name__)
@@ -368,9 +369,18 @@ class Settings:
     """
     _plans = Setting("TENANTRY_PLANS", TEXT, None, default_text="the packaged catalog")
     """The path of the plan catalog."""
-    _subscriptions = Setting("SUBSCRIPTIONS", choice("any", "newest"), "any")
-    """Which of a tenant's subscriptions count. `any`: every event counts, whichever subscription it is about. `newest`:
-    the end of an older subscription changes nothing while a newer one is active.
+    _subscriptions = Setting("SUBSCRIPTIONS", choice("any", "each"), "any")
+    """How the events of several subscriptions of one tenant count. `any`: every event changes the tenant, whichever
+    subscription it is about. `each`: each subscription has its own state, and one of them gives the tenant its plan and
+    status; for tenants that can have several. After a change run `tenantry tenants rebuild`.
+    """
+    _past_due_grace_days = Setting("PAST_DUE_GRACE_DAYS", number(0, 3650), 65)
+    """How many days after a subscription became past due its tenant keeps the plan's limits. The provider's own retries
+    should end earlier. 0: not at all. A change takes effect for a tenant with its next event or a rebuild.
+    """
+    _provider_events = Setting("PROVIDER_EVENTS", choice("standard", "extended"), "standard")
+    """Which event types count. `standard`: five types. `extended`: further ones of subscriptions, invoices and
+    checkouts; `tenantry doctor` lists what to enable at the provider.
     """
     _checkout_reference_links = Setting("CHECKOUT_REFERENCE_LINKS", FLAG, default=False)
     """Whether a checkout session's `client_reference_id` may name the tenant if its metadata does not. A buyer can set
@@ -381,8 +391,8 @@ class Settings:
     """
     _owner_notices = Setting[tuple[str, ...]]("OWNER_NOTICES", several(_read_notice, _NOTICES), ())
     """Which [billing notices](../subscriptions.md#notices) owners get by mail beside those of failed payments,
-    separated by commas. Set it only when all processes run a release that supports it. `trial_ending` needs the event
-    type `customer.subscription.trial_will_end`.
+    separated by commas. Set it only when all processes run a release that supports it. `trial_ending` needs
+    `PROVIDER_EVENTS=extended`.
     """
     reconcile_hours = Setting("RECONCILE_HOURS", number(0, _HOURS_OF_A_YEAR), 24)
     """How often tenantry compares each linked tenant with the provider and repairs drift. 0: never. Needs
@@ -519,6 +529,8 @@ class Settings:
         return BillingPolicy(
             catalog=self.catalog,
             subscriptions=SubscriptionRule(self._subscriptions),
+            extended=self._provider_events == "extended",
+            past_due_grace=self._past_due_grace_days * _DAY,
             checkout_reference_links=self._checkout_reference_links,
             parked_mail_hours=self._parked_mail_hours,
             livemode=mode_of_key(self.provider_secret_key or Secret("")) if chosen is None else chosen,

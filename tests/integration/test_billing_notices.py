@@ -287,7 +287,7 @@ async def test_owners_get_the_mails(emptied: str, one: Process) -> None:
 
 @pytest.mark.parametrize("setting", ["", "subscription_ended"])
 async def test_the_setting_turns_a_notice_on(emptied: str, setting: str) -> None:
-    async with running_service(emptied, OWNER_NOTICES=setting) as service:
+    async with running_service(emptied, OWNER_NOTICES=setting, SUBSCRIPTIONS="each") as service:
         provider = Provider(service)
         subscriber = provider.unlinked()
         await provider.arrives(subscriber)

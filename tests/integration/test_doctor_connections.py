@@ -210,12 +210,14 @@ async def test_an_endpoint_that_is_missing(provider: ProviderServer) -> None:
     ],
 )
 def test_faults_of_an_endpoint_are_named(events: set[str], status: str, fault: str) -> None:
-    finding = only(judge_endpoints([ProviderEndpoint(HOOK, tuple(events), status)], HOOK), Level.WARNING)
+    finding = only(
+        judge_endpoints([ProviderEndpoint(HOOK, tuple(events), status)], HOOK, ev.HANDLED_TYPES), Level.WARNING
+    )
     assert finding.message == f"the endpoint {HOOK} {fault}"
 
 
 def test_without_an_endpoint_the_remedy_names_listen() -> None:
-    finding = only(judge_endpoints([], HOOK), Level.WARNING)
+    finding = only(judge_endpoints([], HOOK, ev.HANDLED_TYPES), Level.WARNING)
     assert finding.message == f"has no endpoint for {HOOK}: no event arrives"
     assert "`tenantry listen`" in (finding.remedy or "")
 

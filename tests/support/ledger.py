@@ -131,6 +131,7 @@ class Ledger:
                     and event.type in WHOLE_SUBSCRIPTION_TYPES
                     and event.status not in ("past_due", "unpaid")
                     and event.subscription_id is not None
+                    and event.customer_id is not None
                     and seconds[event.created] == 1
                 ),
                 default=-1,

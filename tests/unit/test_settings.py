@@ -216,7 +216,7 @@ def test_flags_are_read() -> None:
 
 @pytest.mark.parametrize(
     ("name", "choices"),
-    [("LOG_FORMAT", "console, json"), ("SUBSCRIPTIONS", "any, newest"), ("PROVIDER_LIVEMODE", "any, live, test")],
+    [("LOG_FORMAT", "console, json"), ("SUBSCRIPTIONS", "any, each"), ("PROVIDER_LIVEMODE", "any, live, test")],
 )
 def test_choice_names_its_choices(name: str, choices: str) -> None:
     assert faults_of(**{name: "other"}) == [f"{name}: must be one of {choices}"]

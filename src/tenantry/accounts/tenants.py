@@ -17,7 +17,7 @@ from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.billing import ingest
 from tenantry.billing import ledger_store as billing
-from tenantry.billing.customer_links import unlink_customers
+from tenantry.billing.customer_links import release_from_ended, unlink_customers
 from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.billing.ledger_queries_store import read_all_entries
 from tenantry.common.clock import Clock
@@ -303,6 +303,8 @@ class TenantService:
         unlinked = await billing.customers_of(connection, tenant_id) if wanted.stripe_customer_id is None else []
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant yet
             await ingest.claim(connection, tenant_id, [customer] if customer else unlinked)
+            if customer:
+                await release_from_ended(connection, self.policy, author, tenant_id, customer, now)
         address = OwnerAddress(wanted.owner_email, wanted.owner_email if wanted.email_verified else "")
         owner_id, plan = wanted.owner_id or new_id("usr"), wanted.plan or FREE
         created = await tenants.insert(connection, tenant_id, wanted.name, owner_id, address, plan, now)

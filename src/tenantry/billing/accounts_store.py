@@ -37,19 +37,17 @@ FOLD_COLUMNS: Final = (
 READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
 READ_FOLDS: Final = f"SELECT {FOLD_COLUMNS} FROM subscriptions WHERE tenant_id = ANY(%s)"  # noqa: S608  # our own
 
-_TENANTS_OF_SUBSCRIPTIONS: Final = "SELECT {} FROM subscriptions WHERE id = ANY({}) AND reported_at IS NOT NULL"
 TENANTS_OF_SUBSCRIPTIONS: Final = Statement(
-    _TENANTS_OF_SUBSCRIPTIONS.format("id, tenant_id", "$1") + " AND moved_at IS NULL", TEXTS
+    "SELECT id, tenant_id FROM subscriptions WHERE id = ANY($1) AND reported_at IS NOT NULL AND moved_at IS NULL", TEXTS
 )
 
 
 def _named(what: str) -> str:
     """Return a condition on tenants: the ids in ``$1``, of the customers in ``$2`` or the subscriptions in ``$3``."""
     # The one array keeps this an index scan; an OR would read every tenant.
-    of_subscriptions = _TENANTS_OF_SUBSCRIPTIONS.format("tenant_id", "$3")
     return (
         f"{what} = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2)) "  # noqa: S608  # our own columns
-        f"|| ARRAY({of_subscriptions}))"
+        "|| ARRAY(SELECT tenant_id FROM subscriptions WHERE id = ANY($3)))"
     )
 
 

@@ -125,6 +125,23 @@ async def unlink_customers(
     await _record(connection, author, tenant_id, before, now)
 
 
+async def release_from_ended(
+    connection: Connection, policy: BillingPolicy, author: Author, tenant_id: str, customer_id: str, now: datetime
+) -> None:
+    """Unlink a customer of an ended tenant, so that another tenant can take it over.
+
+    The caller has locked the names of the customer and the tenant, and no tenant.
+    """
+    holder = await store.holder_of(connection, customer_id)
+    if holder is None or holder == tenant_id:
+        return
+    # in the order of their ids, as all transactions lock tenants
+    await read_accounts(connection, [tenant_id, holder], policy, lock=True)
+    former = await find_tenant(connection, holder)
+    if former is not None and former.deleted:
+        await unlink_customers(connection, policy, author, holder, [customer_id], now)
+
+
 async def _record(connection: Connection, author: Author, tenant_id: str, before: list[str], now: datetime) -> None:
     after = _LinkedCustomers(await ledger_store.customers_of(connection, tenant_id))
     target, former = (tenant_id, tenant_id), _LinkedCustomers(before)

@@ -161,6 +161,9 @@ async def apply_batch(
         for event in usable
         if policy.is_each and batch.is_new_subscription(event, context)
     }
+    strays = batch.strays(usable, context, policy)
+    if strays:
+        await store.park_strays(connection, strays, now)
     customers, subscriptions = [name for name, _ in links if name], [name for name, _ in begun if name]
     waiting = []
     if customers or subscriptions:
@@ -174,6 +177,8 @@ async def apply_batch(
     ]
     placed += [(org_id, event) for name, org_id in begun for event in invoices if event.subscription_id == name]
     application = await _begin(connection, context, policy, now, placed, waiting)
+    for stray in strays:
+        application.release(*stray)
     for each in numbered:
         application.receive(each)
     return application
@@ -275,7 +280,8 @@ async def apply_parked(
     if not waiting:
         return
     named = {each.event.customer_id for each in waiting if each.event.customer_id}
-    context = await store.read_context(connection, policy, [tenant_id], named, (), ())
+    subscriptions = {each.event.subscription_id for each in waiting if each.event.subscription_id and policy.is_each}
+    context = await store.read_context(connection, policy, [tenant_id], named, subscriptions, ())
     links = {each.event.customer_id for each in waiting if customer_links.wants_link(each.event, context)}
     waiting_for_link = await store.read_parked(connection, (), [link for link in links if link])
     placed = [(tenant_id, each.event) for each in (*waiting, *waiting_for_link)]

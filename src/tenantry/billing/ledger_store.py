@@ -74,12 +74,12 @@ _FACT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
 FACT_NAMES: Final = tuple(_FACT_TYPES)
 FULL_STATE: Final = f"""
 bool_and(type = ANY('{{{",".join(sorted(WHOLE_SUBSCRIPTION_TYPES))}}}') AND subscription_id IS NOT NULL
-         AND status NOT IN ('past_due', 'unpaid'))
+         AND customer_id IS NOT NULL AND status NOT IN ('past_due', 'unpaid'))
 """
 """A condition on the events of a second: their result does not depend on earlier events, if it is the only one.
 
 An event without a subscription's id does not prove which subscription ended before. One that is past due does not say
-since when.
+since when, and one without a customer keeps the one before.
 """
 FOLDED: Final = f"""
 outcome IN ('applied', 'late', 'no_change') AND type = ANY('{{{",".join(sorted(FOLDED_TYPES))}}}')
@@ -201,6 +201,11 @@ async def read_parked(
     ]
 
 
+async def park_strays(connection: Connection, strays: Collection[tuple[str, str]], now: datetime) -> None:
+    """Park the invoice events of these tenants and subscriptions again: another tenant has the subscription."""
+    await connection.run_batch(PARK_STRAYS(*zip(*sorted(strays), strict=True), now))
+
+
 async def known_events(connection: Connection, ids: Collection[str]) -> dict[str, bool]:
     """Return which of these events the ledger has, and whether a valid event of the same id replaces the entry."""
     [rows] = await connection.run_batch(SEEN_EVENTS(list(ids)))
@@ -241,9 +246,10 @@ SELECT {", ".join(_ENTRY_TYPES).replace("anomalies", "string_to_array(anomalies,
 )
 INSERT_LINKS: Final = Statement(
     """
-INSERT INTO customers (id, tenant_id, linked_by)
+INSERT INTO customers AS c (id, tenant_id, linked_by)
 SELECT * FROM unnest($1, $2, $3)
-    ON CONFLICT (id) DO NOTHING
+    ON CONFLICT (id) DO UPDATE SET tenant_id = excluded.tenant_id, linked_by = excluded.linked_by, linked_at = now()
+ WHERE EXISTS (SELECT FROM tenants t WHERE t.id = c.tenant_id AND t.deleted_at IS NOT NULL)
 """,
     TEXTS, TEXTS, TEXTS,
 )  # fmt: skip
@@ -284,6 +290,19 @@ _ZLIB: Final = b"\x78"
 """The first byte of zlib's header, and of no JSON text: older releases stored bodies uncompressed."""
 
 _facts_of: Final = attrgetter(*_FACT_TYPES)
+
+
+PARK_STRAYS: Final = Statement(
+    """
+UPDATE billing_events e
+   SET tenant_id = NULL, outcome = 'parked', reason = 'Waits: subscription ' || subscription_id || ' is not known yet.',
+       before = NULL, after = NULL, parked_at = $3
+  FROM unnest($1, $2) AS stray (tenant_id, id)
+ WHERE e.tenant_id = stray.tenant_id AND e.subscription_id = stray.id AND e.org_id IS NULL
+   AND e.outcome IN ('applied', 'late', 'no_change')
+""",
+    TEXTS, TEXTS, MOMENT,
+)  # fmt: skip
 
 
 class EntryTakenError(Exception):
@@ -353,7 +372,7 @@ def update_parked(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
 
 
 def insert_links(links: Sequence[CustomerLink]) -> list[BoundStatement]:
-    """Add links of customers; the first claim on a customer stands."""
+    """Add links of customers; the first claim on a customer stands until its tenant ends."""
     return [INSERT_LINKS(*zip(*links, strict=True))] if links else []
 
 

@@ -274,7 +274,7 @@ class Reconciler:
             fetched.subscriptions, account, self.policy, new_id=partial(new_id, "snapshot"),
             # events that had arrived before the request happened before the snapshot, whatever the clocks say
             as_of=max(fetched.as_of, position.newest or 0), arrival=position.arrival,
-            unlinked=() if tenant.unlinked is None else (tenant.unlinked,),
+            unlinked=tenant.unlinked,
         )  # fmt: skip
         if not self.policy.is_each:
             is_living = account.state.provider_status not in (None, *OVER)

@@ -12,21 +12,28 @@ from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.plans import OVER
 
-# A tenant without a link may have a subscription whose customer an event names.
-_MAY_HAVE_CUSTOMERS: Final = """(
+# A tenant may have a subscription of a customer without a link, which an event names.
+_OF_LIVING_SUBSCRIPTIONS: Final = f"""
+          FROM subscriptions s
+         WHERE s.tenant_id = t.id AND s.moved_at IS NULL AND s.status <> ALL('{{{",".join(sorted(OVER))}}}')
+           AND s.customer_id IS NOT NULL"""
+_MAY_HAVE_CUSTOMERS: Final = f"""(
        EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+    OR EXISTS (SELECT {_OF_LIVING_SUBSCRIPTIONS})
     OR (t.subscription_id IS NOT NULL AND EXISTS (
          SELECT FROM billing_events e
-          WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL)))"""
+          WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL)))"""  # noqa: S608  # our own condition
 # PostgreSQL evaluates the subqueries of the select list for the tenants of the page alone.
 _LINKED_TENANTS: Final = f"""
 SELECT t.id,
        ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id ORDER BY c.linked_at, c.id),
-       (SELECT e.customer_id
+       ARRAY((SELECT e.customer_id
           FROM billing_events e
          WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL
          ORDER BY e.created DESC, e.arrival DESC
-         LIMIT 1),
+         LIMIT 1)
+         UNION
+        SELECT s.customer_id {_OF_LIVING_SUBSCRIPTIONS}),
        t.reconciled_at
   FROM tenants t
  WHERE t.deleted_at IS NULL AND {_MAY_HAVE_CUSTOMERS}
@@ -61,19 +68,19 @@ INSERT INTO billing_findings (name, number, found_at) VALUES (%s, %s, %s)
 class LinkedTenant(msgspec.Struct, frozen=True):
     """A tenant and its customers at the provider.
 
-    ``unlinked`` is the customer whose subscription the tenant's state is from, if that is not one of them.
+    ``unlinked`` are further customers whose subscriptions the tenant's state is from.
     ``compared_at`` is when the tenant was last compared with the provider.
     """
 
     id: str
     customers: list[str]
-    unlinked: str | None = None
+    unlinked: list[str] = []
     compared_at: datetime | None = None
 
     @property
     def all_customers(self) -> list[str]:
         """All customers whose subscriptions may be the tenant's."""
-        return self.customers if self.unlinked is None else [*self.customers, self.unlinked]
+        return [*self.customers, *self.unlinked]
 
 
 class LedgerPosition(msgspec.Struct, frozen=True):
@@ -109,8 +116,8 @@ async def due_tenants(
 
 
 def _linked(row: Sequence[Any]) -> LinkedTenant:
-    tenant_id, customers, customer, compared_at = row
-    return LinkedTenant(tenant_id, customers, None if customer in customers else customer, compared_at)
+    tenant_id, customers, named, compared_at = row
+    return LinkedTenant(tenant_id, customers, sorted(set(named) - set(customers)), compared_at)
 
 
 async def read_position(connection: Connection, tenant_id: str) -> LedgerPosition:

@@ -101,6 +101,11 @@ class Catalog:
     def __contains__(self, plan_id: str) -> bool:
         return plan_id in self._by_id
 
+    @property
+    def price_ids(self) -> list[str]:
+        """The provider prices of all plans and add-ons."""
+        return [*self._plan_of_price, *self._addon_of_price]
+
     def plan_of_price(self, price_id: str) -> str | None:
         """Return the id of the plan with this provider price, if any."""
         return self._plan_of_price.get(price_id)
@@ -116,6 +121,10 @@ class Catalog:
     def name(self, plan_id: str) -> str:
         """Return the name of a plan; its id for a plan that has left the catalog."""
         return self._by_id[plan_id].name if plan_id in self else plan_id
+
+    def addon_name(self, addon_id: str) -> str:
+        """Return the name of an add-on; its id for one that has left the catalog."""
+        return self._addons[addon_id].name if addon_id in self._addons else addon_id
 
     def limits(self, plan_id: str, addons: Iterable[tuple[str, int]] = ()) -> Limits:
         """Return the limits of a plan with add-ons, given by id and quantity; an unlimited one stays so.
@@ -208,7 +217,7 @@ def parse_catalog(text: str) -> Catalog:
     access = _access(document.get("access", {}), faults)
     listed = document.get("plans", [])
     # ids are looked at before entries are read: a faulty entry is not missing
-    if _is_list_of_tables(listed) and FREE not in {entry.get("id") for entry in listed}:
+    if _is_list_of_tables(listed) and not any(entry.get("id") == FREE for entry in listed):
         faults.append(f"the plan {FREE!r} is missing: it is the fallback and downgrade plan")
     if faults:
         raise CatalogError(faults)

@@ -27,8 +27,7 @@ from tenantry.cli.serve import end_on_sigterm, run_server
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
-from tenantry.domain.billing.events import HANDLED_TYPES
-from tenantry.domain.plans import Catalog
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.settings import (
     DEMO_COMMAND,
     DEMO_FLAG,
@@ -146,7 +145,7 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         keys = asyncio.run(example_data.seed(settings, conninfo))
         if keys is not None:
             file.save({LIVE_KEY: keys[0], example_data.TEST_KEY: keys[1]})
-        _fill(provider, settings.billing.catalog, base + WEBHOOK_PATH, settings.webhook_secrets[0])
+        _fill(provider, settings.billing, base + WEBHOOK_PATH, settings.webhook_secrets[0])
         logs.configure_service(settings.log_format, settings.secrets())
         banner = _banner(settings, file, base, companion, provider)
 
@@ -188,15 +187,15 @@ def _with_listener(values: dict[str, str]) -> str:
     return f"{values[_WEBHOOK_SECRETS]},{listener}"
 
 
-def _fill(provider: Simulator, catalog: Catalog, webhook_url: str, webhook_secret: Secret) -> None:
+def _fill(provider: Simulator, policy: BillingPolicy, webhook_url: str, webhook_secret: Secret) -> None:
     if example_data.CUSTOMER not in provider.customers:
         owner = example_data.USERS[0]
         provider.customer(example_data.CUSTOMER, email=owner.email, name=owner.name)
-    for price_id, amount in catalog_prices(catalog).items():
+    for price_id, amount in catalog_prices(policy.catalog).items():
         present = provider.prices.get(price_id)
         if present is None or present.unit_amount != amount:
             provider.price(price_id, amount)
-    types = tuple(HANDLED_TYPES)
+    types = tuple(policy.handled_types)
     secret = webhook_secret.reveal()
     provider.store_endpoint(WebhookEndpoint(id=_ENDPOINT, url=webhook_url, secret=secret, enabled_events=types))
 

@@ -161,7 +161,7 @@ async def read_anomalies(
     """
     parameters = {
         "since": since,
-        "prices": [price for plan in policy.catalog.plans for price in plan.stripe_price_ids],
+        "prices": policy.catalog.price_ids,
         "accounts": list(policy.accounts),
         "livemode": policy.livemode,
         "most": MOST_LISTED,

@@ -15,7 +15,6 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import is_installed
-from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.http_client import FetchError, new_http_client
@@ -30,7 +29,6 @@ SHORTEST: Final = 16
 CERTIFICATE_DAYS: Final = timedelta(days=14)
 """How long a certificate must still be valid."""
 
-_LISTED_TYPES: Final = ", ".join(sorted(HANDLED_TYPES))
 _GENERATE: Final = "Generate a secret with `openssl rand -hex 32` and use the same one in every process."
 _REMEDIES: Final = {
     "PROVIDER_WEBHOOK_SECRET": "Copy the endpoint's signing secret (whsec_...) from the payment provider's dashboard, "
@@ -149,49 +147,58 @@ async def check_provider(settings: Settings) -> list[Finding]:
     """Check that the payment provider accepts the key, has the catalog's prices, and sends its events to us."""
     if settings.provider_secret_key is None:
         return [problem("payment provider.no_key")]
-    plans = {price: plan.id for plan in settings.billing.catalog.plans for price in plan.stripe_price_ids}
+    catalog = settings.billing.catalog
+    items = {price: f"plan {plan.id}" for plan in catalog.plans for price in plan.stripe_price_ids}
+    items |= {price: f"add-on {addon.id}" for addon in catalog.addons for price in addon.stripe_price_ids}
     async with aclosing(ProviderApi(settings.provider_secret_key, settings.provider_api_base)) as api:
         try:
             endpoints = await api.webhook_endpoints()
-            prices = await api.prices(sorted(plans))
+            prices = await api.prices(sorted(items))
         except ProviderRefusedError as refusal:
             return [problem("payment provider.refuses", trouble=refusal.detail)]
         except ProviderUnavailableError as refusal:
             return [problem("payment provider.unavailable", trouble=refusal.detail)]
-    return [*judge_endpoints(endpoints, settings.base_url + WEBHOOK_PATH), *judge_prices(plans, prices)]
+    webhook_url, types = settings.base_url + WEBHOOK_PATH, settings.billing.handled_types
+    return [*judge_endpoints(endpoints, webhook_url, types), *judge_prices(items, prices)]
 
 
-def judge_endpoints(endpoints: Collection[ProviderEndpoint] | None, webhook_url: str) -> list[Finding]:
-    """Judge whether an endpoint for our address exists, is enabled, and gets exactly the five types of SPEC 6.2.
+def judge_endpoints(
+    endpoints: Collection[ProviderEndpoint] | None, webhook_url: str, types: frozenset[str]
+) -> list[Finding]:
+    """Judge whether an endpoint for our address exists, is enabled, and gets exactly the handled ``types``.
 
     ``endpoints`` is None if the API key may not read them.
     """
     if endpoints is None:
-        return [problem("payment provider.endpoints_unreadable", types=_LISTED_TYPES)]
+        return [problem("payment provider.endpoints_unreadable", types=_listed(types))]
     ours = [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
     if not ours:
-        return [problem("payment provider.no_endpoint", url=webhook_url, types=_LISTED_TYPES)]
-    return list(map(_judge_endpoint, ours))
+        return [problem("payment provider.no_endpoint", url=webhook_url, types=_listed(types))]
+    return [_judge_endpoint(endpoint, types) for endpoint in ours]
 
 
-def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
+def _judge_endpoint(endpoint: ProviderEndpoint, types: frozenset[str]) -> Finding:
     enabled = set(endpoint.enabled_events)
-    missing = set() if "*" in enabled else HANDLED_TYPES - enabled
+    missing = set() if "*" in enabled else types - enabled
     faults = [] if endpoint.status == "enabled" else [f"is {endpoint.status}"]
     faults += [f"lacks {', '.join(sorted(missing))}"] if missing else []
-    if surplus := enabled - HANDLED_TYPES:
+    if surplus := enabled - types:
         faults.append(f"sends needless {', '.join(sorted(surplus))}")
     if not faults:
-        return ok("payment provider", f"sends the five event types to {endpoint.url}")
-    return problem("payment provider.wrong_endpoint", url=endpoint.url, faults="; ".join(faults), types=_LISTED_TYPES)
+        return ok("payment provider", f"sends the {len(types)} event types to {endpoint.url}")
+    return problem("payment provider.wrong_endpoint", url=endpoint.url, faults="; ".join(faults), types=_listed(types))
 
 
-def judge_prices(plans: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None) -> list[Finding]:
-    """Judge whether the provider has the prices of the catalog, given with their plans; None if they cannot be read."""
+def _listed(types: frozenset[str]) -> str:
+    return ", ".join(sorted(types))
+
+
+def judge_prices(items: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None) -> list[Finding]:
+    """Judge whether the provider has the prices of the catalog's ``items``; None if they cannot be read."""
     if prices is None:
         return [problem("prices.unreadable")]
     found = [
-        problem("prices.wrong", plan=plans[price_id], price=price_id, fault=fault)
+        problem("prices.wrong", item=items[price_id], price=price_id, fault=fault)
         for price_id, price in prices.items()
         if (fault := _fault_of(price))
     ]

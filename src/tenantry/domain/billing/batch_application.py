@@ -28,7 +28,7 @@ from tenantry.domain.billing.ledger import (
 )
 from tenantry.domain.billing.ledger_fold import within_bounds
 from tenantry.domain.billing.notices import BillingNotice, Occasion, due_notices, ending_of, notice_of_type
-from tenantry.domain.billing.state import PAST_DUE, BillingPolicy, fold_key
+from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, fold_key
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
 from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
 from tenantry.domain.owner_mails import is_settled
@@ -85,6 +85,24 @@ def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: 
     return locks
 
 
+def strays(events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy) -> set[tuple[str, str]]:
+    """Return tenants with subscriptions that they know by invoice events only, and that these events claim.
+
+    Such an invoice came before its subscription, and found another tenant by a customer that both have.
+    """
+    claims = {
+        event.subscription_id: event.org_id
+        for event in events
+        if policy.is_each and event.subscription_id and is_new_subscription(event, context)
+    }
+    return {
+        (tenant_id, key)
+        for tenant_id, account in context.accounts.items()
+        for key, fold in account.folds.items()
+        if claims.get(key, tenant_id) != tenant_id and fold.state.reported_at is None
+    }
+
+
 def is_new_subscription(event: BillingEvent, context: BatchContext) -> bool:
     """Whether an event is the first that names the tenant of its subscription."""
     return (
@@ -118,6 +136,7 @@ class BatchApplication:
         self._known = KnownTenants(dict(known.tenant_of_customer), dict(known.tenant_of_subscription))
         self._parked = {each.event.id: each for each in waiting}
         self._timelines: dict[tuple[str, str], Timeline] = {}
+        self._reported = set[str]()
         self._failures: list[tuple[str, BillingEvent, bool]] = []
         self._occasions: list[Occasion] = []
         self._oldest_mailed = self.now.timestamp() - timedelta(hours=self.policy.parked_mail_hours).total_seconds()
@@ -126,6 +145,12 @@ class BatchApplication:
         self.links: list[CustomerLink] = []
         self.superseded: list[str] = []
         self.snapshot_requests: list[SnapshotRequest] = []
+
+    def release(self, tenant_id: str, subscription_id: str) -> None:
+        """Take a subscription from a tenant that only invoice events name it for: another tenant's metadata do."""
+        account = self._accounts[tenant_id]
+        folds = {key: fold for key, fold in account.folds.items() if key != subscription_id}
+        self._accounts[tenant_id] = account.with_folds(folds, self.policy)
 
     def receive(self, received: ReceivedEvent) -> None:
         """Apply a new event; events are given in the order of their arrival."""
@@ -215,8 +240,9 @@ class BatchApplication:
             outcome, reason = placement.outcome, placement.reason
             reason = f"{reason} {link.reason}" if link else reason
         after = self._accounts[tenant_id].record
-        if key is not None and event.type not in ev.INVOICE_TYPES and event.subscription_id:
-            self._known_subscription(event.subscription_id, tenant_id)
+        if key and event.type not in ev.INVOICE_TYPES:
+            self._reported.add(key)
+            self._known_subscription(key, tenant_id)
         return LedgerEntry(received, tenant_id, outcome, reason, before, after, tuple(found))
 
     def _fold_in(
@@ -298,7 +324,7 @@ class BatchApplication:
         return whole
 
     def _known_subscription(self, subscription_id: str, tenant_id: str) -> None:
-        if self.policy.is_each and subscription_id not in self._known.tenant_of_subscription:
+        if subscription_id not in self._known.tenant_of_subscription:
             self._known.tenant_of_subscription[subscription_id] = tenant_id
             self._apply_waiting(tenant_id, lambda event: event.subscription_id == subscription_id)
 
@@ -310,11 +336,14 @@ class BatchApplication:
         self.apply_parked(tenant_id, ready)
 
     def _settle_moves(self) -> None:
-        """Let a subscription count for the tenant only that its newest event names."""
+        """Let a subscription count for the tenant only that its newest event names.
+
+        All tenants that have one of the subscriptions of the batch are in its context.
+        """
         holders = defaultdict[str, list[tuple[int, str]]](list)
         for tenant_id, account in self._accounts.items():
             for key, fold in account.folds.items():
-                if key and fold.state.reported_at is not None:
+                if key in self._reported and fold.state.reported_at is not None:
                     holders[key].append((fold.state.reported_at, tenant_id))
         for key, of_key in holders.items():
             newest, holder = max(of_key)
@@ -328,7 +357,7 @@ class BatchApplication:
 
     def _link(self, event: BillingEvent, customer_id: str, account: BillingAccount) -> LinkResult | None:
         """Link the event's customer to its tenant where the rules allow it; None where nothing is to be done."""
-        result = link_result(event, account, self._known.tenant_of_customer.get(customer_id))
+        result = link_result(event, account, self._known.tenant_of_customer.get(customer_id), self._accounts)
         if result and result.outcome is Outcome.APPLIED:
             self.links.append(CustomerLink(customer_id, account.tenant_id, event.id))
             self._known.tenant_of_customer[customer_id] = account.tenant_id
@@ -345,9 +374,10 @@ class BatchApplication:
 def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None:
     """Return the newest event if it is a snapshot with the same facts as this one, and changed nothing.
 
-    The ledger can drop it then: no event, however late, leads to another state without it.
+    The ledger can drop it then: no event, however late, leads to another state without it. One that is past due stays:
+    it says since when at the latest.
     """
-    if not timeline.events or timeline.newest > snapshot.created:
+    if not timeline.events or timeline.newest > snapshot.created or snapshot.status in OWING:
         return None
     newest, last = timeline.events[-1], len(timeline.events) - 1
     same = msgspec.structs.replace(newest, id=snapshot.id, created=snapshot.created, arrival=snapshot.arrival)

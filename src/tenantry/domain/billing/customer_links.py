@@ -1,5 +1,6 @@
 """Which tenant an event belongs to, and when an event links a customer of the provider to a tenant (CONTRACT 6)."""
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from tenantry.domain.billing import events as ev
@@ -23,12 +24,17 @@ def wants_link(event: BillingEvent, context: BatchContext) -> bool:
     return (
         may_link(event)
         and account is not None
-        and event.customer_id not in context.known.tenant_of_customer
+        and is_free(context.known.tenant_of_customer.get(event.customer_id or ""), context.accounts)
         and (event.type == ev.CHECKOUT_COMPLETED or account.customer_id is None)
     )
 
 
 _LINKING_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | {ev.CHECKOUT_COMPLETED}
+
+
+def is_free(holder: str | None, accounts: Mapping[str, BillingAccount]) -> bool:
+    """Whether a customer can be linked, which ``holder`` has: it has none, or an ended tenant."""
+    return holder is None or (holder in accounts and accounts[holder].deleted)
 
 
 class LinkResult(NamedTuple):
@@ -39,14 +45,17 @@ class LinkResult(NamedTuple):
     anomaly: Anomaly | None = None
 
 
-def link_result(event: BillingEvent, account: BillingAccount, holder: str | None) -> LinkResult | None:
+def link_result(
+    event: BillingEvent, account: BillingAccount, holder: str | None, accounts: Mapping[str, BillingAccount]
+) -> LinkResult | None:
     """Return what an event does to the link of its customer, which ``holder`` has; None if there is nothing to do.
 
-    The first claim on a customer stands. A subscription event links only where neither side has a link yet.
+    The first claim on a customer stands until its tenant ends. A subscription event links only where neither side has
+    a link yet.
     """
     if holder == account.tenant_id:
         return None
-    if holder is not None:
+    if not is_free(holder, accounts):
         reason = f"Customer {event.customer_id} belongs to another tenant already."
         return LinkResult(Outcome.NO_CHANGE, reason, Anomaly.CUSTOMER_TAKEN)
     if event.type != ev.CHECKOUT_COMPLETED and account.customer_id is not None:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState
 from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, record_of
@@ -65,10 +66,14 @@ class BillingAccount(msgspec.Struct, frozen=True):
         return fold.state if need is None or fold.tip_state is None else fold.tip_state
 
     def states(self) -> list[BillingState]:
-        """Return the states that decide the record."""
+        """Return the states that decide the record.
+
+        Of a subscription that only payments name, no event has given a status yet: it does not count.
+        """
         states = [
             fold.state if (moved_at := self.moved_at.get(key)) is None else moved_away(fold.state, moved_at)
             for key, fold in self.folds.items()
+            if fold.state.subscription_status != NO_SUBSCRIPTION
         ]
         return states or [self.beginning]
 

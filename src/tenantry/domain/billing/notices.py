@@ -12,9 +12,9 @@ from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import (
     CANCELED,
+    OWING,
     PAST_DUE,
     TRIALING,
-    UNPAID,
     WHOLE_TENANT,
     BillingPolicy,
     fold_key,
@@ -157,7 +157,7 @@ def _notice(occasion: Occasion, account: BillingAccount, policy: BillingPolicy, 
         name = paid_invoice = event.invoice_id or ""
         key = fold_key(event, policy)
         fold = None if key is None else account.folds.get(key)
-        if fold is not None and fold.state.subscription_status in (PAST_DUE, UNPAID):
+        if fold is not None and fold.state.subscription_status in OWING:
             return None
         data = PaymentRecoveredData(event.invoice_url)
     elif _has_access(account.record, policy.catalog, now):

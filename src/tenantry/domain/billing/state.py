@@ -18,7 +18,8 @@ CANCELED: Final = "canceled"
 UNPAID: Final = "unpaid"
 ACTIVE: Final = "active"
 TRIALING: Final = "trialing"
-_OWING: Final = frozenset({PAST_DUE, UNPAID})
+OWING: Final = frozenset({PAST_DUE, UNPAID})
+"""The statuses of a subscription with an unpaid invoice."""
 
 
 class SubscriptionRule(StrEnum):
@@ -167,7 +168,7 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
         subscription_id=subscription_id,
         subscription_created=event.subscription_created if keeps_id else None,
         others=() if is_each else _others(state, event, updated_plan=chosen.plan, current=subscription_id),
-        customer_id=event.customer_id,
+        customer_id=event.customer_id or state.customer_id,
         seats=chosen.seats,
         details=details,
         past_due_since=_past_due_since(state, status, event.created),
@@ -178,14 +179,16 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
 
 
 def _past_due_since(state: BillingState, status: str, now: int) -> int | None:
-    if status not in _OWING:
+    if status not in OWING:
         return None
     return now if state.past_due_since is None and status == PAST_DUE else state.past_due_since
 
 
 def _still_unpaid(state: BillingState, status: str, now: int) -> tuple[UnpaidInvoice, ...]:
     """Return the unpaid invoices after an update; one that owes nothing settles those of earlier seconds."""
-    if status in _OWING:
+    if status in OVER:
+        return ()
+    if status in OWING:
         return state.unpaid_invoices
     # of one second the order must not matter: the provider sends a failed payment between two updates
     return tuple(invoice for invoice in state.unpaid_invoices if invoice.failed_at == now)
@@ -337,8 +340,13 @@ def _payment_succeeded(state: BillingState, event: BillingEvent, _policy: Billin
         logged = msgspec.structs.replace(state, unpaid_invoices=unpaid)
         return Transition(logged, "The payment is logged; the tenant was not past due.")
     restored = state.provider_status if state.provider_status not in (None, PAST_DUE) else ACTIVE
-    paid = msgspec.structs.replace(state, subscription_status=restored, past_due_since=None, unpaid_invoices=unpaid)
+    paid = _no_longer_past_due(msgspec.structs.replace(state, unpaid_invoices=unpaid), restored)
     return Transition(paid, "A payment cleared the past-due status.")
+
+
+def _no_longer_past_due(state: BillingState, status: str) -> BillingState:
+    since = state.past_due_since if status in OWING else None
+    return msgspec.structs.replace(state, subscription_status=status, past_due_since=since)
 
 
 def _invoice_given_up(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:
@@ -349,8 +357,7 @@ def _invoice_given_up(state: BillingState, event: BillingEvent, _policy: Billing
         return Transition(left, "The invoice had not made it past due.")
     if unpaid or state.provider_status in (None, PAST_DUE):
         return Transition(left, f"It stays past due: {'another invoice' if unpaid else 'the subscription'} is.")
-    status = state.provider_status or ACTIVE
-    dropped = msgspec.structs.replace(left, subscription_status=status, past_due_since=None)
+    dropped = _no_longer_past_due(left, state.provider_status)
     return Transition(dropped, "The unpaid invoice is not collected any more: that cleared the past-due status.")
 
 

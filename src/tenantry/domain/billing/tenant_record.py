@@ -74,7 +74,7 @@ def record_of(states: Collection[BillingState], policy: BillingPolicy) -> Billin
         chosen.cancel_at_period_end,
         details.cancel_at,
         ends_at,
-        chosen.seats,
+        None if chosen.subscription_status in OVER else chosen.seats,
         _access(states, chosen, policy),
     )
 
@@ -141,7 +141,7 @@ def _access(states: Collection[BillingState], chosen: BillingState, policy: Bill
             phase = AccessPhase(period.state, best.plan, period.reason, end, addons)
         else:
             phase = AccessPhase("none", FREE, period.reason, end)
-        if phases and msgspec.structs.replace(phases[-1], until=end) == phase:
+        if phases and msgspec.structs.replace(phases[-1], until=end, reason=phase.reason) == phase:
             phases.pop()
         phases.append(phase)
     if phases == [phase_of_status(chosen.plan, chosen.subscription_status, policy.catalog)]:

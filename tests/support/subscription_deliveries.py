@@ -1,0 +1,146 @@
+"""Random histories of several subscriptions, delivered to the database and compared with the oracle."""
+
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tenantry.accounts.tenants import TenantInput, TenantService
+from tenantry.billing.ingest import WebhookService
+from tenantry.billing.ledger_store import lock_account
+from tenantry.billing.replay import ReplayService, Selection
+from tenantry.db.connection import of_tenant
+from tenantry.db.database import Database
+from tenantry.domain.audit import BY_OPERATOR
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.tenant_record import BillingRecord
+from tenantry.jobs.queue import JobQueue
+from tests.support import figures
+from tests.support.orders import shuffled
+from tests.support.subscription_histories import random_tale
+from tests.support.subscription_oracle import Expected, Rules
+from tests.support.subscription_orders import differences, policy_of
+
+MOMENT: Final = datetime.fromtimestamp(10**6, UTC)
+_MOST_TOGETHER: Final = 12
+
+
+class _Tenant(NamedTuple):
+    """A tenant with what happened to it."""
+
+    id: str
+    happened: Sequence[BillingEvent]
+    rules: Rules
+    customer: str | None
+
+
+def _tenant(seed: int) -> _Tenant:
+    tale = random_tale(seed)
+    customer = f"cus_{seed}" if tale.customers else None
+    return _Tenant(f"org_{seed}", [_renamed(event, seed) for event in tale.events], tale.rules, customer)
+
+
+def _renamed(event: BillingEvent, seed: int) -> BillingEvent:
+    """The event with ids that no other history has."""
+    names = {
+        name: f"{seed}_{value}"
+        for name in ("id", "subscription_id", "invoice_id")
+        if (value := getattr(event, name)) is not None
+    }
+    org = {} if event.org_id is None else {"org_id": f"org_{seed}"}
+    return msgspec.structs.replace(event, customer_id=f"cus_{seed}", **names, **org)
+
+
+class _Instance:
+    """The part of the service that handles events."""
+
+    def __init__(self, conninfo: str, database: Database, rules: Rules) -> None:
+        self._database = database
+        self._policy = policy_of(rules)
+        self.webhooks = WebhookService([database.lane()], self._policy, None, lambda: MOMENT)
+        self._tenants = TenantService(database, self._policy, JobQueue(conninfo), lambda: MOMENT)
+
+    async def create(self, tenant: _Tenant) -> None:
+        """Make a tenant with its customer, if one is linked from the start."""
+        await self._tenants.put(
+            BY_OPERATOR, tenant.id, TenantInput(tenant.id, "owner@x.example", "usr", tenant.customer)
+        )
+
+    async def deliver(self, batch: Sequence[BillingEvent]) -> None:
+        """Deliver events in one transaction."""
+        answers = await self.webhooks.apply([ReceivedEvent(event, MOMENT) for event in batch])
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+
+    async def record(self, tenant: _Tenant) -> BillingRecord:
+        """What the database says of a tenant."""
+        async with self._database.transaction(of_tenant(tenant.id)) as connection:
+            account = await lock_account(connection, tenant.id, self._policy)
+        assert account is not None
+        return account.record
+
+    async def rebuilt_otherwise(self, tenants: Iterable[_Tenant]) -> list[str]:
+        """The tenants whose stored state is not what the fold of their whole ledger gives."""
+        replay = ReplayService(self._database, self._policy, lambda: MOMENT)
+        selection = Selection(tuple(tenant.id for tenant in tenants))
+        checked = [each async for chunk in replay.run(selection, dry_run=True) for each in chunk.checked]
+        return [each.tenant_id for each in checked if not each.is_right]
+
+
+@asynccontextmanager
+async def _running(conninfo: str, rules: Rules) -> AsyncIterator[_Instance]:
+    database = Database(conninfo, pool_size=2)
+    await database.open()
+    instance = _Instance(conninfo, database, rules)
+    try:
+        yield instance
+    finally:
+        await instance.webhooks.close()
+        await database.close()
+
+
+async def check_in_database(conninfo: str, seeds: Iterable[int], record_property: figures.RecordProperty) -> None:
+    """Deliver random histories in random orders, mixed with each other, and assert what the database says then."""
+    groups: defaultdict[tuple[int, bool], list[_Tenant]] = defaultdict(list)
+    for seed in seeds:
+        tenant = _tenant(seed)
+        groups[id(tenant.rules.catalog), tenant.rules.extended].append(tenant)
+    wrong: dict[str, list[str]] = {}
+    for tenants in groups.values():
+        async with _running(conninfo, tenants[0].rules) as instance:
+            for tenant in tenants:
+                await instance.create(tenant)
+            for batch in _batches(tenants):
+                await instance.deliver(batch)
+            for tenant in tenants:
+                now = max(event.created for event in tenant.happened)
+                expected = Expected(tenant.happened, tenant.rules)
+                if found := differences(await instance.record(tenant), expected, tenant.rules, now):
+                    wrong[tenant.id] = found
+            for tenant_id in await instance.rebuilt_otherwise(tenants):
+                wrong.setdefault(tenant_id, []).append("a rebuild gives another state")
+    number = sum(map(len, groups.values()))
+    figures.record(
+        record_property, "Several subscriptions in the database", {"tenants": number}, {"tenantry": len(wrong)}
+    )
+    assert not wrong, wrong
+
+
+def _batches(tenants: Sequence[_Tenant]) -> Iterable[Sequence[BillingEvent]]:
+    """The events of all tenants, each with some duplicates and in a random order, mixed, in batches of random size."""
+    rng = random.Random(tenants[0].id)  # noqa: S311  # a sample that can be repeated
+    streams = [shuffled(rng, [tenant.happened]) for tenant in tenants]
+    turns = [stream for stream in streams for _ in stream]
+    rng.shuffle(turns)
+    waiting = {id(stream): iter(stream) for stream in streams}
+    events = [next(waiting[id(stream)]) for stream in turns]
+    while events:
+        size = rng.randint(1, _MOST_TOGETHER)
+        yield events[:size]
+        events = events[size:]

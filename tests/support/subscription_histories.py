@@ -1,0 +1,906 @@
+"""Histories of tenants with several subscriptions: named ones, and random ones whose order the payloads prove."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import BillingEvent, Fact, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.plans import Catalog, parse_catalog
+from tests.support.ledger import CUSTOMER, TENANT
+from tests.support.subscription_oracle import Rules
+
+START: Final = 1000
+HOUR: Final = 3600
+PERIOD: Final = 30_000
+
+_PLANS: Final = """
+[[plans]]
+id = "free"
+stripe_price_id = "price_free"
+[[plans]]
+id = "pro"
+stripe_price_id = ["price_pro", "price_pro_yearly"]
+[[plans]]
+id = "business"
+stripe_price_id = "price_business"
+[[addons]]
+id = "extra_projects"
+name = "Extra projects"
+stripe_price_id = "price_projects"
+[addons.limits]
+projects = 10
+[[addons]]
+id = "extra_members"
+name = "Extra members"
+stripe_price_id = "price_members"
+"""
+CATALOG: Final = parse_catalog(_PLANS)
+RANKED: Final = parse_catalog(
+    _PLANS.replace('id = "pro"', 'id = "pro"\nrank = 7').replace('id = "business"', 'id = "business"\nrank = 7')
+)
+"""Two plans of one rank."""
+TURNED: Final = parse_catalog(
+    _PLANS.replace('id = "free"', 'id = "free"\nrank = 9').replace('id = "pro"', 'id = "pro"\nrank = 5')
+)
+"""Plans of lower and lower rank."""
+STRICT: Final = parse_catalog(f'{_PLANS}[access]\npast_due = "none"\ntrialing = "grace"\npaused = "full"\n')
+LENIENT: Final = parse_catalog(f'{_PLANS}[access]\npast_due = "full"\nunpaid = "grace"\nincomplete = "full"\n')
+SHARED_GRACE: Final = parse_catalog(f'{_PLANS}[access]\nunpaid = "grace"\nincomplete = "grace"\nactive = "grace"\n')
+CATALOGS: Final[dict[str, Catalog]] = {
+    "plain": CATALOG, "ranked": RANKED, "turned": TURNED, "strict": STRICT, "lenient": LENIENT, "grace": SHARED_GRACE,
+}  # fmt: skip
+
+_DEFAULT_FACTS: Final[dict[str, Any]] = {
+    "status": "incomplete",
+    "items": (("price_pro", 1),),
+    "period_end": START + PERIOD,
+    "cancels": False,
+    "cancel_at": None,
+    "pause": None,
+    "ended_at": None,
+}
+_TRACKED: Final = frozenset({"status", "period_end", "cancels"})
+
+
+class Script:
+    """Writes what happens to a tenant's subscriptions, event by event; time passes only by `later`."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.facts: dict[str, dict[str, Any]] = {}
+        self._began: dict[str, int] = {}
+        self.events: list[BillingEvent] = []
+
+    def later(self, seconds: int = 10) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+    def begins(self, name: str, *, told: bool = False, **facts: Any) -> None:
+        """A subscription begins; ``told`` by `customer.subscription.created`."""
+        self.facts[name] = _DEFAULT_FACTS | facts
+        self._began[name] = self.now
+        if told:
+            self._tell(ev.SUBSCRIPTION_CREATED, name, None)
+
+    def changes(self, name: str, event_type: str = ev.SUBSCRIPTION_UPDATED, **facts: Any) -> None:
+        """A subscription changes; `updated` says what it replaced."""
+        before = self._fields(name)
+        self.facts[name] |= facts
+        after = self._fields(name)
+        replaced = {fact: before[fact] for fact in ev.TRACKED if before[fact] != after[fact]}
+        self._tell(event_type, name, replaced if event_type == ev.SUBSCRIPTION_UPDATED else None)
+
+    def appears(self, name: str, status: str = "active", **facts: Any) -> None:
+        """A subscription begins, and `updated` gives it its first status."""
+        self.begins(name, **facts)
+        self.changes(name, status=status)
+
+    def ends(self, name: str, *, ended_at: int | None = None) -> None:
+        """A subscription ends."""
+        self.facts[name] |= {"status": "canceled", "ended_at": ended_at}
+        self._tell(ev.SUBSCRIPTION_DELETED, name, None)
+
+    def observed(self, name: str, **facts: Any) -> None:
+        """The provider answers with the subscription."""
+        self.facts[name] |= facts
+        self._tell(ev.SNAPSHOT, name, None)
+
+    def fails(self, invoice: str, name: str | None = None) -> None:
+        """A payment of an invoice fails, which names a subscription or none."""
+        self._bill(ev.PAYMENT_FAILED, invoice, name)
+
+    def pays(self, invoice: str, name: str | None = None, event_type: str = ev.PAYMENT_SUCCEEDED) -> None:
+        """An invoice is paid."""
+        self._bill(event_type, invoice, name)
+
+    def gives_up(self, invoice: str, name: str | None = None, event_type: str = ev.INVOICE_VOIDED) -> None:
+        """An invoice is voided, or marked as uncollectible."""
+        self._bill(event_type, invoice, name)
+
+    def _tell(self, event_type: str, name: str, previous: dict[str, Fact] | None) -> None:
+        facts = self.facts[name]
+        items = tuple(SubscriptionItem(price, quantity) for price, quantity in facts["items"])
+        is_simple = len(items) == 1 and items[0].quantity == 1
+        details = SubscriptionDetails(
+            items=() if is_simple else items,
+            cancel_at=facts["cancel_at"],
+            pause=facts["pause"],
+            ended_at=facts["ended_at"],
+        )
+        self.events.append(
+            BillingEvent(
+                id=self._next_id(),
+                type=event_type,
+                created=self.now,
+                org_id=TENANT,
+                customer_id=CUSTOMER,
+                subscription_id=name,
+                subscription_created=self._began[name],
+                previous=previous,
+                details=details,
+                **self._fields(name),
+            )
+        )
+
+    def _fields(self, name: str) -> dict[str, Any]:
+        facts = self.facts[name]
+        return {
+            "status": facts["status"],
+            "price_id": facts["items"][0][0] if facts["items"] else None,
+            "current_period_end": facts["period_end"],
+            "cancel_at_period_end": facts["cancels"],
+        }
+
+    def _bill(self, event_type: str, invoice: str, name: str | None) -> None:
+        status = {ev.PAYMENT_FAILED: "open", ev.INVOICE_VOIDED: "void", ev.INVOICE_UNCOLLECTIBLE: "uncollectible"}
+        self.events.append(
+            BillingEvent(
+                id=self._next_id(),
+                type=event_type,
+                created=self.now,
+                customer_id=CUSTOMER,
+                subscription_id=name,
+                invoice_id=invoice,
+                status=status.get(event_type, "paid"),
+            )
+        )
+
+    def _next_id(self) -> str:
+        return f"evt_{len(self.events):02}"
+
+
+class Scene(NamedTuple):
+    """A history to be delivered in every order."""
+
+    write: Callable[[Script], None]
+    extended: bool = False
+    catalog: Catalog = CATALOG
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        catalog = next(name for name, catalog in CATALOGS.items() if catalog is self.catalog)
+        more = [catalog] * (self.catalog is not CATALOG) + ["extended"] * self.extended
+        return "-".join([self.write.__name__, *more])
+
+    @property
+    def rules(self) -> Rules:
+        """How the service is set up."""
+        return Rules(self.catalog, self.extended)
+
+    @property
+    def events(self) -> tuple[BillingEvent, ...]:
+        """What happened, in order."""
+        script = Script()
+        self.write(script)
+        return tuple(script.events)
+
+
+# The six scenes of an upgrade and a downgrade.
+
+
+def upgrade_by_a_second_subscription(script: Script) -> None:
+    """The end of the old subscription comes after the last change of the new one."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.appears("sub_2", items=(("price_business", 3),), period_end=START + 2 * PERIOD)
+    script.pays("in_2", "sub_2")
+    script.later()
+    script.changes("sub_2", items=(("price_business", 4),))
+    script.later()
+    script.changes("sub_1", cancels=True)
+    script.later()
+    script.ends("sub_1")
+
+
+def upgrade_by_a_plan_change(script: Script) -> None:
+    """The first subscription ended long ago; the second one changes its plan."""
+    script.appears("sub_1", items=(("price_business", 1),))
+    script.later()
+    script.ends("sub_1", ended_at=START + 7)
+    script.later()
+    script.appears("sub_2", items=(("price_pro", 1),))
+    script.later()
+    script.changes("sub_2", items=(("price_business", 1),))
+    script.changes("sub_2", period_end=START + 2 * PERIOD)
+    script.pays("in_2", "sub_2")
+
+
+def upgrade_with_immediate_cancel_of_the_old(script: Script) -> None:
+    """The new subscription begins in the second in which the old one ends; its last invoice fails later."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.appears("sub_2", items=(("price_business", 1),))
+    script.changes("sub_1", cancels=True)
+    script.ends("sub_1")
+    script.later()
+    script.fails("in_final", "sub_1")
+    script.later()
+    script.changes("sub_2", period_end=START + 2 * PERIOD)
+
+
+def upgrade_with_the_old_canceled_at_period_end(script: Script) -> None:
+    """The old subscription stays active beside the new one until its period ends."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.appears("sub_2", items=(("price_business", 1),), period_end=START + 2 * PERIOD)
+    script.changes("sub_1", cancels=True, cancel_at=START + PERIOD)
+    script.later(PERIOD)
+    script.pays("in_2", "sub_2")
+    script.ends("sub_1", ended_at=START + PERIOD)
+
+
+def downgrade_by_a_second_subscription(script: Script) -> None:
+    """The higher plan counts until it ends."""
+    script.appears("sub_1", items=(("price_business", 1),))
+    script.later()
+    script.changes("sub_1", cancels=True)
+    script.later()
+    script.appears("sub_2", items=(("price_pro", 1),), period_end=START + 2 * PERIOD)
+    script.later(PERIOD)
+    script.ends("sub_1")
+    script.changes("sub_2", period_end=START + 3 * PERIOD)
+    script.pays("in_2", "sub_2")
+
+
+def first_payment_of_the_new_fails(script: Script) -> None:
+    """The customer never pays the upgrade; the old subscription goes on."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.begins("sub_2", items=(("price_business", 1),))
+    script.fails("in_2", "sub_2")
+    script.later()
+    script.changes("sub_2", cancels=True)
+    script.later(HOUR)
+    script.changes("sub_2", status="incomplete_expired")
+    script.later()
+    script.fails("in_2", "sub_2")
+    script.later()
+    script.changes("sub_1", period_end=START + 2 * PERIOD)
+
+
+UPGRADES: Final = tuple(
+    map(
+        Scene,
+        (
+            upgrade_by_a_second_subscription,
+            upgrade_by_a_plan_change,
+            upgrade_with_immediate_cancel_of_the_old,
+            upgrade_with_the_old_canceled_at_period_end,
+            downgrade_by_a_second_subscription,
+            first_payment_of_the_new_fails,
+        ),
+    )
+)
+
+
+def two_plans_at_once(script: Script) -> None:
+    script.appears("sub_1", items=(("price_business", 2),))
+    script.appears("sub_2", items=(("price_pro", 5),))
+    script.later()
+    script.changes("sub_1", items=(("price_pro", 2),))
+    script.changes("sub_2", period_end=START + 2 * PERIOD)
+    script.later()
+    script.changes("sub_1", period_end=START + 3 * PERIOD)
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.pays("in_1", "sub_1")
+
+
+def recovery_beside_an_active_one(script: Script) -> None:
+    """The higher plan is past due, unpaid, and paid after all."""
+    script.appears("sub_1", items=(("price_business", 1),))
+    script.later()
+    script.appears("sub_2", items=(("price_pro", 1),))
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.changes("sub_1", status="past_due")
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.later()
+    script.pays("in_1", "sub_1")
+    script.changes("sub_1", status="active")
+
+
+def past_due_for_ever_beside_a_lower_plan(script: Script) -> None:
+    """Both are past due, since different moments; the grace of the lower plan is longer."""
+    script.appears("sub_1", items=(("price_business", 1),))
+    script.appears("sub_2", items=(("price_pro", 2),))
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.later(HOUR)
+    script.changes("sub_1", status="past_due")
+    script.later(HOUR)
+    script.fails("in_2", "sub_2")
+    script.later(HOUR)
+    script.changes("sub_1", status="unpaid")
+    script.later()
+    script.changes("sub_1", status="past_due")
+
+
+def old_changes_after_the_new(script: Script) -> None:
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.appears("sub_2", items=(("price_pro_yearly", 2),), period_end=START + 12 * PERIOD)
+    script.later()
+    script.changes("sub_1", period_end=START + 2 * PERIOD)
+    script.changes("sub_1", cancels=True)
+    script.changes("sub_1", cancels=False)
+    script.later()
+    script.changes("sub_1", items=(("price_pro", 9),))
+    script.later()
+    script.fails("in_1")
+
+
+def unpaid_beside_an_ended_one(script: Script) -> None:
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.ends("sub_1")
+    script.later()
+    script.appears("sub_2", status="past_due", items=(("price_business", 2),))
+    script.later(HOUR)
+    script.changes("sub_2", status="unpaid")
+    script.later()
+    script.begins("sub_3", items=(("price_pro", 1),))
+    script.changes("sub_3", status="incomplete_expired")
+    script.later()
+    script.pays("in_2", "sub_2")
+
+
+def paused_and_resumed(script: Script) -> None:
+    script.begins("sub_1", told=True, status="trialing", items=(("price_business", 1),))
+    script.appears("sub_2", items=(("price_pro", 1),))
+    script.later()
+    script.changes("sub_1", ev.SUBSCRIPTION_PAUSED, status="paused")
+    script.later()
+    script.changes("sub_1", ev.SUBSCRIPTION_RESUMED, status="active")
+    script.later()
+    script.changes("sub_2", ev.SUBSCRIPTION_PAUSED, status="paused")
+    script.later()
+    script.fails("in_2", "sub_2")
+
+
+def void_pause_beside_grace(script: Script) -> None:
+    """Full access until the period of one ends, then the grace of the other, then none."""
+    script.appears("sub_1", items=(("price_pro", 1), ("price_projects", 2)))
+    script.later()
+    script.appears("sub_2", items=(("price_business", 1), ("price_members", 1)))
+    script.later()
+    script.changes("sub_1", pause="void")
+    script.later()
+    script.fails("in_2", "sub_2")
+    script.later()
+    script.changes("sub_1", period_end=START + 2 * PERIOD)
+    script.later()
+    script.appears("sub_3", status="unpaid", items=(("price_members", 5),))
+
+
+def flexible_cancellation(script: Script) -> None:
+    """``cancel_at`` moves, and does not follow the period."""
+    script.appears("sub_1", items=(("price_pro", 3),))
+    script.later()
+    script.changes("sub_1", cancel_at=START + 2 * HOUR)
+    script.later()
+    script.changes("sub_1", cancel_at=START + 3 * HOUR, cancels=True)
+    script.later()
+    script.appears("sub_2", status="trialing", items=(("price_free", 1),), cancel_at=START + HOUR)
+    script.later()
+    script.changes("sub_2", cancel_at=None)
+    script.later(3 * HOUR)
+    script.changes("sub_1", cancel_at=None)
+
+
+def both_flexible_and_over(script: Script) -> None:
+    script.appears("sub_1", items=(("price_pro", 3),), cancel_at=START + HOUR)
+    script.later()
+    script.changes("sub_1", cancels=True)
+    script.later()
+    script.appears("sub_2", items=(("price_business", 3),), cancel_at=START + HOUR)
+    script.later(HOUR)
+    script.ends("sub_1")
+    script.later()
+    script.ends("sub_2", ended_at=START + HOUR)
+    script.later()
+    script.fails("in_1", "sub_1")
+
+
+def invoices_with_and_without_a_subscription(script: Script) -> None:
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.appears("sub_2", items=(("price_business", 1),))
+    script.later()
+    script.fails("in_0")
+    script.later()
+    script.fails("in_2", "sub_2")
+    script.later()
+    script.pays("in_0")
+    script.later()
+    script.fails("in_3", "sub_3")
+    script.later()
+    script.pays("in_2", "sub_2")
+
+
+def addon_beside_a_plan(script: Script) -> None:
+    """An add-on and a plan in separate subscriptions, and one in which the add-on stands first."""
+    script.appears("sub_1", items=(("price_projects", 3),))
+    script.later()
+    script.appears("sub_2", items=(("price_members", 1), ("price_pro", 4)))
+    script.later()
+    script.changes("sub_1", items=(("price_projects", 4), ("price_unknown", 1)))
+    script.later()
+    script.changes(
+        "sub_2", items=(("price_members", 1), ("price_pro", 4), ("price_business", 5), ("price_projects", 1))
+    )
+    script.later()
+    script.changes("sub_1", status="past_due")
+    script.later()
+    script.changes("sub_2", status="past_due")
+
+
+def addon_that_outlives_the_plan(script: Script) -> None:
+    script.appears("sub_1", items=(("price_projects", 3),))
+    script.appears("sub_2", items=(("price_business", 1),))
+    script.later()
+    script.fails("in_2", "sub_2")
+    script.later()
+    script.changes("sub_2", status="past_due")
+    script.later()
+    script.changes("sub_2", status="unpaid")
+    script.ends("sub_2")
+    script.later()
+    script.changes("sub_1", cancels=True)
+
+
+def created_with_updated(script: Script) -> None:
+    """`created` and two changes in one second, of two subscriptions at once."""
+    script.begins("sub_1", told=True, items=(("price_pro", 1),))
+    script.begins("sub_2", told=True, items=(("price_business", 1),))
+    script.changes("sub_1", status="active", items=(("price_pro", 2),))
+    script.changes("sub_2", status="active")
+    script.changes("sub_2", status="past_due")
+    script.later()
+    script.pays("in_2", "sub_2", ev.INVOICE_PAID)
+    script.pays("in_2", "sub_2")
+
+
+def deleted_with_invoices(script: Script) -> None:
+    """Invoice events of the very second of the end, and after it."""
+    script.appears("sub_1", items=(("price_business", 1),))
+    script.appears("sub_2", items=(("price_pro", 1),))
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.changes("sub_1", status="past_due")
+    script.ends("sub_1")
+    script.later()
+    script.pays("in_1", "sub_1")
+    script.later()
+    script.changes("sub_2", cancels=True)
+
+
+def voided_invoices(script: Script) -> None:
+    """Of three failed invoices one is voided, one is given up after the status said so, and one belongs to another."""
+    script.appears("sub_1", items=(("price_business", 1),), status="trialing")
+    script.appears("sub_2", items=(("price_pro", 1),))
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.later()
+    script.gives_up("in_9", "sub_1")
+    script.later()
+    script.gives_up("in_1", "sub_1")
+    script.later()
+    script.changes("sub_2", status="past_due")
+    script.later()
+    script.gives_up("in_2", "sub_2", ev.INVOICE_UNCOLLECTIBLE)
+
+
+def voided_after_unpaid(script: Script) -> None:
+    """The first invoice was paid while the status was unpaid; the second one is voided."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.later()
+    script.changes("sub_1", status="unpaid")
+    script.later()
+    script.pays("in_1", "sub_1")
+    script.later(HOUR)
+    script.fails("in_2", "sub_1")
+    script.later()
+    script.gives_up("in_2", "sub_1")
+
+
+def voided_after_an_update(script: Script) -> None:
+    """The update in between owes nothing, so that the first invoice is settled when the second one is voided."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.later()
+    script.changes("sub_1", cancels=True)
+    script.later()
+    script.fails("in_2", "sub_1")
+    script.later()
+    script.gives_up("in_2", "sub_1")
+    script.later()
+    script.gives_up("in_1", "sub_1")
+
+
+def voided_with_another_open(script: Script) -> None:
+    """Of three failed invoices one is paid, and the second one is still open when the third one is voided."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.later()
+    script.fails("in_2", "sub_1")
+    script.later()
+    script.pays("in_1", "sub_1")
+    script.later()
+    script.fails("in_3", "sub_1")
+    script.later()
+    script.gives_up("in_3", "sub_1")
+    script.later()
+    script.gives_up("in_2", "sub_1")
+
+
+def paid_while_unpaid(script: Script) -> None:
+    """A payment takes an unpaid subscription back to unpaid: it is past due since the first failure."""
+    script.appears("sub_1", status="past_due", items=(("price_business", 1),))
+    script.later(HOUR)
+    script.changes("sub_1", status="unpaid")
+    script.later(HOUR)
+    script.fails("in_1", "sub_1")
+    script.later(HOUR)
+    script.pays("in_1", "sub_1")
+    script.later(HOUR)
+    script.appears("sub_2", items=(("price_pro", 1),), pause="void")
+
+
+def payment_of_an_unknown_one(script: Script) -> None:
+    """A payment that names an unknown subscription changes nothing."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.ends("sub_1")
+    script.later()
+    script.pays("in_2", "sub_2")
+    script.later()
+    script.pays("in_3")
+
+
+def two_of_one_plan_one_paused(script: Script) -> None:
+    """The newer one ends with its paid period. The older one gives the same access, so the access has no end."""
+    script.appears("sub_1", items=(("price_pro", 1),))
+    script.later()
+    script.appears("sub_2", items=(("price_pro", 1),))
+    script.later()
+    script.changes("sub_2", pause="void")
+    script.later()
+    script.changes("sub_1", pause="keep_as_draft")
+
+
+def answers_of_the_provider(script: Script) -> None:
+    script.appears("sub_1", items=(("price_business", 1),), cancels=True)
+    script.later()
+    script.appears("sub_2", items=(("price_pro", 1),))
+    script.later()
+    script.observed("sub_1", status="canceled", ended_at=START + 3)
+    script.later()
+    script.observed("sub_2", status="past_due")
+    script.later()
+    script.pays("in_2", "sub_2")
+    script.later()
+    script.fails("in_1", "sub_1")
+    script.later()
+    script.begins("sub_3")
+    script.observed("sub_3", status="incomplete_expired")
+
+
+def three_of_one_plan(script: Script) -> None:
+    """Equal plans: the newest counts, then the greatest id; in the end two are over."""
+    script.appears("sub_2", items=(("price_pro", 2),))
+    script.appears("sub_1", items=(("price_pro_yearly", 1),))
+    script.later()
+    script.appears("sub_0", items=(("price_pro", 3),))
+    script.later()
+    script.changes("sub_2", cancels=True)
+    script.later()
+    script.ends("sub_0")
+    script.later()
+    script.changes("sub_1", status="paused")
+
+
+def only_invoices(script: Script) -> None:
+    """No event of the subscriptions arrives."""
+    script.pays("in_1", "sub_1")
+    script.later()
+    script.fails("in_2", "sub_2")
+    script.later()
+    script.fails("in_2", "sub_2")
+    script.later()
+    script.fails("in_3")
+    script.later()
+    script.pays("in_4", "sub_4")
+    script.later()
+    script.fails("in_5", "sub_4")
+    script.pays("in_5", "sub_4")
+
+
+SCENES: Final = (
+    *UPGRADES,
+    Scene(two_plans_at_once),
+    Scene(two_plans_at_once, catalog=RANKED),
+    Scene(recovery_beside_an_active_one),
+    Scene(past_due_for_ever_beside_a_lower_plan),
+    Scene(past_due_for_ever_beside_a_lower_plan, catalog=SHARED_GRACE),
+    Scene(old_changes_after_the_new),
+    Scene(unpaid_beside_an_ended_one),
+    Scene(unpaid_beside_an_ended_one, catalog=LENIENT),
+    Scene(paused_and_resumed, extended=True),
+    Scene(paused_and_resumed),
+    Scene(void_pause_beside_grace),
+    Scene(flexible_cancellation),
+    Scene(both_flexible_and_over),
+    Scene(invoices_with_and_without_a_subscription),
+    Scene(addon_beside_a_plan),
+    Scene(addon_beside_a_plan, catalog=RANKED),
+    Scene(addon_that_outlives_the_plan),
+    Scene(created_with_updated, extended=True),
+    Scene(deleted_with_invoices),
+    Scene(voided_invoices, extended=True),
+    Scene(voided_invoices),
+    Scene(voided_after_unpaid, extended=True),
+    Scene(voided_after_unpaid, extended=True, catalog=LENIENT),
+    Scene(voided_after_an_update, extended=True),
+    Scene(voided_with_another_open, extended=True),
+    Scene(paid_while_unpaid),
+    Scene(paid_while_unpaid, catalog=LENIENT),
+    Scene(payment_of_an_unknown_one),
+    Scene(two_of_one_plan_one_paused),
+    Scene(answers_of_the_provider),
+    Scene(three_of_one_plan),
+    Scene(only_invoices),
+)
+
+
+class _Second:
+    """What has happened to one subscription in the present second."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+        self.invoices: list[tuple[str, str]] = []
+        self.is_closed = False
+        """Whether nothing more but the end may happen in it, because its place would not be proven."""
+        self.keeps_details = False
+        self.is_answered = False
+        """Whether the provider answered in it: an answer follows what had arrived, the end included."""
+
+
+class RandomScript(Script):
+    """Writes a random history in which every two events of one subscription and second have a proof of their order.
+
+    Where no proof exists both orders lead to the same state.
+    """
+
+    _STATUSES: Final = ("trialing", "active", "active", "past_due", "past_due", "unpaid", "paused", "incomplete")
+    _PRICES: Final = (
+        "price_free",
+        "price_pro",
+        "price_pro_yearly",
+        "price_business",
+        "price_projects",
+        "price_members",
+    )
+
+    def __init__(self, rng: random.Random, *, extended: bool, subscriptions: int) -> None:
+        super().__init__()
+        self._rng = rng
+        self._extended = extended
+        self._names = [f"sub_{name}" for name in rng.sample("abcdefg", subscriptions)]
+        self._over: set[str] = set()
+        self._open: dict[str, list[str]] = {}
+        self._failed: dict[str, list[str]] = {name: [] for name in self._names}
+        self._seconds: dict[str, _Second] = {}
+        self._seen: set[str] = set()
+
+    def write(self, length: int) -> None:
+        """Write about so many events."""
+        while len(self.events) < length:
+            if (pause := self._rng.choice((0, 0, 0, 1, 10, 10, HOUR, PERIOD))) and self.now < 900_000:
+                self.later(pause)
+                self._seconds = {}
+            self._goes_on(self._rng.choice(self._names))
+
+    def _goes_on(self, name: str) -> None:
+        chance = self._rng.random()
+        if chance < 0.05:
+            self._bill(self._rng.choice(sorted(ev.INVOICE_TYPES)), "in_0", None)
+        elif chance < 0.35:
+            self._invoices(name)
+        elif name not in self.facts:
+            self._starts(name)
+        elif name in self._over:
+            pass
+        elif chance < 0.43:
+            self._stops(name)
+        elif chance < 0.5:
+            self._answers(name)
+        else:
+            self._moves(name)
+
+    def _second(self, name: str) -> _Second:
+        return self._seconds.setdefault(name, _Second())
+
+    def _starts(self, name: str) -> None:
+        second = self._second(name)
+        if second.is_closed or second.invoices:
+            return
+        told = self._rng.random() < 0.5
+        self.begins(name, told=told, items=self._some_items(), period_end=self._some_end(), **self._some_details())
+        if told and self._extended:
+            self._seen.add(name)
+        else:
+            self._moves(name)
+
+    def _moves(self, name: str) -> None:
+        second = self._second(name)
+        if second.is_closed:
+            return
+        if self._extended and self._is_untouched(second) and self._rng.random() < 0.15:
+            status, event_type = self._rng.choice(
+                (("paused", ev.SUBSCRIPTION_PAUSED), ("active", ev.SUBSCRIPTION_RESUMED))
+            )
+            self.changes(name, event_type, status=status, **self._some_details())
+            self._seen.add(name)
+            second.is_closed = True
+            return
+        facts = self._some_changes(name, keeps_details=second.keeps_details)
+        if second.invoices and not _is_settled(second.invoices[0][0], facts.get("status", self.facts[name]["status"])):
+            return
+        self.changes(name, **facts)
+        second.updates += 1
+        second.keeps_details = True
+        second.is_closed = bool(second.invoices) or name not in self._seen
+        self._seen.add(name)
+        if self.facts[name]["status"] == "incomplete_expired":
+            self._over.add(name)
+            second.is_closed = True
+
+    def _stops(self, name: str) -> None:
+        if name in self._seen and not self._second(name).is_answered:
+            self.ends(name, ended_at=self._rng.choice((None, self.now, self.now - 5)))
+            self._over.add(name)
+
+    def _answers(self, name: str) -> None:
+        second = self._second(name)
+        if self._is_untouched(second) and name in self._seen:
+            status = self._rng.choice((*self._STATUSES, "canceled"))
+            self.observed(name, status=status, **self._some_details())
+            second.is_closed = second.is_answered = True
+            if status == "canceled":
+                self._over.add(name)
+
+    def _is_untouched(self, second: _Second) -> bool:
+        return not (second.is_closed or second.updates or second.invoices or second.keeps_details)
+
+    def _invoices(self, name: str) -> None:
+        second, rng = self._second(name), self._rng
+        is_over = name in self._over
+        if second.is_closed and not is_over:
+            return
+        failed = self._failed[name]
+        fails_now = [invoice for kind, invoice in second.invoices if kind == ev.PAYMENT_FAILED]
+        if fails_now and not is_over and len(second.invoices) == 1 and not second.updates and rng.random() < 0.3:
+            failed = fails_now  # the one that fails and is given up in one second
+        elif not (is_over or self._is_untouched(second)):
+            failed = []
+        if failed and rng.random() < 0.3:
+            self._gives_up(rng.choice(failed), name)
+            second.is_closed = True
+            return
+        opened = self._open.setdefault(name, [])
+        if not opened or rng.random() < 0.2:
+            opened.append(f"in_{name}_{len(self.events)}")
+        invoice = rng.choice([number for _, number in second.invoices] or opened)
+        event_type = rng.choice((ev.PAYMENT_FAILED, ev.PAYMENT_FAILED, ev.PAYMENT_SUCCEEDED, ev.INVOICE_PAID))
+        status = self.facts[name]["status"] if name in self.facts else ""
+        if not is_over and not self._may_bill(second, event_type, invoice, status):
+            return
+        if event_type == ev.PAYMENT_FAILED:
+            self.fails(invoice, name)
+            self._failed[name].append(invoice)
+        else:
+            self.pays(invoice, name, event_type)
+            opened[:] = [number for number in opened if number != invoice]
+        second.is_closed = second.is_closed or bool(second.updates or second.invoices)
+        second.invoices.append((event_type, invoice))
+
+    def _gives_up(self, invoice: str, name: str) -> None:
+        self.gives_up(invoice, name, self._rng.choice((ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE)))
+        opened = self._open.get(name, [])
+        opened[:] = [number for number in opened if number != invoice]
+
+    def _may_bill(self, second: _Second, event_type: str, invoice: str, status: str) -> bool:
+        if second.invoices:
+            is_paid_now = second.invoices == [(ev.PAYMENT_FAILED, invoice)] and event_type in ev.PAYMENT_TYPES
+            return is_paid_now and not second.updates
+        return not second.updates or _is_settled(event_type, status)
+
+    def _some_changes(self, name: str, *, keeps_details: bool) -> dict[str, Any]:
+        facts, rng = self.facts[name], self._rng
+        changes: dict[str, Any] = {}
+        if rng.random() < 0.6:
+            changes["status"] = rng.choice(self._STATUSES)
+            if facts["status"] == "incomplete" and rng.random() < 0.3:
+                changes["status"] = "incomplete_expired"
+        if rng.random() < 0.3:
+            changes["period_end"] = self._some_end()
+        if rng.random() < 0.3:
+            changes["cancels"] = not facts["cancels"]
+        if rng.random() < 0.3 and not keeps_details:
+            changes["items"] = self._some_items()
+        return changes if keeps_details else changes | self._some_details()
+
+    def _some_items(self) -> tuple[tuple[str, int], ...]:
+        chance, rng = self._rng.random(), self._rng
+        if chance < 0.5:
+            return ((rng.choice(self._PRICES[:4]), 1),)
+        if chance < 0.6:
+            return ((rng.choice(self._PRICES[4:]), rng.randint(1, 3)),)
+        if chance < 0.65:
+            return ()
+        prices = rng.sample((*self._PRICES, "price_unknown"), rng.randint(1, 4))
+        return tuple((price, rng.randint(1, 5)) for price in prices)
+
+    def _some_end(self) -> int | None:
+        return self._rng.choice((None, *[self.now + PERIOD * number for number in (1, 1, 2, 3)]))
+
+    def _some_details(self) -> dict[str, Any]:
+        details: dict[str, Any] = {}
+        if self._rng.random() < 0.2:
+            details["cancel_at"] = self._rng.choice((None, self.now + HOUR, self.now + PERIOD))
+        if self._rng.random() < 0.2:
+            details["pause"] = self._rng.choice((None, "void", "void", "keep_as_draft"))
+        return details
+
+
+def _is_settled(event_type: str, status: str) -> bool:
+    """Whether an invoice event of the second of an update to this status leads to one state before and after it."""
+    if event_type == ev.PAYMENT_FAILED:
+        return status in {"past_due", "incomplete_expired"}
+    return status not in {"past_due", "unpaid"}
+
+
+class Tale(NamedTuple):
+    """A random history, with how the service is set up and the customers that are linked from the start."""
+
+    events: Sequence[BillingEvent]
+    rules: Rules
+    customers: Sequence[str]
+
+
+def random_tale(seed: int) -> Tale:
+    """A history of one to four subscriptions. Without a link an event of a subscription links the customer."""
+    rng = random.Random(seed)  # noqa: S311  # a sample that can be repeated
+    extended = rng.random() < 0.5
+    script = RandomScript(rng, extended=extended, subscriptions=rng.choice((1, 2, 2, 3, 3, 4)))
+    script.write(rng.randint(2, 14))
+    rules = Rules(rng.choice(list(CATALOGS.values())), extended)
+    links = {ev.SUBSCRIPTION_UPDATED, ev.SUBSCRIPTION_DELETED} & {event.type for event in script.events}
+    return Tale(tuple(script.events), rules, () if links and rng.random() < 0.4 else (CUSTOMER,))

@@ -1,0 +1,276 @@
+"""What a tenant's record must say in `SUBSCRIPTIONS=each`, computed from what happened, in the order in which it did.
+
+Written from docs/subscriptions.md alone. Nothing is folded and nothing is kept: each answer looks through the history
+of one subscription again. The only order here is that of the list, so it says nothing about late events or batches.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.plans import Catalog
+
+DAY: Final = 24 * 3600
+GRACE_DAYS: Final = 65
+
+_UPDATED: Final = "customer.subscription.updated"
+_DELETED: Final = "customer.subscription.deleted"
+_SNAPSHOT: Final = "tenantry.subscription.snapshot"
+_FAILED: Final = "invoice.payment_failed"
+_EXTENDED_WHOLE: Final = {
+    "customer.subscription.created", "customer.subscription.paused", "customer.subscription.resumed",
+}  # fmt: skip
+_PAID: Final = {"invoice.payment_succeeded", "invoice.paid"}
+_GIVEN_UP: Final = {"invoice.voided", "invoice.marked_uncollectible"}
+_DEFAULT_TYPES: Final = {_UPDATED, _DELETED, _SNAPSHOT, _FAILED, "invoice.payment_succeeded"}
+_EXTENDED_TYPES: Final = _DEFAULT_TYPES | _EXTENDED_WHOLE | _PAID | _GIVEN_UP
+_OVER: Final = {"canceled", "incomplete_expired"}
+_OWING: Final = {"past_due", "unpaid"}
+_ACCESS_ORDER: Final = ("over", "none", "grace", "full")
+
+_NOTHING: Final = BillingEvent(id="", type="", created=0)
+
+
+class ExpectedRecord(NamedTuple):
+    """The fields of a tenant's record that its subscriptions decide; times are seconds since the epoch."""
+
+    plan: str
+    status: str
+    current_period_end: int | None
+    cancel_at_period_end: bool
+    cancel_at: int | None
+    ends_at: int | None
+    seats: int | None
+
+
+class ExpectedAccess(NamedTuple):
+    """A tenant's access at one moment; ``addons`` are ids with the total quantity of each."""
+
+    state: str
+    plan: str
+    until: int | None
+    addons: tuple[tuple[str, int], ...]
+
+
+class Rules(NamedTuple):
+    """How the service is set up."""
+
+    catalog: Catalog
+    extended: bool = False
+    grace_days: int = GRACE_DAYS
+
+
+class ExpectedSubscription:
+    """One subscription; ``history`` are its events, invoices' included, as they happened."""
+
+    def __init__(self, subscription_id: str, history: Sequence[BillingEvent], rules: Rules) -> None:
+        self.id = subscription_id
+        self._history = history
+        self._rules = rules
+        self._statuses: list[str | None] = []
+        for place in range(len(history)):
+            self._statuses.append(self._status_after(place, self._statuses[-1] if self._statuses else None))
+        own = [event for event in history if event.type.startswith(("customer.", "tenantry."))]
+        whole = [event for event in own if not _is_end(event)]
+        self._last = own[-1] if own else _NOTHING
+        self._last_whole = whole[-1] if whole else _NOTHING
+        begun = (event.subscription_created for event in own)
+        self._created = next((created for created in begun if created is not None), None)
+
+    def _status_after(self, place: int, before: str | None) -> str | None:
+        event = self._history[place]
+        if not event.type.startswith("invoice."):
+            return "canceled" if _is_end(event) else event.status
+        if before in _OVER:
+            return before
+        if event.type == _FAILED:
+            return "past_due"
+        if before != "past_due":
+            return before
+        given = self._status_given_before(place)
+        if event.type in _PAID:
+            return given if given not in {None, "past_due"} else "active"
+        clears = self._open_before(place) == {event.invoice_id}
+        return given if clears and given not in {None, "past_due"} else before
+
+    def _status_given_before(self, place: int) -> str | None:
+        """The status that the subscription events last gave."""
+        given = [event for event in self._history[:place] if not event.type.startswith("invoice.")]
+        return given[-1].status if given else None
+
+    def _open_before(self, place: int) -> set[str | None]:
+        """The invoices whose payment failed, and that nothing settled since.
+
+        A payment settles an invoice, giving it up does, and so does a subscription event of a later second whose status
+        owes nothing.
+        """
+        before = self._history[:place]
+        newest = {event.invoice_id: event for event in before if event.type.startswith("invoice.")}
+        settled = [
+            event.created for event in before if not event.type.startswith("invoice.") and event.status not in _OWING
+        ]
+        return {
+            invoice
+            for invoice, event in newest.items()
+            if event.type == _FAILED and event.created >= max(settled, default=0)
+        }
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any event gave it a status."""
+        return self.status != "none"
+
+    @property
+    def status(self) -> str:
+        """The status after everything that happened."""
+        return (self._statuses[-1] if self._statuses else None) or "none"
+
+    @property
+    def _has_ended(self) -> bool:
+        return _is_end(self._last)
+
+    @property
+    def _items(self) -> Sequence[SubscriptionItem]:
+        if self._has_ended:
+            return ()
+        price = self._last.price_id
+        return self._last.details.items or ([] if price is None else [SubscriptionItem(price)])
+
+    @property
+    def _plan_item(self) -> tuple[str, SubscriptionItem] | None:
+        catalog = self._rules.catalog
+        plans = [(catalog.plan_of_price(item.price_id), item) for item in self._items if item.price_id is not None]
+        found = [(plan, item) for plan, item in plans if plan is not None]
+        # max() returns the first of equals, which is the one that counts
+        return max(found, key=lambda each: catalog.rank(each[0]), default=None)
+
+    @property
+    def addons(self) -> Counter[str]:
+        """Its add-ons, with quantities."""
+        addons: Counter[str] = Counter()
+        for item in self._items:
+            addon = None if item.price_id is None else self._rules.catalog.addon_of_price(item.price_id)
+            if addon is not None:
+                addons[addon] += item.quantity
+        return addons
+
+    @property
+    def record(self) -> ExpectedRecord:
+        """The tenant's record if this subscription is chosen."""
+        period_end = None if self._has_ended else self._last.current_period_end
+        details, cancels = self._last.details, self._last_whole.cancel_at_period_end or False
+        seats = None if self._plan_item is None or self.status in _OVER else self._plan_item[1].quantity
+        ends_at = self._ends_at(details, cancels, period_end)
+        return ExpectedRecord(self.plan, self.status, period_end, cancels, details.cancel_at, ends_at, seats)
+
+    @property
+    def plan(self) -> str:
+        """The plan by its items, ``free`` without one."""
+        return "free" if self._plan_item is None else self._plan_item[0]
+
+    def _ends_at(self, details: SubscriptionDetails, cancels: bool, period_end: int | None) -> int | None:
+        if self._has_ended:
+            ended = self._last.details.ended_at
+            return self._last.created if ended is None else ended
+        if details.ended_at is not None:
+            return details.ended_at
+        if details.cancel_at is not None:
+            return details.cancel_at
+        return period_end if cancels else None
+
+    @property
+    def past_due_since(self) -> int | None:
+        """When it became past due, if it has been past due or unpaid ever since."""
+        since = None
+        for event, status in zip(reversed(self._history), reversed(self._statuses), strict=True):
+            if status not in _OWING:
+                break
+            if status == "past_due":
+                since = event.created
+        return since
+
+    @property
+    def access_by_status(self) -> tuple[str, int | None]:
+        """The access that the status gives, and when it turns to none by itself."""
+        status = self.status
+        if status in _OVER:
+            return "over", None
+        override = self._rules.catalog.access.get(status)
+        since = self.past_due_since
+        grace_end = None if since is None else since + self._rules.grace_days * DAY
+        if override is not None:
+            return override, grace_end if override == "grace" else None
+        if status == "past_due":
+            return "grace", grace_end
+        if status == "active" and self._last.details.pause == "void":
+            return "full", self._last.current_period_end
+        return ("full" if status in {"active", "trialing"} else "none"), None
+
+    def access_at(self, moment: int) -> str:
+        """``full``, ``grace``, ``none`` or ``over`` at a moment."""
+        state, until = self.access_by_status
+        return "none" if until is not None and moment >= until else state
+
+    def place(self, access: str) -> tuple[int, bool, int, int, str]:
+        """Its place among others if this is its access: the greatest counts."""
+        has_plan = self._plan_item is not None
+        created = -1 if self._created is None else self._created
+        return _ACCESS_ORDER.index(access), has_plan, self._rules.catalog.rank(self.plan), created, self.id
+
+
+class Expected:
+    """A tenant with everything that happened to it, in order; ``base_plan`` is the plan that the operator gave it."""
+
+    def __init__(self, happened: Sequence[BillingEvent], rules: Rules, base_plan: str = "free") -> None:
+        self._base_plan = base_plan
+        counted = [event for event in happened if event.type in (_EXTENDED_TYPES if rules.extended else _DEFAULT_TYPES)]
+        ids = sorted({event.subscription_id for event in counted if event.subscription_id is not None})
+        subscriptions = [
+            ExpectedSubscription(each, [event for event in counted if event.subscription_id == each], rules)
+            for each in ids
+        ]
+        self.subscriptions = [each for each in subscriptions if each.is_known]
+
+    @property
+    def record(self) -> ExpectedRecord:
+        """The fields of the tenant's record."""
+        if not self.subscriptions:
+            return ExpectedRecord(self._base_plan, "none", None, False, None, None, None)
+        return max(self.subscriptions, key=lambda each: each.place(each.access_by_status[0])).record
+
+    @property
+    def turns(self) -> list[int]:
+        """The moments at which the access of some subscription ends by itself."""
+        return sorted({until for each in self.subscriptions if (until := each.access_by_status[1]) is not None})
+
+    def access_at(self, moment: int) -> ExpectedAccess:
+        """The tenant's access at a moment."""
+        given = self._given_at(moment)
+        later = (turn for turn in self.turns if turn > moment)
+        until = next((turn for turn in later if self._given_at(turn) != given), None)
+        state, plan, addons = given
+        return ExpectedAccess(state, plan, until, addons)
+
+    def _given_at(self, moment: int) -> tuple[str, str, tuple[tuple[str, int], ...]]:
+        addons: Counter[str] = Counter()
+        for each in self.subscriptions:
+            if each.access_at(moment) in {"full", "grace"}:
+                addons += each.addons
+        return *self._state_and_plan(moment), tuple(sorted(addons.items()))
+
+    def _state_and_plan(self, moment: int) -> tuple[str, str]:
+        if not self.subscriptions:
+            return ("none" if self._base_plan == "free" else "full"), self._base_plan
+        chosen = max(self.subscriptions, key=lambda each: each.place(each.access_at(moment)))
+        state = chosen.access_at(moment)
+        return (state, chosen.plan) if state in {"full", "grace"} else ("none", "free")
+
+    def accesses(self, moments: Sequence[int]) -> Mapping[int, ExpectedAccess]:
+        """The tenant's access at each of these moments."""
+        return {moment: self.access_at(moment) for moment in moments}
+
+
+def _is_end(event: BillingEvent) -> bool:
+    """Whether the event is `deleted`, or a snapshot that has its effect."""
+    return event.type == _DELETED or (event.type == _SNAPSHOT and event.status == "canceled")
