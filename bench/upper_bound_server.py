@@ -51,6 +51,7 @@ def _key(projects: list[str]) -> KeyRow:
         revoked_at=None,
         plan="free",
         subscription_status="none",
+        access=None,
         suspended=False,
         deleted=False,
         digest=b"",

@@ -13,6 +13,7 @@ from tenantry.common.secret import Secret
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
+from tenantry.domain.access import NOTHING
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import (
     IdempotencyInFlightError,
@@ -94,6 +95,7 @@ def member_of(org_id: str) -> Principal:
         access_level=AccessLevel.SCOPED,
         plan="free",
         subscription_status="none",
+        access=NOTHING,
         expires_at=None,
     )
 

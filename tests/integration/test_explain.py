@@ -29,7 +29,7 @@ Explaining = Callable[[str, int], Awaitable[BillingExplanation]]
 async def explaining(service: Service) -> AsyncIterator[Explaining]:
     database = Database(service.conninfo, pool_size=1)
     await database.open()
-    yield partial(explain, database, BillingPolicy(catalog=CATALOG))
+    yield partial(explain, database, BillingPolicy(catalog=CATALOG), now=service.clock.now)
     await database.close()
 
 

@@ -20,6 +20,8 @@ async def test_any_method_is_answered_with_the_callers_identity(service: Service
         "x-mode": "live",
         "x-plan": "free",
         "x-subscription-status": "none",
+        "x-access": "none",
+        "x-effective-plan": "free",
         "x-request-id": answer.headers["x-request-id"],
         "x-content-type-options": "nosniff",
     }

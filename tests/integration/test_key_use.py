@@ -13,6 +13,7 @@ from tenantry.domain.api_keys import Pepper
 from tests.support.app import PEPPER
 from tests.support.billing import rows
 from tests.support.logs import watched
+from tests.support.principals import ONLY_FREE
 from tests.support.service import KEYS, PROJECTS, VERIFY, WHOAMI, JsonObject, Key, Service, running_service
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -84,6 +85,7 @@ async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awai
     use = key_uses(database)
     authenticator = Authenticator(
         keys=database.lane(), users=database.lane(), peppers=[Pepper(PEPPER.encode())], tokens=None,
+            catalog=ONLY_FREE,
         clock=service.clock, key_used=use.record,
     )  # fmt: skip
     await database.open()

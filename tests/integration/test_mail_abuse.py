@@ -218,8 +218,8 @@ async def test_the_operator_verifies(service: Service) -> None:
 async def test_tenant_record_has_only_the_known_fields(service: Service) -> None:
     org = await own_tenant(service)
     assert set((await org.owner.get(org.path)).json()) == {
-        "id", "name", "plan", "subscriptionStatus", "currentPeriodEnd", "cancelAtPeriodEnd", "stripeCustomerId",
-        "ownerId", "createdAt", "updatedAt",
+        "id", "name", "plan", "subscriptionStatus", "currentPeriodEnd", "cancelAtPeriodEnd", "cancelAt",
+        "endsAt", "seats", "access", "stripeCustomerId", "ownerId", "createdAt", "updatedAt",
     }  # fmt: skip
 
 

@@ -172,6 +172,7 @@ async def test_whoami_shows_the_user_and_the_end_of_the_token(service: Service) 
         "accessLevel": "OWNER",
         "plan": "free",
         "subscriptionStatus": "none",
+        "access": {"state": "none", "plan": "free", "until": None, "reason": "There is no subscription."},
         "expiresAt": "2026-01-01T13:00:00Z",
     }
 
@@ -188,5 +189,6 @@ async def test_whoami_shows_a_key(service: Service) -> None:
         "accessLevel": "SCOPED",
         "plan": "free",
         "subscriptionStatus": "none",
+        "access": {"state": "none", "plan": "free", "until": None, "reason": "There is no subscription."},
         "expiresAt": "2026-02-01T00:00:00Z",
     }

@@ -26,12 +26,12 @@ from tests.support.app import PEPPER
 from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
 from tests.support.logs import watched
-from tests.support.principals import make_principal
+from tests.support.principals import ONLY_FREE, make_principal, on_plan
 from tests.support.rate_limits import let_through, limiter_on, tenant_of, write_catalog
 from tests.support.service import ManualClock, running_service
 
 CALLER: Final = make_principal()
-KEYED: Final = msgspec.structs.replace(CALLER, plan="keyed")
+KEYED: Final = on_plan(CALLER, "keyed")
 READ_ONLY: Final = ("default_transaction_read_only", "on")
 
 
@@ -61,6 +61,7 @@ async def app(conninfo: str, tmp_path: Path) -> AsyncIterator[AuthenticatedApp]:
         database = Database(conninfo, pool_size=1)
         authenticator = Authenticator(
             keys=database.lane(), users=database.lane(), peppers=[Pepper(PEPPER.encode())], tokens=None,
+            catalog=ONLY_FREE,
             clock=service.clock,
         )  # fmt: skip
         async with limiter_on(conninfo, service.clock) as limiter:

@@ -16,7 +16,7 @@ from tenantry.jobs.retention import RetentionService
 from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
 from tests.support.logs import watched
-from tests.support.principals import make_principal
+from tests.support.principals import make_principal, on_plan
 from tests.support.rate_limits import let_through, limiter_on
 from tests.support.service import ManualClock
 
@@ -31,7 +31,7 @@ id = "small"
 requests_per_minute = 5
 """)
 WIDE = make_principal()
-SMALL = msgspec.structs.replace(WIDE, org_id="little", plan="small")
+SMALL = on_plan(msgspec.structs.replace(WIDE, org_id="little"), "small")
 
 
 @pytest.fixture

@@ -332,7 +332,7 @@ async def with_history(provider: Provider) -> tuple[Subscriber, list[str]]:
 
 async def told_of(provider: Provider, database: Database, subscriber: Subscriber, ids: list[str]) -> list[Any]:
     """All that can be learnt of a tenant's events."""
-    explanation = await explain(database, BillingPolicy(catalog=CATALOG), subscriber.id, 100)
+    explanation = await explain(database, BillingPolicy(catalog=CATALOG), subscriber.id, 100, NOW)
     assert subscriber.organization is not None
     owner = subscriber.organization.owner
     stored = [await provider.stored(event_id) for event_id in ids]

@@ -13,6 +13,10 @@ NEW = {
     "subscriptionStatus": "none",
     "currentPeriodEnd": None,
     "cancelAtPeriodEnd": False,
+    "cancelAt": None,
+    "endsAt": None,
+    "seats": None,
+    "access": {"state": "none", "plan": "free", "until": None, "reason": "There is no subscription."},
     "stripeCustomerId": None,
 }
 VERIFIED: Final[dict[str, Any]] = {"email": "verified@x.example", "email_verified": True}

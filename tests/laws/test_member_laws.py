@@ -20,6 +20,7 @@ from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import find_tenant
+from tenantry.domain.access import NOTHING
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DomainError
@@ -207,7 +208,7 @@ class MembersThroughTheService(RuleBasedStateMachine):
             kind, name, mode = PrincipalKind.USER, caller, Mode.LIVE
             scopes, level = _access(self.members.get(caller))
             expires_at = NOW + timedelta(hours=1)
-        return Principal(kind, name, self.org, mode, scopes, level, "free", "none", expires_at)
+        return Principal(kind, name, self.org, mode, scopes, level, "free", "none", NOTHING, expires_at)
 
 
 def _access(member: Member | None) -> tuple[tuple[str, ...], AccessLevel]:

@@ -19,7 +19,7 @@ from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import parse_catalog
 from tenantry.domain.rate_limits import SLOTS, WINDOW
 from tests.support import figures
-from tests.support.principals import NOW, make_principal
+from tests.support.principals import NOW, make_principal, on_plan
 
 PROCESSES = 3
 PATIENCE = 60.0
@@ -68,7 +68,7 @@ class World:
     def new_tenant(self, limit: int) -> Principal:
         """A caller of a tenant that nothing has been counted of."""
         self.tenants += 1
-        return msgspec.structs.replace(make_principal(), org_id=f"org-{self.tenants}", plan=str(limit))
+        return on_plan(msgspec.structs.replace(make_principal(), org_id=f"org-{self.tenants}"), str(limit))
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
         return self._runner.run(work)

@@ -35,7 +35,10 @@ EXAMPLES: Final = proxies.EXAMPLES / "gateways"
 CLIENT: Final = "127.0.0.2"
 """The address that test clients have: another than the gateway's own."""
 
-IDENTITY: Final = ("X-Tenant-Id", "X-Principal-Id", "X-Principal-Kind", "X-Mode", "X-Plan", "X-Subscription-Status")
+IDENTITY: Final = (
+    "X-Tenant-Id", "X-Principal-Id", "X-Principal-Kind", "X-Mode", "X-Plan", "X-Subscription-Status", "X-Access",
+    "X-Effective-Plan",
+)  # fmt: skip
 _HOST: Final = "api.example"
 Headers = Sequence[tuple[str, str]]
 

@@ -30,15 +30,15 @@ from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.auth.authentication import Authenticator
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
+from tenantry.domain.access import NOTHING
 from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, revoked, status_at
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import ApiKeyExpiredError, ApiKeyRevokedError, DomainError
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
-from tenantry.domain.plans import parse_catalog
 from tests.support import figures
 from tests.support.figures import RecordProperty
-from tests.support.principals import NOW
+from tests.support.principals import NOW, ONLY_FREE
 from tests.support.service import ManualClock
 
 STEPS_OF_SEQUENCE: Final = 50
@@ -74,7 +74,7 @@ class World:
         self._runner = asyncio.Runner()
         self.clock = ManualClock(NOW)
         self.database = Database(conninfo, pool_size=2)
-        self.keys = ApiKeyService(self.database, parse_catalog('[[plans]]\nid = "free"\n'), PEPPER, self.clock)
+        self.keys = ApiKeyService(self.database, ONLY_FREE, PEPPER, self.clock)
         self.numbers = itertools.count(1)
         self.steps = 0
         self.carried_out = 0
@@ -91,7 +91,12 @@ class World:
     async def _open(self) -> Authenticator:
         await self.database.open()
         return Authenticator(
-            keys=self.database.lane(), users=self.database.lane(), peppers=[PEPPER], tokens=None, clock=self.clock
+            keys=self.database.lane(),
+            users=self.database.lane(),
+            peppers=[PEPPER],
+            tokens=None,
+            catalog=ONLY_FREE,
+            clock=self.clock,
         )
 
     async def add_tenant(self, org_id: str) -> None:
@@ -149,7 +154,16 @@ class KeysThroughTheService(RuleBasedStateMachine):
             return self.world.run(authentication)[0]
         granted, level = role_grants(caller.role, caller.narrowing)
         return Principal(
-            PrincipalKind.USER, "user", self.org, Mode.LIVE, granted, level, "free", "none", NOW + timedelta(hours=1)
+            PrincipalKind.USER,
+            "user",
+            self.org,
+            Mode.LIVE,
+            granted,
+            level,
+            "free",
+            "none",
+            NOTHING,
+            NOW + timedelta(hours=1),
         )
 
     def _end(self, after: int | None) -> datetime | None:

@@ -3,9 +3,14 @@
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
+from tenantry.domain.access import NOTHING, AccessPhase
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.permissions import ANYTHING, AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.plans import parse_catalog
 
+ONLY_FREE: Final = parse_catalog('[[plans]]\nid = "free"\n')
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -26,8 +31,15 @@ def make_principal(
         access_level=AccessLevel.OWNER if owner else AccessLevel.SCOPED,
         plan="free",
         subscription_status="none",
+        access=NOTHING,
         expires_at=expires_at,
     )
+
+
+def on_plan(principal: Principal, plan: str) -> Principal:
+    """The same caller, of a tenant that has full access to this plan."""
+    access = AccessPhase("full", plan, "The subscription is active.")
+    return msgspec.structs.replace(principal, plan=plan, subscription_status="active", access=access)
 
 
 def make_key(
@@ -65,5 +77,6 @@ def principal_of(key: ApiKey) -> Principal:
         access_level=key.access_level,
         plan="free",
         subscription_status="none",
+        access=NOTHING,
         expires_at=key.expires_at,
     )

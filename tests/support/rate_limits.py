@@ -88,7 +88,7 @@ def write_catalog(folder: Path) -> str:
 async def set_plan(service: Service, org: Organization, plan: str) -> None:
     """Change the plan, as an event of the provider does."""
     async with await psycopg.AsyncConnection.connect(service.conninfo, autocommit=True) as connection:
-        await connection.execute("UPDATE tenants SET plan = %s WHERE id = %s", (plan, org.id))
+        await connection.execute("UPDATE tenants SET plan = %s, access = NULL WHERE id = %s", (plan, org.id))
 
 
 async def tenant_of(service: Service, plan: str = "free") -> Organization:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tenantry.domain.plans import CatalogError, Limits, Plan, parse_catalog
+from tenantry.domain.plans import Addon, CatalogError, Limits, Plan, parse_catalog
 
 FREE = '[[plans]]\nid = "free"\n'
+ADDON = '[[addons]]\nid = "more"\n'
 
 
 def faults_of(text: str) -> list[str]:
@@ -39,6 +40,26 @@ def test_plan_that_has_left_the_catalog_has_the_limits_of_free() -> None:
     assert catalog.limits("gone") == Limits(projects=3)
 
 
+def test_rank_is_the_position_unless_it_is_given() -> None:
+    catalog = parse_catalog(f'{FREE}[[plans]]\nid = "trial"\nrank = -5\n[[plans]]\nid = "pro"\n')
+    assert [catalog.rank(plan) for plan in ("trial", "gone", "free", "pro")] == [-5, -1, 0, 2]
+
+
+def test_addon_has_prices_and_limits() -> None:
+    catalog = parse_catalog(f'{FREE}{ADDON}stripe_price_id = ["price_1", "price_2"]\n[addons.limits]\nprojects = 10\n')
+    assert catalog.addons == (Addon("more", "more", ("price_1", "price_2"), Limits(projects=10)),)
+    assert (catalog.addon_of_price("price_2"), catalog.plan_of_price("price_2")) == ("more", None)
+    assert (catalog.addon_name("more"), catalog.addon_name("gone")) == ("more", "gone")
+    assert catalog.price_ids == ["price_1", "price_2"]
+
+
+def test_access_overrides_single_statuses() -> None:
+    access = {"past_due": "none", "unpaid": "grace", "a_status_of_2030": "full"}
+    table = "".join(f'{status} = "{state}"\n' for status, state in access.items())
+    assert parse_catalog(f"{FREE}[access]\n{table}").access == access
+    assert parse_catalog(FREE).access == {}
+
+
 ONE_FAULT = {
     "not TOML": ("[[plans]", "not TOML: "),
     "unknown key": (f'version = 1\n{FREE}', "unknown key 'version'"),
@@ -68,6 +89,34 @@ ONE_FAULT = {
     "price of two plans": (
         f'{FREE}stripe_price_id = "x"\n[[plans]]\nid = "pro"\nstripe_price_id = ["y", "x"]',
         "price 'x' occurs twice",
+    ),
+    "id is a list": (f"{FREE}[[plans]]\nid = [1]", "plan [1]: Expected `str`, got `array` - at `$.id`"),
+    "rank is a text": (f'{FREE}rank = "high"', "plan 'free': Expected `int | null`, got `str` - at `$.rank`"),
+    "rank is a truth": (f"{FREE}rank = true", "plan 'free': Expected `int | null`, got `bool` - at `$.rank`"),
+    "rank is a fraction": (f"{FREE}rank = 1.5", "plan 'free': Expected `int | null`, got `float` - at `$.rank`"),
+    "addons no list": (f'{FREE}[addons]\nid = "more"', "addons: must be a list of tables, [[addons]]"),
+    "addon without an id": (f'{FREE}[[addons]]\nname = "More"', "addon number 1: Object missing required field `id`"),
+    "addon with a rank": (f'{FREE}[[addons]]\nid = "more"\nrank = 1', "addon 'more': Object contains unknown field"),
+    "addon with an unknown limit": (
+        f'{FREE}[[addons]]\nid = "more"\n[addons.limits]\nseats = 1', "addon 'more': Object contains unknown field",
+    ),
+    "addon with a negative limit": (
+        f'{FREE}[[addons]]\nid = "more"\n[addons.limits]\nprojects = -1', "addon 'more': Expected `int` >= 0",
+    ),
+    "addon twice": (f"{FREE}{ADDON}{ADDON}", "addon 'more' occurs twice"),
+    "price of a plan and an addon": (
+        f'{FREE}stripe_price_id = "x"\n{ADDON}stripe_price_id = "x"', "price 'x' occurs twice",
+    ),
+    "access no table": (f'access = "full"\n{FREE}', "access: must be a table, [access]"),
+    "unknown access": (f'{FREE}[access]\nunpaid = "half"', "access.unpaid: must be one of full, grace, none"),
+    "access is a truth": (f"{FREE}[access]\nunpaid = true", "access.unpaid: must be one of full, grace, none"),
+    "access is a list": (f'{FREE}[access]\nunpaid = ["full"]', "access.unpaid: must be one of full, grace, none"),
+    "access of an ended subscription": (
+        f'{FREE}[access]\ncanceled = "full"', "access: a subscription that is canceled never has access",
+    ),
+    "access of one that never began": (
+        f'{FREE}[access]\nincomplete_expired = "none"',
+        "access: a subscription that is incomplete_expired never has access",
     ),
     "price twice in a plan": (f'{FREE}stripe_price_id = ["x", "x"]', "price 'x' occurs twice"),
 }  # fmt: skip

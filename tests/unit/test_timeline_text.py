@@ -13,12 +13,16 @@ from tenantry.billing.ledger_queries import BillingEventView, BillingExplanation
 from tenantry.billing.replay import FieldComparison
 from tenantry.cli.billing import show
 from tenantry.cli.output import progress
+from tenantry.domain.access import TenantAccess
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.tenants import Tenant
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FIELDS = BillingFields("free", "none", None, cancel_at_period_end=False)
-TENANT = Tenant("acme", "Süßwaren 株式会社", "pro", "active", None, False, None, "usr", NOON, NOON)
+ACCESS = TenantAccess("full", "pro", None, "The subscription is active.")
+TENANT = Tenant(
+    "acme", "Süßwaren 株式会社", "pro", "active", None, False, None, None, 1, ACCESS, None, "usr", NOON, NOON
+)  # fmt: skip
 ENTRY = BillingEventView(
     id="evt_1", type="customer.subscription.updated", created=NOON, received_at=NOON + timedelta(hours=3, minutes=5),
     livemode=True, outcome=Outcome.LATE, reason="The subscription is active: price price_pro means plan pro. " * 2,
@@ -30,7 +34,7 @@ def explanation(**fields: Any) -> BillingExplanation:
     known: dict[str, Any] = {
         "tenant": TENANT, "base_plan": "free", "customers": ("cus_1",), "suspended": False, "ended": False,
         "earlier": 0, "entries": (ENTRY,), "state": StateView("pro", "active", None, False, None, None, None),
-        "events": 1, "differences": (), "parked": 0,
+        "subscriptions": (), "events": 1, "differences": (), "parked": 0,
     }  # fmt: skip
     return BillingExplanation(**{**known, **fields})
 

@@ -25,6 +25,7 @@ from tenantry_sdk._models import (
     Project,
     RevokedKey,
     Tenant,
+    TenantAccess,
     Whoami,
 )
 from tenantry_sdk._request import Response, record_responses
@@ -65,6 +66,7 @@ __all__ = [
     "RevokedKey",
     "Secret",
     "Tenant",
+    "TenantAccess",
     "Tenantry",
     "Token",
     "TokenStore",

@@ -83,11 +83,31 @@ class BillingState(Model, frozen=True, kw_only=True):
     cancel_at_period_end: bool
 
 
+class TenantAccess(Model, frozen=True, kw_only=True):
+    """What a tenant's subscriptions give now."""
+
+    state: str
+    """``full``, ``grace`` (a payment is due) or ``none``."""
+    plan: str
+    """The plan whose limits count; ``free`` without access."""
+    until: datetime | None
+    """When this ends without another event; None if it does not."""
+    reason: str
+
+
 class Tenant(BillingState, frozen=True, kw_only=True):
     """A tenant: an organization with its plan and subscription."""
 
     id: str
     name: str
+    access: TenantAccess | None = None
+    """None from a service without this field."""
+    cancel_at: datetime | None = None
+    """When the provider will cancel the subscription, if that is scheduled."""
+    ends_at: datetime | None = None
+    """When the subscription ended or will end; None if it renews."""
+    seats: int | None = None
+    """The quantity of the subscription's plan item."""
     stripe_customer_id: str | None
     owner_id: str | None
     created_at: datetime
@@ -189,6 +209,8 @@ class Whoami(Model, frozen=True, kw_only=True):
     access_level: str
     plan: str
     subscription_status: str
+    access: TenantAccess | None = None
+    """None from a service without this field."""
     expires_at: datetime | None
 
 

@@ -20,10 +20,12 @@ from tenantry.db.pagination import Page, SearchPage, window_after
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import errors
 from tenantry.domain import members as rules
+from tenantry.domain.access import limit_text, limits_of
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.members import BY_LEAVER, BY_USER, Member, Membership, MemberStatus, User, Writer
 from tenantry.domain.permissions import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.plans import Catalog
+from tenantry.domain.tenants import access_of
 from tenantry.integrations.oidc.tokens import Claims
 
 
@@ -141,12 +143,11 @@ class MemberService:
         return self.email_subjects or not rules.is_email(user_id)
 
     async def _check_member_limit(self, connection: Connection, tenant: TenantRow, issuer: str) -> None:
-        plan = tenant.record.plan
-        most = self.catalog.limits(plan).members
+        access = access_of(tenant.record, self.catalog, self.clock())
+        most = limits_of(access, self.catalog).members
         if most is not None and await members.count_current(connection, tenant.record.id, issuer, most) >= most:
-            raise errors.PlanLimitReachedError(
-                f"The plan {self.catalog.name(plan)} allows {most} members; invitations count as members."
-            )
+            allowed = f"{most} members; invitations count as members"
+            raise errors.PlanLimitReachedError(limit_text(access, tenant.record.plan, self.catalog, allowed))
 
 
 @dataclass(frozen=True)

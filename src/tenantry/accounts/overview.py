@@ -1,5 +1,6 @@
 """Tenant overview: record, use of the plan, unpaid invoice, keys and billing events."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,7 +9,7 @@ import msgspec
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.projects import MOST_COUNTED, count_for_page
-from tenantry.accounts.tenants_store import FailedInvoice
+from tenantry.accounts.tenants_store import FailedInvoice, SubscriptionRow
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.rate_limits import subject_of_tenant
 from tenantry.auth.rate_limits_store import count_requests
@@ -18,12 +19,13 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import get_tenant
+from tenantry.domain.access import Addons, limits_of
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
 from tenantry.domain.billing.state import PAST_DUE
 from tenantry.domain.permissions import Principal, covers
-from tenantry.domain.plans import Catalog, Count, count_up_to
+from tenantry.domain.plans import Catalog, Count, Limits, count_up_to
 from tenantry.domain.rate_limits import SLOTS
-from tenantry.domain.tenants import Tenant
+from tenantry.domain.tenants import Tenant, access_of, to_tenant
 
 _MOST_KEYS: Final = 5
 _MOST_EVENTS: Final = 5
@@ -45,11 +47,18 @@ class PlanUse(msgspec.Struct, frozen=True):
 
 
 class BillingOverview(msgspec.Struct, frozen=True):
-    """A tenant, its use of its plan, and its unpaid invoice while it is past due."""
+    """A tenant, its limits now, its use of them, and its unpaid invoice while it is past due.
+
+    ``addons`` are those that count, with their quantities. ``subscriptions`` are what is stored of each, for the
+    billing page alone.
+    """
 
     tenant: Tenant
+    limits: Limits
+    addons: Addons
     use: PlanUse
     failed: FailedInvoice | None
+    subscriptions: Sequence[SubscriptionRow] = ()
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -76,9 +85,11 @@ class OverviewService:
     clock: Clock
 
     async def of_billing(self, principal: Principal) -> BillingOverview:
-        """Read the tenant's plan and its use. Raises `NotFoundError`."""
+        """Read the tenant's plan, its use and its subscriptions. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return await self._billing(connection, principal)
+            found = await self._billing(connection, principal)
+            subscriptions = await tenants.read_subscriptions(connection, principal.org_id)
+        return msgspec.structs.replace(found, subscriptions=subscriptions)
 
     async def read(self, principal: Principal) -> Overview:
         """Read the content of the tenant's first page. Raises `NotFoundError`."""
@@ -99,7 +110,9 @@ class OverviewService:
         now, org_id = self.clock(), principal.org_id
         found = await get_tenant(connection, org_id, even_ended=True)
         requests = None
-        if self.catalog.limits(found.record.plan).requests_per_minute is not None:
+        access = access_of(found.record, self.catalog, now)
+        limits = limits_of(access, self.catalog)
+        if limits.requests_per_minute is not None:
             since = int(now.timestamp()) - SLOTS
             requests = await count_requests(connection, subject_of_tenant(org_id), since)
         members_used = 0
@@ -117,4 +130,4 @@ class OverviewService:
             failed = await tenants.last_failed_invoice(connection, org_id)
         if failed is not None and not (failed.url or "").startswith(("https://", "http://")):
             failed = msgspec.structs.replace(failed, url=None)
-        return BillingOverview(found.record, use, failed)
+        return BillingOverview(to_tenant(found.record, self.catalog, now), limits, access.addons, use, failed)

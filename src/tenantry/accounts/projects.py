@@ -17,12 +17,13 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import Page, Position, encode_cursor, window_after
 from tenantry.db.tenants_store import get_tenant
+from tenantry.domain.access import limit_text, limits_of
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
 from tenantry.domain.names import check_name
 from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import Catalog, Count, PlanLimit, count_up_to
-from tenantry.domain.tenants import Project
+from tenantry.domain.tenants import Project, access_of
 
 _document: Final = msgspec.json.Decoder(Project)
 MOST_COUNTED: Final = 10_000
@@ -50,7 +51,7 @@ class ProjectService:
         """Return the use of the plan's limit of projects."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             used = await count_for_page(connection, principal)
-        return PlanLimit(used, self.catalog.limits(principal.plan).projects)
+        return PlanLimit(used, limits_of(principal.access, self.catalog).projects)
 
     async def create(
         self, principal: Principal, author: Author, name: str, description: str | None, claim: Claim | None
@@ -61,11 +62,11 @@ class ProjectService:
         async with self.database.transaction(of_tenant(org_id)) as connection:
 
             async def create() -> Project:
-                await get_tenant(connection, org_id, lock=True)
-                most = self.catalog.limits(principal.plan).projects
+                tenant = (await get_tenant(connection, org_id, lock=True)).record
+                access = access_of(tenant, self.catalog, now)
+                most = limits_of(access, self.catalog).projects
                 if most is not None and await projects.count(connection, org_id, principal.mode, most) >= most:
-                    plan = self.catalog.name(principal.plan)
-                    raise PlanLimitReachedError(f"The plan {plan} allows {most} projects.")
+                    raise PlanLimitReachedError(limit_text(access, tenant.plan, self.catalog, f"{most} projects"))
                 project = Project(new_id("proj"), org_id, name, description, principal.mode, now, now)
                 await projects.insert(connection, project)
                 await _record(connection, author, Action.PROJECT_CREATED, None, project, now)

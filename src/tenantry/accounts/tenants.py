@@ -37,7 +37,7 @@ from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_mails import OwnerAddress, same_address
 from tenantry.domain.permissions import Mode, Principal
 from tenantry.domain.plans import FREE
-from tenantry.domain.tenants import Project, Tenant
+from tenantry.domain.tenants import Project, Tenant, to_tenant
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications.mail_delivery import announce
 
@@ -116,14 +116,15 @@ class TenantService:
         if claims is None:
             async with self.database.transaction(of_tenant(principal.org_id)) as connection:
                 found = await get_tenant(connection, principal.org_id, even_ended=True)
-            return Page([found.record] if cursor is None else [], None)
+            return Page([self._shown(found)] if cursor is None else [], None)
         async with self.database.transaction(OF_PEOPLE) as connection:
-            return await tenants.read_of_user(connection, claims.user, principal.org_id, window)
+            catalog, now = self.policy.catalog, self.clock()
+            return await tenants.read_of_user(connection, claims.user, principal.org_id, window, catalog, now)
 
     async def get(self, principal: Principal, tenant_id: str) -> Tenant:
         """Read the caller's tenant. Raises `NotFoundError` for any other."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return (await get_tenant(connection, _own(principal, tenant_id), even_ended=True)).record
+            return self._shown(await get_tenant(connection, _own(principal, tenant_id), even_ended=True))
 
     async def create(
         self,
@@ -161,7 +162,7 @@ class TenantService:
                         await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
                     created = await get_tenant(connection, tenant_id)
                     await announce(connection, self.outbox, tenant_id, None, created.owner_address, now)
-                    return created.record
+                    return self._shown(created)
 
             return await once(connection, claim, Tenant, now, create)
 
@@ -188,10 +189,10 @@ class TenantService:
             address = was if owner_email is None else was.changed(owner_email, verified=email_verified)
             follows = found.owner_email_follows and owner_email is None
             await tenants.update(connection, found, address, now, name=name, owner_email_follows=follows)
-            record = await record_update(connection, author, found, now)
+            updated = await record_update(connection, author, found, now)
             if owner_email is not None:
                 await announce(connection, self.outbox, tenant_id, was, address, now)
-            return record
+            return self._shown(updated)
 
     async def transfer(
         self, principal: Principal, author: Author, tenant_id: str, *, user_id: str, owner_email: str,
@@ -212,13 +213,13 @@ class TenantService:
                 found, caller, now = await lock_and_reauthorize(connection, principal, issuer, self.clock)
                 previous, successor = User(issuer, found.record.owner_id), User(issuer, user_id)
                 await hand_over(connection, author, caller, previous, successor, now)
-                was, record = found.owner_address, found.record
+                was, transferred = found.owner_address, found
                 address = was.changed(owner_email, verified=email_verified)
                 if previous != successor or address != was or found.owner_email_follows:
                     await tenants.update(connection, found, address, now, owner_id=user_id)
-                    record = await record_update(connection, author, found, now, Action.TENANT_TRANSFERRED)
+                    transferred = await record_update(connection, author, found, now, Action.TENANT_TRANSFERRED)
                 await announce(connection, self.outbox, tenant_id, was, address, now)
-                return record
+                return self._shown(transferred)
 
             return await once(connection, claim, Tenant, self.clock(), transfer)
 
@@ -242,12 +243,12 @@ class TenantService:
                 await announce(connection, self.outbox, tenant_id, before.owner_address, address, now)
             if self.issuer is not None and wanted.owner_id is not None:
                 await add_owner(connection, author, User(self.issuer, wanted.owner_id), tenant_id, now)
-            return (await get_tenant(connection, tenant_id)).record, before is None
+            return self._shown(await get_tenant(connection, tenant_id)), before is None
 
     async def show(self, tenant_id: str) -> Tenant:
         """Read a tenant that has not ended, for the operator. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
-            return (await get_tenant(connection, tenant_id)).record
+            return self._shown(await get_tenant(connection, tenant_id))
 
     async def delete(self, author: Author, tenant_id: str) -> None:
         """End a tenant: revoke its keys at once, keep its data for 30 days. Raises `NotFoundError`."""
@@ -269,7 +270,7 @@ class TenantService:
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
             found = await get_tenant(connection, tenant_id, even_ended=True)
             return TenantExport(
-                tenant=found.record,
+                tenant=self._shown(found),
                 owner_email=found.owner_email,
                 owner_email_verified=found.owner_address.is_verified,
                 suspended=found.suspended,
@@ -280,6 +281,9 @@ class TenantService:
                 projects=[project for mode in Mode for project in await projects.read_all(connection, tenant_id, mode)],
                 billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
             )
+
+    def _shown(self, tenant: TenantRow) -> Tenant:
+        return to_tenant(tenant.record, self.policy.catalog, self.clock())
 
     def _check_user_id(self, user_id: str, location: str) -> None:
         if not self.email_subjects:
@@ -338,12 +342,12 @@ class TenantService:
 
 async def record_update(
     connection: Connection, author: Author, before: TenantRow, now: datetime, action: Action = Action.TENANT_UPDATED
-) -> Tenant:
+) -> TenantRow:
     """Record a change in the audit trail; return the changed tenant."""
     after = await get_tenant(connection, before.record.id)
     target = (after.record.id, after.record.id)
     await audit.record(connection, author, action, target, now, before=audited(before), after=audited(after))
-    return after.record
+    return after
 
 
 def audited(row: TenantRow) -> AuditedTenant:

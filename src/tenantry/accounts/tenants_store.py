@@ -1,17 +1,19 @@
-"""Tenants: their pages, changes, owner addresses, customers and failed invoices."""
+"""Tenants: their pages, changes, owner addresses, customers, subscriptions and failed invoices."""
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_ROWS, Listing, Page, Window
-from tenantry.db.tenants_store import TENANT_COLUMNS, TenantRow, to_tenant
+from tenantry.db.tenants_store import TENANT_COLUMNS, TenantRow
 from tenantry.domain.members import User
 from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.tenants import Tenant
+from tenantry.domain.plans import OVER, Catalog
+from tenantry.domain.tenants import Tenant, TenantRecord, to_tenant
 
 _LISTING: Final = Listing(TENANT_COLUMNS, "tenants", "created_at")
 HAS_TENANTS_WITHOUT_CUSTOMER: Final = """
@@ -31,6 +33,14 @@ SELECT id, created, invoice_url, coalesce(amount_remaining, amount_due), currenc
 """  # noqa: S608  # our own number
 
 
+SUBSCRIPTIONS: Final = """
+SELECT id, plan, status, quantity, current_period_end, cancel_at, cancel_at_period_end, ended_at
+  FROM subscriptions
+ WHERE tenant_id = %s AND id <> ''
+ ORDER BY ended_at IS NOT NULL, created DESC NULLS LAST, id DESC
+"""
+
+
 class FailedInvoice(msgspec.Struct, frozen=True):
     """An invoice whose payment failed, from the event.
 
@@ -44,13 +54,30 @@ class FailedInvoice(msgspec.Struct, frozen=True):
     currency: str | None
 
 
-async def read_of_user(connection: Connection, user: User, claimed: str | None, window: Window) -> Page[Tenant]:
-    """Read a page of the current tenants of a user and of the token's claim, newest first."""
+class SubscriptionRow(msgspec.Struct, frozen=True):
+    """What is stored of one subscription. ``ends_at`` is as in `tenantry.domain.tenants.Tenant`."""
+
+    id: str
+    plan: str
+    status: str
+    quantity: int | None
+    period_end: datetime | None
+    ends_at: datetime | None
+
+
+async def read_of_user(
+    connection: Connection, user: User, claimed: str | None, window: Window, catalog: Catalog, now: datetime
+) -> Page[Tenant]:
+    """Read a page of the current tenants of a user and of the token's claim, newest first, as of ``now``."""
+
+    def row_of(row: Sequence[Any]) -> Tenant:
+        return to_tenant(TenantRecord(*row), catalog, now)
+
     condition = (
         "deleted_at IS NULL AND (id = %(claimed)s OR id IN (SELECT tenant_id FROM memberships "
         "WHERE issuer = %(issuer)s AND subject = %(subject)s AND removed_at IS NULL AND NOT invited))"
     )
-    return await _LISTING.page(connection, condition, {**user._asdict(), "claimed": claimed}, window, to_tenant)
+    return await _LISTING.page(connection, condition, {**user._asdict(), "claimed": claimed}, window, row_of)
 
 
 async def insert(
@@ -142,3 +169,16 @@ async def last_failed_invoice(connection: Connection, tenant_id: str) -> FailedI
     """Find the invoice of a tenant's newest failed payment among its newest `MAX_SCANNED_ROWS` events."""
     row = await connection.fetch_row(FAILED_INVOICE, (tenant_id,))
     return FailedInvoice(row[0], from_epoch(row[1]), *row[2:]) if row else None
+
+
+async def read_subscriptions(connection: Connection, tenant_id: str) -> list[SubscriptionRow]:
+    """Read a tenant's subscriptions, current ones first; none with ``SUBSCRIPTIONS=any``."""
+    found = []
+    for row in await connection.fetch(SUBSCRIPTIONS, (tenant_id,)):
+        subscription_id, plan, status, quantity, period_end, cancel_at, ends_with_period, ended_at = row
+        ends_at = cancel_at if cancel_at is not None else period_end if ends_with_period else None
+        if status in OVER and ended_at is not None:
+            ends_at = ended_at
+        period_end, ends_at = from_epoch(period_end), from_epoch(ends_at)
+        found.append(SubscriptionRow(subscription_id, plan, status, quantity, period_end, ends_at))
+    return found

@@ -10,6 +10,7 @@ from litestar import get
 from tenantry.api.guards import Access, Caller, Routes, admit
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
+from tenantry.domain.access import TenantAccess, to_access
 from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.domain.permissions import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.server.asgi_types import HotRequest, HotResponse
@@ -40,7 +41,7 @@ class Whoami(msgspec.Struct, frozen=True, rename="camel"):
     org_id: Annotated[str, doc("The tenant that the caller acts for.", "acme")]
     mode: Annotated[Mode, doc("The caller's mode; a user's is always live.", "live")]
     scopes: Annotated[
-        list[str],
+        tuple[str, ...],
         doc(
             "What the holder may do: `<resource>:<action>`, where either part may be `*`.",
             ["projects:read", "projects:write"],
@@ -49,6 +50,7 @@ class Whoami(msgspec.Struct, frozen=True, rename="camel"):
     access_level: Annotated[AccessLevel, doc("`OWNER` may do everything; `SCOPED` what its scopes say.", "SCOPED")]
     plan: Annotated[str, doc("The tenant's plan.", "pro")]
     subscription_status: Annotated[str, doc("The tenant's subscription status.", "active")]
+    access: Annotated[TenantAccess, doc("What the tenant's subscriptions give now, and the plan whose limits count.")]
     expires_at: Annotated[datetime | None, doc("When the credential expires; null for never.", "2099-11-01T00:00:00Z")]
 
 
@@ -58,7 +60,18 @@ def auth_routes(access: Access) -> Routes:
     @get(WHOAMI_PATH, guards=[access.needs(None)], summary="Show the caller")
     async def whoami(principal: Caller) -> Whoami:
         """Return the caller as the service sees it."""
-        return msgspec.convert(principal, Whoami, from_attributes=True)
+        return Whoami(
+            principal.kind,
+            principal.id,
+            principal.org_id,
+            principal.mode,
+            principal.scopes,
+            principal.access_level,
+            principal.plan,
+            principal.subscription_status,
+            to_access(principal.access),
+            principal.expires_at,
+        )
 
     return [whoami]
 
@@ -95,6 +108,8 @@ async def _check(admission: Admission, request: HotRequest) -> HotResponse:
         (b"x-principal-kind", principal.kind.value.encode()),
         _LIVE_HEADER if principal.mode is _LIVE else _TEST_HEADER,
         (b"x-plan", header_text(principal.plan)),
+        (b"x-access", principal.access.state.encode()),
+        (b"x-effective-plan", header_text(principal.access.plan)),
         (b"x-subscription-status", header_text(principal.subscription_status)),
     ]
     return HotResponse(200, headers)

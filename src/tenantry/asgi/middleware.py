@@ -21,7 +21,16 @@ ScopeRule = Callable[[str, str], str | None]
 WEBSOCKET: Final = "WEBSOCKET"
 CONTEXT: Final = "tenantry.context"
 _IDENTITY: Final = frozenset(
-    {b"x-tenant-id", b"x-principal-id", b"x-principal-kind", b"x-mode", b"x-plan", b"x-subscription-status"}
+    {
+        b"x-tenant-id",
+        b"x-principal-id",
+        b"x-principal-kind",
+        b"x-mode",
+        b"x-plan",
+        b"x-subscription-status",
+        b"x-access",
+        b"x-effective-plan",
+    }
 )
 """Headers by which a gateway names the caller. Clients must not set them."""
 _RESPONSE_STARTS: Final = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})

@@ -166,6 +166,7 @@ class AuthenticationParts:
             users=database.lane(name="users"),
             peppers=self.peppers,
             tokens=TokenVerifier(oidc, self.keys, clock=clock) if oidc and self.keys else None,
+            catalog=catalog,
             clock=clock,
             key_used=self.key_uses.record,
             owner_seen=owner_seen,

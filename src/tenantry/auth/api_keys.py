@@ -21,11 +21,13 @@ from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import SearchPage, window_after
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
+from tenantry.domain.access import NO_SUBSCRIPTION, NOTHING, limit_text, limits_of
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.names import check_name
 from tenantry.domain.permissions import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
+from tenantry.domain.tenants import TenantRecord, access_of
 
 OPERATOR: Final = "operator"
 
@@ -77,10 +79,10 @@ class ApiKeyService:
         mode = mode or principal.mode
 
         async def create(connection: Connection) -> NewKey:
-            _, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
             end = _to_end(expires_at, now)
             rules.check_may_create(caller, scopes, level, mode, end)
-            await self._check_limit(connection, caller, now)
+            await self._check_limit(connection, tenant.record, now)
             leaked = None
             if replaces is not None:
                 leaked = await self._find(connection, caller, replaces, lock=True)
@@ -104,7 +106,7 @@ class ApiKeyService:
 
     async def count(self, principal: Principal) -> tuple[PlanLimit, int]:
         """Return the use of the plan's limit of active keys, and the number of replaced keys."""
-        org_id, now, most = principal.org_id, self.clock(), self.catalog.limits(principal.plan).api_keys
+        org_id, now, most = principal.org_id, self.clock(), limits_of(principal.access, self.catalog).api_keys
         async with self.database.transaction(of_tenant(org_id)) as connection:
             active = await api_keys.count(connection, org_id, now, KeyState.ACTIVE)
             return PlanLimit(Count(active), most), await api_keys.count(connection, org_id, now, KeyState.REPLACED)
@@ -161,7 +163,7 @@ class ApiKeyService:
         """
 
         async def create(connection: Connection) -> NewKey:
-            _, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
             old = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), old.access_level)
             _check_active(old)
@@ -169,7 +171,7 @@ class ApiKeyService:
                 raise errors.KeyNotActiveError("The key has been rotated before; rotate the key that took its place.")
             rules.check_may_create(caller, old.scopes, old.access_level, old.mode, old.expires_at)
             if overlap:
-                await self._check_limit(connection, caller, now, KeyState.REPLACED)
+                await self._check_limit(connection, tenant.record, now, KeyState.REPLACED)
             key = new_key(old.org_id, old.name, old.scopes, old.access_level, old.mode, old.expires_at, caller.id, now)
             return await self._insert(connection, author, key, now, old, overlap)
 
@@ -235,12 +237,14 @@ class ApiKeyService:
         return NewKey(record, key.secret)
 
     async def _check_limit(
-        self, connection: Connection, principal: Principal, now: datetime, state: KeyState = KeyState.ACTIVE
+        self, connection: Connection, tenant: TenantRecord, now: datetime, state: KeyState = KeyState.ACTIVE
     ) -> None:
-        most = self.catalog.limits(principal.plan).api_keys
-        if most is not None and await api_keys.count(connection, principal.org_id, now, state) >= most:
+        access = access_of(tenant, self.catalog, now)
+        most = limits_of(access, self.catalog).api_keys
+        if most is not None and await api_keys.count(connection, tenant.id, now, state) >= most:
             what = "rotated API keys that still work" if state is KeyState.REPLACED else "active API keys"
-            raise errors.KeyLimitReachedError(f"The plan {self.catalog.name(principal.plan)} allows {most} {what}.")
+            allowed = f"{most} {what}"
+            raise errors.KeyLimitReachedError(limit_text(access, tenant.plan, self.catalog, allowed))
 
     async def _check_not_last_owner(self, connection: Connection, key: ApiKey, now: datetime) -> None:
         """Raise `LastOwnerError` if this key is the only way to create another OWNER key."""
@@ -259,10 +263,19 @@ async def save(
     await audit.record(connection, author, action, (after.org_id, after.id), now, before=before, after=after)
 
 
-def operator_principal(org_id: str, plan: str = FREE) -> Principal:
+def operator_principal(org_id: str) -> Principal:
     """Return a principal with all permissions, for operator commands."""
     return Principal(
-        PrincipalKind.USER, OPERATOR, org_id, Mode.LIVE, (ANYTHING,), AccessLevel.OWNER, plan, "none", expires_at=None
+        kind=PrincipalKind.USER,
+        id=OPERATOR,
+        org_id=org_id,
+        mode=Mode.LIVE,
+        scopes=(ANYTHING,),
+        access_level=AccessLevel.OWNER,
+        plan=FREE,
+        subscription_status=NO_SUBSCRIPTION,
+        access=NOTHING,
+        expires_at=None,
     )
 
 

@@ -18,8 +18,10 @@ from tenantry.db.database import Database, Lane
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import api_keys, errors, permissions
+from tenantry.domain.access import AccessPhase, current_phase
 from tenantry.domain.api_keys import KeyStatus, Pepper
 from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role
+from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.tokens import CheckResult, CheckStep, TokenExplanation, TokenVerifier
@@ -59,6 +61,7 @@ class Authenticator:
     users: Lane
     peppers: Sequence[Pepper]
     tokens: TokenVerifier | None
+    catalog: Catalog
     clock: Clock
     key_used: Callable[[str, KeyUse], None] = lambda _key_id, _use: None
     owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None
@@ -107,7 +110,7 @@ class Authenticator:
             raise errors.NoOrganizationError("The user does not belong to this organization.")
         self._check_owner_email(row, claims, org_id)
         claims_here = claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
-        return _principal_of_user(claims_here, row), effective_role(claims_here, row)
+        return self._principal_of_user(claims_here, row), effective_role(claims_here, row)
 
     async def verify_token(self, credential: bytes) -> Claims:
         """Return the claims of a bearer token, whatever its tenant."""
@@ -130,7 +133,7 @@ class Authenticator:
         if key is None:
             raise errors.InvalidCredentialError("The API key is not valid.")
         now = self.clock()
-        principal = _principal_of_key(key, now)
+        principal = _principal_of_key(key, self.catalog, now)
         if key.recent_address != (address or "") or key.digest != digests[0]:
             self.key_used(key.id, KeyUse(key.id, now, address, digests[0], self.peppers[0].id))
         return principal, key.projects
@@ -141,7 +144,7 @@ class Authenticator:
         org_id = requested_organization(claims.org_id, organization)
         rows = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id, window))
         row = _only_access(claims, rows)
-        principal = _principal_of_user(claims, row)
+        principal = self._principal_of_user(claims, row)
         if row.invited and organization is not None and self.accept is not None:
             try:  # naming the tenant accepts its invitation
                 await self.accept(claims, principal.org_id, address)
@@ -149,6 +152,22 @@ class Authenticator:
                 raise errors.NoOrganizationError("The user does not belong to this organization any more.") from error
         self._check_owner_email(row, claims, principal.org_id)
         return principal, row.projects
+
+    def _principal_of_user(self, claims: Claims, row: UserAccessRow) -> Principal:
+        role, scopes, level = _grants_of_user(claims, row)
+        return Principal(
+            kind=PrincipalKind.USER,
+            id=claims.subject,
+            org_id=row.org_id,
+            mode=Mode.LIVE,
+            scopes=scopes,
+            access_level=level,
+            plan=row.plan,
+            subscription_status=row.subscription_status,
+            access=_access_of(row, self.catalog, self.clock()),
+            expires_at=claims.expires_at,
+            claimed_role=role,
+        )
 
     def _check_owner_email(self, row: UserAccessRow, claims: Claims, org_id: str) -> None:
         if row.owner_email is not None and claims.email not in (None, row.owner_email):
@@ -186,7 +205,7 @@ def requested_organization(claimed: str | None, header: bytes | None) -> str | N
     return requested
 
 
-def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
+def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> Principal:
     if key.revoked_at is not None or key.deleted:
         raise errors.ApiKeyRevokedError("The API key has been revoked.")
     if key.expires_at is not None and key.expires_at <= now:
@@ -202,8 +221,13 @@ def _principal_of_key(key: KeyRow, now: datetime) -> Principal:
         access_level=_LEVELS[key.access_level],
         plan=key.plan,
         subscription_status=key.subscription_status,
+        access=_access_of(key, catalog, now),
         expires_at=key.expires_at,
     )
+
+
+def _access_of(row: KeyRow | UserAccessRow, catalog: Catalog, now: datetime) -> AccessPhase:
+    return current_phase(row.access, row.plan, row.subscription_status, now.timestamp(), catalog)
 
 
 def _only_access(claims: Claims, rows: Sequence[UserAccessRow]) -> UserAccessRow:
@@ -214,7 +238,8 @@ def _only_access(claims: Claims, rows: Sequence[UserAccessRow]) -> UserAccessRow
     return rows[0]
 
 
-def _principal_of_user(claims: Claims, row: UserAccessRow) -> Principal:
+def _grants_of_user(claims: Claims, row: UserAccessRow) -> tuple[Role | None, tuple[str, ...], AccessLevel]:
+    """Return a user's claimed role in this tenant, scopes and level. Raises the errors of `Authenticator.as_user`."""
     role = (claims.claimed_role or Role.MEMBER) if claims.org_id == row.org_id else None
     if row.deleted:
         raise errors.InvalidCredentialError("The organization has ended.")
@@ -222,19 +247,7 @@ def _principal_of_user(claims: Claims, row: UserAccessRow) -> Principal:
         raise errors.NoOrganizationError("The user does not belong to this organization any more.")
     if row.suspended:
         raise errors.OrgSuspendedError("The organization is suspended.")
-    scopes, level = permissions.role_grants(effective_role(claims, row), claims.scopes)
-    return Principal(
-        kind=PrincipalKind.USER,
-        id=claims.subject,
-        org_id=row.org_id,
-        mode=Mode.LIVE,
-        scopes=scopes,
-        access_level=level,
-        plan=row.plan,
-        subscription_status=row.subscription_status,
-        expires_at=claims.expires_at,
-        claimed_role=role,
-    )
+    return role, *permissions.role_grants(effective_role(claims, row), claims.scopes)
 
 
 def effective_role(claims: Claims, row: UserAccessRow) -> Role:
@@ -336,13 +349,13 @@ async def explain_token(
             async with database.lane().use(autocommit=True) as connection:
                 [rows] = await find_user_access(connection, [query])
             row = _only_access(claims, rows)
-            principal, result, reason = _principal_of_user(claims, row), CheckResult.OK, None
+            (_, scopes, level), result, reason = _grants_of_user(claims, row), CheckResult.OK, None
             access_found = ExplainedAccess(
                 tenant_known=True,
                 org_id=row.org_id,
                 role=effective_role(claims, row),
-                scopes=principal.scopes,
-                access_level=principal.access_level,
+                scopes=scopes,
+                access_level=level,
                 plan=row.plan,
                 subscription_status=row.subscription_status,
             )

@@ -31,6 +31,8 @@ class KeyRow(msgspec.Struct, frozen=True):
     revoked_at: datetime | None
     plan: str
     subscription_status: str
+    access: str | None
+    """The JSON of the tenant's access phases; None where plan and status say everything."""
     suspended: bool
     deleted: bool
     digest: bytes
@@ -46,6 +48,7 @@ class UserAccessRow(msgspec.Struct, frozen=True):
     org_id: str
     plan: str
     subscription_status: str
+    access: str | None
     suspended: bool
     deleted: bool
     role: str | None
@@ -93,7 +96,7 @@ def _keys(page: str) -> Statement:
     return Statement(
         f"""
 SELECT query.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at, k.revoked_at,
-       t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL, k.digest,
+       t.plan, t.subscription_status, t.access::text, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL, k.digest,
        CASE WHEN k.last_used_at > $6 - interval '1 minute' THEN coalesce(k.last_used_address, '') END,
        {page}
   FROM unnest($1, $2, $3, $4, $5) AS query (number, digest, most, after_at, after_id)
@@ -104,8 +107,9 @@ SELECT query.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires
     )  # fmt: skip
 
 
-_ACCESS: Final = f"""t.id, t.plan, t.subscription_status, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL,
-       m.role, m.removed_at IS NOT NULL, coalesce(m.invited, false), {BINDS_OWNER.format(row="m")},
+_ACCESS: Final = f"""t.id, t.plan, t.subscription_status, t.access::text, t.suspended_at IS NOT NULL,
+       t.deleted_at IS NOT NULL, m.role, m.removed_at IS NOT NULL, coalesce(m.invited, false),
+       {BINDS_OWNER.format(row="m")},
        CASE WHEN t.owner_id <> query.subject THEN NULL
             WHEN t.verified_email <> t.owner_email THEN t.verified_email
             WHEN t.owner_email_follows THEN t.owner_email END"""
@@ -138,8 +142,8 @@ SELECT query.number, own.*,
          JOIN tenants t ON t.id = m.tenant_id
         WHERE m.issuer = query.issuer AND m.subject = query.subject AND m.removed_at IS NULL AND NOT m.invited
           AND t.deleted_at IS NULL
-        LIMIT 2) own (org_id, plan, subscription_status, suspended, deleted, role, removed, invited, binds_owner,
-                      owner_email)
+        LIMIT 2) own (org_id, plan, subscription_status, access, suspended, deleted, role, removed, invited,
+                      binds_owner, owner_email)
 """,  # noqa: S608  # our own columns
         BIGINTS, TEXTS, TEXTS, BIGINTS, MOMENTS, TEXTS,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from tenantry.auth import rate_limits_store as store
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
+from tenantry.domain.access import limits_of
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError, RateLimitedError
 from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import Catalog
@@ -145,7 +146,7 @@ class RateLimiter:
         return int(self._clock().timestamp())
 
     def _shares_of(self, principal: Principal) -> list[Share]:
-        limits = self._catalog.limits(principal.plan)
+        limits = limits_of(principal.access, self._catalog)
         of_tenant, of_key = limits.requests_per_minute, limits.requests_per_minute_per_key
         shares: list[Share] = []
         if of_tenant is None and of_key is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import astuple
 
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.owner_addresses import verify_as_operator
@@ -19,10 +20,11 @@ from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
 from tenantry.cli.database import on_database, outbox
-from tenantry.cli.output import FAILED, counted, parse_time, print_json, print_record, printable, shown
+from tenantry.cli.output import FAILED, access_words, counted, parse_time, print_json, print_record, printable, shown
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.db.database import Database
+from tenantry.domain.access import TenantAccess
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR, AuditEvent
 from tenantry.domain.errors import ValidationError
@@ -87,11 +89,10 @@ def create_key(
             raise click.BadParameter(f"{scope!r} is not <resource>:<action>", param_hint="--scope")
 
     async def create(settings: Settings, database: Database) -> str:
-        tenant = await _tenants(settings, database).show(org_id)
         pepper = Pepper(settings.peppers[0].reveal().encode())
         keys = ApiKeyService(database, settings.billing.catalog, pepper, system_clock)
         key = await keys.create(
-            operator_principal(org_id, tenant.plan),
+            operator_principal(org_id),
             BY_OPERATOR,
             name=name,
             scopes=tuple(scopes),
@@ -114,7 +115,8 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
     if as_json:
         print_json(tenant)
         return
-    print_record(zip(tenant.__struct_encode_fields__, map(shown, msgspec.structs.astuple(tenant)), strict=True))
+    values = (access_words(each) if isinstance(each, TenantAccess) else shown(each) for each in astuple(tenant))
+    print_record(zip(tenant.__struct_encode_fields__, values, strict=True))
 
 
 @admin.command("link")

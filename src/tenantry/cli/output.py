@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import click
 import msgspec
@@ -132,6 +132,25 @@ def pairs(record: object, *fields: str, **named: str) -> Iterator[tuple[str, str
     for name, attribute in ({field: field for field in fields} | named).items():
         if (value := getattr(record, attribute)) is not None:
             yield name.replace("_", " "), shown(value)
+
+
+class AnyAccess(Protocol):
+    """A tenant's access, of the service or of the SDK."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def plan(self) -> str: ...
+    @property
+    def until(self) -> datetime | None: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def access_words(access: AnyAccess) -> str:
+    """Say what a tenant's subscriptions give now."""
+    until = f" until {shown(access.until)}" if access.until else ""
+    return f"{printable(access.state)}{until} (plan {printable(access.plan)}): {printable(access.reason)}"
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,16 @@ import msgspec
 from tenantry.cli.api_command import ApiCommand, ApiContext, ServiceCommand, failure_of, wait_times
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, SourcedValue, Target
 from tenantry.cli.demo_folder import demo_here
-from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, USAGE, CommandError, print_json, printable_lines, shown
+from tenantry.cli.output import (
+    FAILED,
+    NOT_AUTHENTICATED,
+    USAGE,
+    CommandError,
+    access_words,
+    print_json,
+    printable_lines,
+    shown,
+)
 from tenantry.cli.sign_in_storage import StoredSignIn
 from tenantry_sdk import Token, Whoami
 from tenantry_sdk.errors import AuthenticationError, TenantryError
@@ -224,6 +233,8 @@ def whoami(api: ApiContext) -> None:
 def _rows(target: Target, who: Whoami) -> Iterator[tuple[str, str]]:
     yield "who", f"{who.id} ({'API key' if who.kind == 'api_key' else who.kind})"
     yield "organization", f"{who.org_id} (plan {who.plan}, subscription {who.subscription_status})"
+    if who.access is not None:
+        yield "access", access_words(who.access)
     yield "may", "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing"
     yield "mode", who.mode
     yield "service", f"{target.base_url.value} (from {target.base_url.source})"

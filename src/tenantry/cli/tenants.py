@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option
-from tenantry.cli.output import Column, ago, columns, minute, pairs, shown
+from tenantry.cli.output import Column, access_words, ago, columns, minute, pairs, shown
 from tenantry_sdk import BillingEvent
 
 _TENANT_COLUMNS = columns(
@@ -36,9 +36,13 @@ def show(api: ApiContext, *, org_id: str | None) -> None:
         "subscription": "subscription_status",
         "period_ends": "current_period_end",
         "cancel_at_period_end": "cancel_at_period_end",
+        "cancels_at": "cancel_at",
+        "ends": "ends_at",
+        "seats": "seats",
     }
     names = {"customer": "stripe_customer_id", "owner": "owner_id", "created": "created_at", "updated": "updated_at"}
-    api.record(tenant, pairs(tenant, "id", "name", "plan", **state, **names))
+    access = [("access", access_words(tenant.access))] if tenant.access else []
+    api.record(tenant, [*pairs(tenant, "id", "name", "plan"), *access, *pairs(tenant, **state, **names)])
 
 
 @click.command("plans", cls=ApiCommand, json_help="One line of JSON a plan.")

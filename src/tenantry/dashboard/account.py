@@ -10,7 +10,7 @@ from tenantry.accounts.owner_addresses import ConfirmationRequest
 from tenantry.api.guards import AnyRequest, author_of
 from tenantry.api.members import MembershipId
 from tenantry.api.parameters import Cursor
-from tenantry.dashboard.billing import has_subscription
+from tenantry.dashboard.billing import is_ending, is_last_period
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import read_form
@@ -51,8 +51,8 @@ async def show_overview(ctx: Context) -> Response[str]:
         "overview.html",
         tenant=tenant,
         overview=overview,
-        use=overview.billing.use,
-        ends=tenant.cancel_at_period_end and has_subscription(tenant),
+        ends=is_ending(tenant),
+        is_last_period=is_last_period(tenant),
         owner_address=await services.confirmations.of_tenant(user.principal),
         anomalous=[event for event in overview.events if event.anomalies],
         is_new=not overview.events and not any(key.last_used_at for key in overview.keys),

@@ -26,6 +26,18 @@ def has_subscription(tenant: Tenant) -> bool:
     return tenant.subscription_status not in (*OVER, NO_SUBSCRIPTION)
 
 
+def is_ending(tenant: Tenant) -> bool:
+    """Whether the tenant's subscription will end."""
+    return has_subscription(tenant) and (tenant.ends_at is not None or tenant.cancel_at_period_end)
+
+
+def is_last_period(tenant: Tenant) -> bool:
+    """Whether the tenant's subscription will end with the current period, or before."""
+    ends_at, period_end = tenant.ends_at, tenant.current_period_end
+    ends_before = ends_at is not None and period_end is not None and ends_at <= period_end
+    return is_ending(tenant) and (tenant.cancel_at_period_end or ends_before)
+
+
 def waits_for_provider(path: str) -> bool:
     """Whether a path waits for the payment provider, which may take longer than the database."""
     return path.startswith("/orgs/") and path.endswith((_CHECKOUT, _PORTAL))
@@ -88,16 +100,16 @@ async def _billing_page(
     # First, so that the stream repeats events rather than skip one. A page with an error is not updated.
     newest = None if problem else await services.billing.newest_arrival(ctx.principal)
     billing = await services.overview.of_billing(ctx.principal)
-    tenant, failed = billing.tenant, billing.failed
+    tenant = billing.tenant
     is_configured, is_subscribed = services.checkout.is_configured, has_subscription(tenant)
     is_buyable = is_configured and not is_subscribed
     return ctx.render(
         "billing.html",
         STATUSES[type(problem)] if problem else 200,
         tenant=tenant,
-        use=billing.use,
-        failed=failed,
-        ends=tenant.cancel_at_period_end and is_subscribed,
+        billing=billing,
+        ends=is_ending(tenant),
+        is_last_period=is_last_period(tenant),
         newest=newest,
         is_subscribed=is_subscribed,
         is_configured=is_configured,

@@ -36,6 +36,7 @@ from tenantry.dashboard import forms, guards, labels
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.db.idempotency_store import Claim
+from tenantry.domain.access import to_access
 from tenantry.domain.api_keys import SOON
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError, IdempotencyInFlightError, InvalidIdempotencyKeyError
@@ -99,6 +100,7 @@ class Renderer:
             second=partial(labels.show_time, text="%b %Y, %H:%M:%S UTC", attribute="data-seconds"),
             day=partial(labels.show_time, text="%b %Y", attribute="data-day"),
             amount=format_amount,
+            shown_access=to_access,
             segment=partial(quote, safe=""),
             called=lambda thing: labels.shown_name(thing.name, thing.id),
             display_text=display_text,

@@ -1,21 +1,20 @@
 """The row of a tenant, which every package may read."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.tenants import Tenant
+from tenantry.domain.tenants import TenantRecord
 
 TENANT_COLUMNS: Final = (
-    "id, name, plan, subscription_status, current_period_end, cancel_at_period_end, stripe_customer_id, owner_id, "
-    "created_at, updated_at"
+    "id, name, plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at, ends_at, seats, "
+    "access::text, stripe_customer_id, owner_id, created_at, updated_at"
 )
-"""What `to_tenant` reads."""
+"""The fields of `TenantRecord`."""
+_RECORD: Final = len(TenantRecord.__struct_fields__)
 FIND: Final = f"""
 SELECT {TENANT_COLUMNS}, owner_email, owner_email_follows, suspended_at IS NOT NULL, deleted_at IS NOT NULL,
        verified_email
@@ -26,9 +25,9 @@ FIND_AND_LOCK: Final = f"{FIND} FOR NO KEY UPDATE"
 
 
 class TenantRow(msgspec.Struct, frozen=True):
-    """A tenant with the columns that its public record omits."""
+    """A tenant's record with the columns that it omits."""
 
-    record: Tenant
+    record: TenantRecord
     owner_email: str
     owner_email_follows: bool  # whether the address follows the identity provider's
     suspended: bool
@@ -41,16 +40,10 @@ class TenantRow(msgspec.Struct, frozen=True):
         return OwnerAddress(self.owner_email, self.verified_email)
 
 
-def to_tenant(row: Sequence[Any]) -> Tenant:
-    """Return the public record of a row of `TENANT_COLUMNS`."""
-    tenant_id, name, plan, status, period_end, *rest = row
-    return Tenant(tenant_id, name, plan, status, from_epoch(period_end), *rest)
-
-
 async def find_tenant(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow | None:
     """Find a tenant, ended ones included."""
     row = await connection.fetch_row(FIND_AND_LOCK if lock else FIND, (tenant_id,))
-    return TenantRow(to_tenant(row[:10]), *row[10:]) if row else None
+    return TenantRow(TenantRecord(*row[:_RECORD]), *row[_RECORD:]) if row else None
 
 
 async def get_tenant(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
@@ -12,6 +13,8 @@ from tenantry.domain.plans import FREE, OVER, AccessState, Catalog, Limits
 
 NO_SUBSCRIPTION: Final = "none"
 _DEFAULTS: Final[dict[str, AccessState]] = {"trialing": "full", "active": "full", "past_due": "grace"}
+
+_REMEMBERED: Final = 256
 
 Addons = tuple[tuple[str, int], ...]
 """Add-ons by id, with their quantities."""
@@ -27,7 +30,11 @@ class AccessPhase(msgspec.Struct, frozen=True, omit_defaults=True):
     addons: Addons = ()
 
 
-class Access(msgspec.Struct, frozen=True, rename="camel"):
+NOTHING: Final = AccessPhase("none", FREE, "There is no subscription.")
+"""The access of a tenant that has neither a subscription nor a plan from the operator."""
+
+
+class TenantAccess(msgspec.Struct, frozen=True, rename="camel"):
     """The access of a tenant now."""
 
     state: Annotated[AccessState, doc("`full`, `grace` (a payment is due) or `none`.", "full")]
@@ -48,11 +55,12 @@ def access_of_status(status: str, catalog: Catalog) -> AccessState | None:
     return catalog.access.get(status) or _DEFAULTS.get(status, "none")
 
 
+@lru_cache(_REMEMBERED)  # every request asks
 def phase_of_status(plan: str, status: str, catalog: Catalog) -> AccessPhase:
     """Return the access of a tenant of this plan and status, as far as they say by themselves."""
     if status == NO_SUBSCRIPTION:
         if plan == FREE:
-            return AccessPhase("none", FREE, "There is no subscription.")
+            return NOTHING
         return AccessPhase("full", plan, "The operator chose the plan.")
     state = access_of_status(status, catalog)
     if state in ("full", "grace"):
@@ -80,11 +88,17 @@ def phase_at(phases: Sequence[AccessPhase], now: float) -> AccessPhase:
     return next((phase for phase in phases if phase.until is None or now < phase.until), phases[-1])
 
 
-def to_access(phase: AccessPhase) -> Access:
+def to_access(phase: AccessPhase) -> TenantAccess:
     """Return a phase as the API shows it."""
-    return Access(phase.state, phase.plan, from_epoch(phase.until), phase.reason)
+    return TenantAccess(phase.state, phase.plan, from_epoch(phase.until), phase.reason)
 
 
 def limits_of(phase: AccessPhase, catalog: Catalog) -> Limits:
     """Return the limits that count now."""
     return catalog.limits(phase.plan, phase.addons)
+
+
+def limit_text(phase: AccessPhase, plan: str, catalog: Catalog, allowed: str) -> str:
+    """Say that the plan allows only so much; of a tenant that lost the access of its ``plan``, also why."""
+    text = f"The plan {catalog.name(phase.plan)} allows {allowed}."
+    return f"{text} {phase.reason}" if phase.state == "none" and plan != FREE else text

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from tenantry.domain.access import AccessPhase
 from tenantry.domain.errors import InsufficientScopeError, ModeMismatchError, OrgMismatchError, ScopeEscalationError
 
 MAX_SCOPES: Final = 64
@@ -71,6 +72,7 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
     access_level: AccessLevel
     plan: str
     subscription_status: str
+    access: AccessPhase
     expires_at: datetime | None
     claimed_role: Role | None = None
     """The role by the user's token, if its claim names this tenant; None by a membership alone."""

@@ -6,8 +6,11 @@ from typing import Annotated
 
 import msgspec
 
+from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import doc
+from tenantry.domain.access import AccessPhase, TenantAccess, current_phase, to_access
 from tenantry.domain.permissions import Mode
+from tenantry.domain.plans import Catalog
 
 _tenant_id = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
@@ -31,6 +34,17 @@ class Tenant(msgspec.Struct, frozen=True, rename="camel"):
     subscription_status: SubscriptionStatus
     current_period_end: PeriodEnd
     cancel_at_period_end: EndsWithPeriod
+    cancel_at: Annotated[
+        datetime | None,
+        doc("When the provider will cancel the subscription, if that is scheduled.", "2026-12-01T00:00:00Z"),
+    ]
+    ends_at: Annotated[
+        datetime | None, doc("When the subscription ended or will end; null if it renews.", "2026-12-01T00:00:00Z")
+    ]
+    seats: Annotated[
+        int | None, doc("The quantity of the subscription's plan item; null without one, and after the end.", 5)
+    ]
+    access: Annotated[TenantAccess, doc("What the subscriptions give now, and the plan whose limits count.")]
     stripe_customer_id: Annotated[
         str | None,
         doc("The payment provider's customer id; of several customers, the one linked last.", "cus_Rk2pXw7Lm3"),
@@ -38,6 +52,53 @@ class Tenant(msgspec.Struct, frozen=True, rename="camel"):
     owner_id: Annotated[str, doc("The user who owns the tenant.", "user_ada")]
     created_at: Annotated[datetime, doc("When it was created.", "2026-10-01T08:00:00Z")]
     updated_at: Annotated[datetime, doc("When it was last changed.", "2026-11-01T00:00:04Z")]
+
+
+class TenantRecord(msgspec.Struct, frozen=True):
+    """The stored record of a tenant. Times of billing are seconds since the Unix epoch.
+
+    ``access`` is the JSON of its phases; None where plan and status say everything.
+    """
+
+    id: str
+    name: str
+    plan: str
+    subscription_status: str
+    current_period_end: int | None
+    cancel_at_period_end: bool
+    cancel_at: int | None
+    ends_at: int | None
+    seats: int | None
+    access: str | None
+    stripe_customer_id: str | None
+    owner_id: str
+    created_at: datetime
+    updated_at: datetime
+
+
+def access_of(record: TenantRecord, catalog: Catalog, now: datetime) -> AccessPhase:
+    """Return a tenant's access at ``now``."""
+    return current_phase(record.access, record.plan, record.subscription_status, now.timestamp(), catalog)
+
+
+def to_tenant(record: TenantRecord, catalog: Catalog, now: datetime) -> Tenant:
+    """Return a tenant's record as the API shows it at ``now``."""
+    return Tenant(
+        record.id,
+        record.name,
+        record.plan,
+        record.subscription_status,
+        from_epoch(record.current_period_end),
+        record.cancel_at_period_end,
+        from_epoch(record.cancel_at),
+        from_epoch(record.ends_at),
+        record.seats,
+        to_access(access_of(record, catalog, now)),
+        record.stripe_customer_id,
+        record.owner_id,
+        record.created_at,
+        record.updated_at,
+    )
 
 
 class Project(msgspec.Struct, frozen=True, rename="camel"):

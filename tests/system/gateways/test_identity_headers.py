@@ -22,6 +22,8 @@ async def test_application_gets_the_callers_identity(gateway: Gateway, org: Orga
         "x-mode": ["live"],
         "x-plan": ["free"],
         "x-subscription-status": ["none"],
+        "x-access": ["none"],
+        "x-effective-plan": ["free"],
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from tenantry.domain.access import NOTHING, to_access
 from tenantry.domain.billing.events import HANDLED_TYPES
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.chaos import ChaosKind, RequestKind, expected, judge, plan
@@ -95,7 +96,7 @@ def tenant(**fields: Any) -> Tenant:
     known = {
         "id": "acme", "name": "Acme", "plan": "free", "subscription_status": "none", "current_period_end": None,
         "cancel_at_period_end": False, "stripe_customer_id": None, "owner_id": "o", "created_at": NOON,
-        "updated_at": NOON,
+        "updated_at": NOON, "cancel_at": None, "ends_at": None, "seats": None, "access": to_access(NOTHING),
     }  # fmt: skip
     return Tenant(**{**known, **fields})
 

@@ -241,9 +241,14 @@ def changes(before: Tenant | None, after: Tenant | None) -> list[FieldChange]:
     if before is None or after is None:
         return []
     names = zip(Tenant.__struct_fields__, Tenant.__struct_encode_fields__, strict=True)
-    found = (FieldChange(label, getattr(before, name), getattr(after, name)) for name, label in names
+    found = (FieldChange(label, _value(before, name), _value(after, name)) for name, label in names
              if name not in _UNCHANGED_BY_EVENTS)  # fmt: skip
     return [change for change in found if change.before != change.after]
+
+
+def _value(tenant: Tenant, name: str) -> object:
+    """Return a field of the record; of the access its state, because the plan and status say the rest."""
+    return tenant.access.state if name == "access" else getattr(tenant, name)
 
 
 def change_lines(changed: list[FieldChange]) -> Iterator[Text]:

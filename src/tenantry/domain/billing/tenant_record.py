@@ -112,6 +112,36 @@ def rank(state: BillingState, policy: BillingPolicy, level: int | None = None) -
     return Rank(level, has_plan, plan_rank, state.subscription_created or 0, state.subscription_id or "")
 
 
+_GIVES: Final = ("has ended", "gives no access", "gives access for a grace period", "gives full access")
+"""What a subscription of each level does, in words."""
+
+
+def choice(states: Collection[BillingState], policy: BillingPolicy) -> list[tuple[BillingState, str]]:
+    """Return a tenant's subscriptions in the order of `rank`, each with the reason why it counts or does not."""
+    ordered = sorted(states, key=lambda state: rank(state, policy), reverse=True)
+    first, *others = ordered
+    why = f"Counts: {_advantage(first, others[0], policy)}." if others else "Counts: it is the only one."
+    return [(first, why), *((other, f"Does not count: {_advantage(first, other, policy)}.") for other in others)]
+
+
+def _advantage(state: BillingState, other: BillingState, policy: BillingPolicy) -> str:
+    """Say in what a subscription comes before another one."""
+    mine, theirs = rank(state, policy), rank(other, policy)
+    if mine.level != theirs.level:
+        return f"{mine.id} {_GIVES[mine.level]}, {theirs.id} {_GIVES[theirs.level]}"
+    if mine.has_plan != theirs.has_plan:
+        return f"{mine.id} has an item of a plan, {theirs.id} has none"
+    if mine.plan_rank != theirs.plan_rank:
+        return f"both {_verb(mine.level)}, and plan {state.plan} ranks above {other.plan}"
+    if mine.created != theirs.created:
+        return f"both {_verb(mine.level)}, and {mine.id} is newer than {theirs.id}"
+    return f"both {_verb(mine.level)} and were created in the same second, so the greater id decides"
+
+
+def _verb(level: int) -> str:
+    return _GIVES[level].replace("gives", "give").replace("has", "have")
+
+
 def moved_away(state: BillingState, moved_at: int) -> BillingState:
     """Return the state of a subscription whose metadata names another tenant since ``moved_at``: it has ended."""
     details = msgspec.structs.replace(state.details, ended_at=moved_at)
@@ -121,7 +151,8 @@ def moved_away(state: BillingState, moved_at: int) -> BillingState:
         subscription_status=CANCELED,
         current_period_end=None,
         seats=None,
-        past_due=None,
+        past_due_since=None,
+        unpaid_invoices=(),
         details=details,
     )
 
@@ -190,6 +221,6 @@ def _addons(states: Iterable[BillingState], policy: BillingPolicy) -> Addons:
     for state in states:
         for item in state.details.items:
             addon = item.price_id and policy.catalog.addon_of_price(item.price_id)
-            if addon:
+            if addon and item.quantity:
                 quantities[addon] = quantities.get(addon, 0) + item.quantity
     return tuple(sorted(quantities.items()))

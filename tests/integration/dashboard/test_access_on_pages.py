@@ -1,0 +1,207 @@
+"""What pages show of a tenant's access, its end, seats, add-ons and subscriptions."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import psycopg
+import pytest
+
+from tenantry.domain.access import AccessPhase
+from tests.support.dashboard import ACME, AT_ACME, Dashboard, Person, started_dashboard
+from tests.support.postgres import PostgresServer
+
+BILLING: Final = f"{AT_ACME}/billing"
+JULY_2033: Final = 2_004_000_000
+JUNE_2033: Final = 2_001_500_000
+CATALOG: Final = """
+[[plans]]
+id = "free"
+name = "Free"
+[plans.limits]
+projects = 3
+[[plans]]
+id = "pro"
+name = "Pro"
+stripe_price_id = "price_pro"
+[plans.limits]
+projects = 50
+[[addons]]
+id = "more"
+name = "Extra projects"
+[addons.limits]
+projects = 10
+"""
+
+
+@pytest.fixture(scope="module")
+async def dashboard_with_addons(
+    postgres: PostgresServer, people: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Dashboard]:
+    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
+    catalog.write_text(CATALOG)
+    with postgres.database() as conninfo:
+        async with started_dashboard(conninfo, people, TENANTRY_PLANS=str(catalog)) as dashboard:
+            yield dashboard
+
+
+@pytest.fixture
+async def dashboard(dashboard_with_addons: Dashboard) -> AsyncIterator[Dashboard]:
+    async with dashboard_with_addons.anew():
+        yield dashboard_with_addons
+
+
+@pytest.fixture
+async def owner(dashboard: Dashboard) -> Person:
+    return await dashboard.sign_in()
+
+
+async def subscribe(dashboard: Dashboard, status: str, *phases: AccessPhase, **columns: object) -> None:
+    """Give Acme the plan Pro with this status, stored access and further columns."""
+    access = msgspec.json.encode(phases).decode() if phases else None
+    values = {"plan": "pro", "subscription_status": status, "access": access, **columns}
+    query: Any = f"UPDATE tenants SET {', '.join(f'{name} = %({name})s' for name in values)} WHERE id = %(org)s"  # noqa: S608
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
+        await connection.execute(query, {**values, "org": ACME})
+
+
+async def store_subscriptions(dashboard: Dashboard, rows: Sequence[tuple[Any, ...]]) -> None:
+    query = (
+        "INSERT INTO subscriptions (tenant_id, id, created, status, plan, quantity, current_period_end, cancel_at, "
+        "cancel_at_period_end, ended_at, tip_created) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0)"
+    )
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
+        for row in rows:
+            await connection.execute(query, (ACME, *row))
+
+
+def late(until: int) -> tuple[AccessPhase, AccessPhase]:
+    return (
+        AccessPhase("grace", "pro", "The subscription is past due.", until),
+        AccessPhase("none", "free", "The subscription is past due. The grace period has ended."),
+    )
+
+
+@pytest.mark.parametrize("path", ["/", "/billing"])
+@pytest.mark.parametrize(
+    ("status", "phases", "text", "projects"),
+    [
+        ("active", (), "Access Full, with the limits of the plan Pro. The subscription is active.", "0 of 50"),
+        (
+            "past_due", late(JULY_2033),
+            "Access Grace period, with the limits of the plan Pro, until 3 Jul 2033, 10:40 UTC. The subscription",
+            "0 of 50",
+        ),
+        (
+            "past_due", late(1),
+            "Access None: the limits of the plan Free apply. The subscription is past due. The grace period has ended.",
+            "0 of 3",
+        ),
+        ("unpaid", (), "Access None: the limits of the plan Free apply. The subscription is unpaid.", "0 of 3"),
+        (
+            "active", (AccessPhase("full", "pro", "The subscription is active.", addons=(("more", 2),)),),
+            "Access Full, with the limits of the plan Pro. The subscription is active.",
+            "0 of 70",
+        ),
+    ],
+    ids=["full", "grace", "grace that has ended", "none", "add-ons"],
+)  # fmt: skip
+async def test_access_and_its_limits(
+    dashboard: Dashboard, owner: Person, path: str, status: str, phases: tuple[AccessPhase, ...], text: str,
+    projects: str,
+) -> None:  # fmt: skip
+    await subscribe(dashboard, status, *phases)
+    page = (await owner.open(AT_ACME + path)).text
+    assert text in page
+    assert f"Projects {projects}" in page
+
+
+@pytest.mark.parametrize(
+    ("status", "phases", "text"),
+    [
+        ("past_due", late(JULY_2033), "You keep the plan until 3 Jul 2033."),
+        ("past_due", (), "You keep the plan for now."),
+        ("past_due", late(1), "The limits of the plan Free apply until it is paid."),
+        ("unpaid", (), "The subscription is unpaid. The limits of the plan Free apply. See billing"),
+    ],
+)
+async def test_every_page_says_what_a_missing_payment_does(
+    dashboard: Dashboard, owner: Person, status: str, phases: tuple[AccessPhase, ...], text: str
+) -> None:
+    await subscribe(dashboard, status, *phases)
+    for path in ("/", "/projects", "/settings/api-keys"):
+        page = (await owner.open(AT_ACME + path)).text
+        assert text in page, path
+        assert ("A payment failed. The subscription is past due." in page) == (status == "past_due"), path
+    assert (text in (await owner.open(BILLING)).text) == (status == "past_due")  # the access is there instead
+
+
+async def test_no_notice_without_a_subscription(owner: Person) -> None:
+    page = await owner.open(BILLING)
+    assert "Access None: the limits of the plan Free apply. There is no subscription." in page.text
+    assert 'class="notice red"' not in page.html
+
+
+@pytest.mark.parametrize(
+    ("columns", "said", "unsaid"),
+    [
+        ({"current_period_end": JUNE_2033}, ["Period ends 4 Jun 2033. It renews automatically."], ["Ends on"]),
+        (
+            {"current_period_end": JUNE_2033, "cancel_at_period_end": True, "ends_at": JUNE_2033},
+            ["Ends on 4 Jun 2033. You won't be charged again."],
+            ["Period ends", "renews"],
+        ),
+        (
+            {"current_period_end": JULY_2033, "cancel_at": JUNE_2033, "ends_at": JUNE_2033},
+            ["Ends on 4 Jun 2033. You won't be charged again."],
+            ["Period ends", "renews"],
+        ),
+        (
+            {"current_period_end": JUNE_2033, "cancel_at": JULY_2033, "ends_at": JULY_2033},
+            ["Ends on 3 Jul 2033", "Period ends 4 Jun 2033"],
+            ["renews", "charged again"],
+        ),
+    ],
+    ids=["renews", "with the period", "before the period's end", "after the period"],
+)
+async def test_end_of_the_subscription(
+    dashboard: Dashboard, owner: Person, columns: dict[str, object], said: list[str], unsaid: list[str]
+) -> None:
+    await subscribe(dashboard, "active", **columns)
+    for path in ("/", "/billing"):
+        page = (await owner.open(AT_ACME + path)).text
+        assert [text for text in said if text not in page] == [], path
+        assert [text for text in unsaid if text in page] == [], path
+
+
+async def test_subscription_that_has_ended_says_when(dashboard: Dashboard, owner: Person) -> None:
+    await subscribe(dashboard, "canceled", plan="free", ends_at=1_700_000_000)
+    assert "Ended on 14 Nov 2023" in (await owner.open(BILLING)).text
+
+
+async def test_seats_and_addons(dashboard: Dashboard, owner: Person) -> None:
+    phase = AccessPhase("full", "pro", "The subscription is active.", addons=(("gone", 1), ("more", 1200)))
+    await subscribe(dashboard, "active", phase, seats=2500)
+    assert "Seats 2,500 Add-ons gone (1), Extra projects (1,200)" in (await owner.open(BILLING)).text
+
+
+async def test_subscriptions_are_listed_if_there_are_several(dashboard: Dashboard, owner: Person) -> None:
+    now = int(time.time())
+    rows = [
+        ("sub_over", 30, "canceled", "free", None, None, None, True, 1_700_000_000),
+        ("sub_old", 10, "past_due", "pro", 1, JUNE_2033, JULY_2033, False, None),
+        ("sub_new", 20, "active", "pro", 7, JULY_2033, None, True, None),
+    ]
+    await subscribe(dashboard, "active", tip_created=now)
+    await store_subscriptions(dashboard, rows[:1])
+    assert "sub_over" not in (await owner.open(BILLING)).text
+    await store_subscriptions(dashboard, rows[1:])
+    page = (await owner.open(BILLING)).text
+    assert (
+        "Subscription Plan Status Seats Period ends Ends "
+        "sub_new Pro Active 7 3 Jul 2033 3 Jul 2033 "
+        "sub_old Pro Past due: a payment failed 1 4 Jun 2033 3 Jul 2033 "
+        "sub_over Free Canceled 14 Nov 2023"
+    ) in page

@@ -1,0 +1,122 @@
+"""The access of a tenant: by status, by time, and the limits that it gives."""
+
+from typing import Final
+
+import msgspec
+import pytest
+
+from tenantry.domain.access import (
+    NOTHING,
+    AccessPhase,
+    access_of_status,
+    current_phase,
+    limit_text,
+    limits_of,
+    phase_at,
+    phase_of_status,
+    to_access,
+)
+from tenantry.domain.plans import LARGEST_LIMIT, AccessState, parse_catalog
+
+PLANS: Final = """
+[[plans]]
+id = "free"
+name = "Free"
+[plans.limits]
+projects = 3
+[[plans]]
+id = "pro"
+name = "Pro"
+[plans.limits]
+projects = 50
+api_keys = 100
+[[addons]]
+id = "more"
+[addons.limits]
+projects = 10
+members = 5
+"""
+CATALOG: Final = parse_catalog(PLANS)
+OVERRIDDEN: Final = parse_catalog(f'{PLANS}[access]\nactive = "grace"\npast_due = "none"\nunpaid = "full"\n')
+UNTIL: Final = 2_000_000_000
+GRACE: Final = AccessPhase("grace", "pro", "The subscription is past due.", UNTIL)
+AFTER: Final = AccessPhase("none", "free", "The subscription is past due. The grace period has ended.")
+
+
+@pytest.mark.parametrize(
+    ("status", "usual", "overridden"),
+    [
+        ("trialing", "full", "full"),
+        ("active", "full", "grace"),
+        ("past_due", "grace", "none"),
+        ("unpaid", "none", "full"),
+        ("incomplete", "none", "none"),
+        ("paused", "none", "none"),
+        ("a_status_of_2030", "none", "none"),
+        ("incomplete_expired", None, None),
+        ("canceled", None, None),
+    ],
+)
+def test_access_by_status(status: str, usual: AccessState | None, overridden: AccessState | None) -> None:
+    assert access_of_status(status, CATALOG) == usual
+    assert access_of_status(status, OVERRIDDEN) == overridden
+
+
+@pytest.mark.parametrize(
+    ("plan", "status", "phase"),
+    [
+        ("free", "none", NOTHING),
+        ("pro", "none", AccessPhase("full", "pro", "The operator chose the plan.")),
+        ("pro", "active", AccessPhase("full", "pro", "The subscription is active.")),
+        ("free", "active", AccessPhase("full", "free", "The subscription is active.")),
+        ("pro", "past_due", AccessPhase("grace", "pro", "The subscription is past due.")),
+        ("pro", "unpaid", AccessPhase("none", "free", "The subscription is unpaid.")),
+        ("free", "canceled", AccessPhase("none", "free", "The subscription has ended.")),
+        ("pro", "incomplete_expired", AccessPhase("none", "free", "The subscription has ended.")),
+    ],
+)
+def test_access_of_a_plan_and_status_alone(plan: str, status: str, phase: AccessPhase) -> None:
+    assert phase_of_status(plan, status, CATALOG) == phase
+    assert current_phase(None, plan, status, 0, CATALOG) == phase
+
+
+@pytest.mark.parametrize(("now", "phase"), [(UNTIL - 1, GRACE), (UNTIL - 0.001, GRACE), (UNTIL, AFTER), (9e9, AFTER)])
+def test_phase_ends_at_its_second(now: float, phase: AccessPhase) -> None:
+    assert phase_at((GRACE, AFTER), now) == phase
+    stored = msgspec.json.encode((GRACE, AFTER)).decode()
+    assert current_phase(stored, "pro", "past_due", now, CATALOG) == phase
+
+
+def test_access_as_the_api_shows_it() -> None:
+    shown = {"state": "grace", "plan": "pro", "until": "2033-05-18T03:33:20Z", "reason": GRACE.reason}
+    assert msgspec.to_builtins(to_access(GRACE)) == shown
+    assert to_access(AFTER).until is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "projects", "api_keys", "members"),
+    [
+        (AccessPhase("full", "pro", ""), 50, 100, None),
+        (AccessPhase("full", "pro", "", addons=(("more", 1),)), 60, 100, None),
+        (AccessPhase("full", "pro", "", addons=(("more", 3), ("gone", 9))), 80, 100, None),
+        (AccessPhase("full", "pro", "", addons=(("more", 10**12),)), LARGEST_LIMIT, 100, None),
+        (AccessPhase("full", "gone", ""), 3, None, None),
+        (AFTER, 3, None, None),
+    ],
+    ids=["plan", "add-on", "several units", "most", "plan that has left the catalog", "none"],
+)
+def test_limits_of_a_phase(phase: AccessPhase, projects: int, api_keys: int | None, members: int | None) -> None:
+    limits = limits_of(phase, CATALOG)
+    assert (limits.projects, limits.api_keys, limits.members) == (projects, api_keys, members)
+
+
+@pytest.mark.parametrize(
+    ("phase", "plan", "text"),
+    [
+        (GRACE, "pro", "The plan Pro allows 50 projects."),
+        (AFTER, "pro", "The plan Free allows 50 projects. The subscription is past due. The grace period has ended."),
+        (NOTHING, "free", "The plan Free allows 50 projects."),
+    ],
+)
+def test_text_of_a_limit_says_why_there_is_no_access(phase: AccessPhase, plan: str, text: str) -> None:
+    assert limit_text(phase, plan, CATALOG, "50 projects") == text
