@@ -85,7 +85,7 @@ async def test_failed_payment_of_a_customer_without_a_link_reaches_the_tenant_by
 ) -> None:
     """A second customer of the tenant, made by API: a subscription event links it only where the tenant has none."""
     subscriber = await provider.subscriber()
-    second = {"customer": f"{subscriber.customer}_second", "subscription_id": f"sub_{subscriber.id}"}
+    second: dict[str, Any] = {"customer": f"{subscriber.customer}_second", "subscription_id": f"sub_{subscriber.id}"}
     failure = events.failed(**second, created=NOW + 1)
     sent = [
         events.updated(org=subscriber.id, **second, created=NOW),
@@ -121,7 +121,7 @@ async def test_subscription_whose_metadata_name_another_tenant_leaves_its_former
     provider: Provider, late: bool
 ) -> None:
     former, present = await provider.subscriber(), await provider.subscriber()
-    subscription = {"customer": former.customer, "subscription_id": f"sub_{former.id}"}
+    subscription: dict[str, Any] = {"customer": former.customer, "subscription_id": f"sub_{former.id}"}
     sent = [
         events.updated(org=former.id, **subscription, created=NOW),
         events.updated(org=present.id, **subscription, created=NOW + 60),
