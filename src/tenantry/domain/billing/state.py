@@ -223,20 +223,20 @@ def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
         unknown = () if first is None or plan or (policy.is_each and catalog.addon_of_price(first)) else (first,)
         return PlanItem(plan or FREE, seats, event.current_period_end, _why(first, plan), unknown=unknown)
     of_plans: list[tuple[str, SubscriptionItem]] = []
-    strangers = []
+    unknown = []
     for item in event.details.items:
         if item.price_id is None:
             continue
         if plan := catalog.plan_of_price(item.price_id):
             of_plans.append((plan, item))
         elif not catalog.addon_of_price(item.price_id):
-            strangers.append(item.price_id)
+            unknown.append(item.price_id)
     if not of_plans:
-        return PlanItem(FREE, None, event.current_period_end, _why(first, None), unknown=tuple(strangers))
+        return PlanItem(FREE, None, event.current_period_end, _why(first, None), unknown=tuple(unknown))
     plan, item = max(of_plans, key=lambda each: catalog.rank(each[0]))
     period_end = event.current_period_end if item.period_end is None else item.period_end
     several = len(of_plans) > 1
-    return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), several, tuple(strangers))
+    return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), several, tuple(unknown))
 
 
 def _why(price_id: str | None, plan: str | None) -> str:
