@@ -54,6 +54,7 @@ from tenantry.db.database import Database
 from tenantry.db.migrate import is_current, schema_revision
 from tenantry.domain.api_keys import RevocationReason
 from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.sign_in import SignIn, UserInfo
@@ -64,6 +65,7 @@ from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
+from tenantry.notifications.access_ends import mail_access_ends
 from tenantry.notifications.mail_delivery import MailService
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.client_limits import ClientLimits
@@ -241,6 +243,7 @@ class Parts:
         reconciler: Reconciler | None = None
         if self.provider:
             reconciler = Reconciler(self.database, self.provider, self.fetched, policy, self.queue, clock)
+        notices_access_ends = OwnerNotice.ACCESS_ENDED in policy.notices
         self.work = Work(
             mail,
             RetentionService(self.database, timedelta(days=settings.raw_body_days), clock),
@@ -249,6 +252,7 @@ class Parts:
             settings.reconcile_hours,
             self.database,
             tracing,
+            partial(mail_access_ends, self.database, self.queue, clock) if notices_access_ends else None,
         )
         self._jobs: asyncio.Task[None] | None = None
 

@@ -22,6 +22,7 @@ from dotenv import dotenv_values
 
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
+from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
 from tenantry.integrations.http_client import is_secure
 from tenantry.integrations.oidc.claims import OidcConfig
@@ -200,6 +201,13 @@ def _read_account(text: str) -> str:
     return text
 
 
+def _read_notice(text: str) -> str:
+    if text not in set(OwnerNotice):
+        raise ValueError(f"{text!r} is not a notice: choose from {', '.join(OwnerNotice)}")
+    return text
+
+
+_NOTICES: Final = ", ".join(f"`{notice}`" for notice in OwnerNotice)
 TEXT: Final = Kind("text", str)
 TEXT_WITH_PASSWORD: Final = Kind("text", str, is_secret=True)
 DATABASE_URL: Final = Kind("text", lambda text: None if text == EMBEDDED else text, is_secret=True)
@@ -381,6 +389,11 @@ class Settings:
     _parked_mail_hours = Setting("PARKED_MAIL_HOURS", number(0, _HOURS_OF_A_YEAR), 72)
     """A failed payment that was parked until its tenant became known still mails the owner if it is no older than this.
     """
+    _owner_notices = Setting[tuple[str, ...]]("OWNER_NOTICES", several(_read_notice, _NOTICES), ())
+    """Which [billing notices](../subscriptions.md#notices) owners get by mail beside those of failed payments,
+    separated by commas. Set it only when all processes run a release that supports it. `trial_ending` needs
+    `PROVIDER_EVENTS=extended`.
+    """
     reconcile_hours = Setting("RECONCILE_HOURS", number(0, _HOURS_OF_A_YEAR), 24)
     """How often tenantry compares each linked tenant with the provider and repairs drift. 0: never. Needs
     `PROVIDER_SECRET_KEY`.
@@ -523,6 +536,7 @@ class Settings:
             livemode=mode_of_key(self.provider_secret_key or Secret("")) if chosen is None else chosen,
             ignores_other_mode=chosen is not None,
             accounts=frozenset(self._accounts),
+            notices=frozenset(map(OwnerNotice, self._owner_notices)),
         )
 
     @cached_property
@@ -613,7 +627,8 @@ class Settings:
 
 _COMPOSED: Final = ("catalog", "billing", "oidc", "smtp", "traces", "base_url", "database_pooler_url")
 _BILLING: Final = ("catalog", "_accounts", "_livemode", "_subscriptions", "_checkout_reference_links",
-                   "_parked_mail_hours", "provider_secret_key", "provider_api_base", "stale_tenant_hours")  # fmt: skip
+                   "_parked_mail_hours", "_owner_notices", "provider_secret_key", "provider_api_base",
+                   "stale_tenant_hours")  # fmt: skip
 SETTINGS: Final[dict[str, Setting[Any]]] = {
     attribute: setting for attribute, setting in vars(Settings).items() if isinstance(setting, Setting)
 }

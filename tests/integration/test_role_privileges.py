@@ -135,7 +135,7 @@ def test_batches_do_not_read_what_they_do_not_need(filled: str, table: str, colu
         "UPDATE api_keys SET revoked_at = NULL",
         "UPDATE api_keys SET expires_at = NULL",
         "INSERT INTO api_keys (id) VALUES ('key_three')",
-        "UPDATE customers SET tenant_id = 'one'",
+        "UPDATE customers SET id = 'cus_three'",
         "UPDATE audit_events SET actor_id = 'another'",
         "UPDATE billing_events SET created = 1",
         "INSERT INTO dashboard_sessions (digest) VALUES ('')",

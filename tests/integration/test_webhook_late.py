@@ -119,7 +119,8 @@ async def test_account_that_the_release_before_wrote_last_is_folded_from_its_fir
 
 HISTORY = (
     "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, subscription_id, "
-    "customer_id, status, outcome, reason) SELECT 'evt_' || n, n, %s, %s, now(), 'acme', 'acme', 'sub_1', 'cus_1', 'active', 'applied', '' "
+    "customer_id, status, outcome, reason) "
+    "SELECT 'evt_' || n, n, %s, %s, now(), 'acme', 'acme', 'sub_1', 'cus_1', 'active', 'applied', '' "
     "FROM generate_series(1, 5000) n RETURNING id"
 )
 TELLING = "customer.subscription.updated"

@@ -9,7 +9,7 @@ from tenantry.billing import accounts_store as accounts
 from tenantry.billing import ledger_store as billing
 from tenantry.db.database import Database, Lane
 from tenantry.db.statements import BoundStatement
-from tenantry.domain.billing.ledger import ReplayNeed
+from tenantry.domain.billing.ledger import FoldId, ReplayNeed
 from tenantry.domain.billing.state import WHOLE_TENANT
 from tests.support.facts import ANY
 
@@ -56,5 +56,6 @@ def assert_by_index(rows: Sequence[tuple[str]]) -> None:
 
 async def test_an_unknown_tenants_history_is_empty(lane: Lane) -> None:
     async with lane.use() as connection:
-        needs = {("missing", WHOLE_TENANT): ReplayNeed(5, late=True)}
-        assert await billing.read_events(connection, needs, ANY) == {("missing", WHOLE_TENANT): []}
+        missing: FoldId = "missing", WHOLE_TENANT
+        needs = {missing: ReplayNeed(5, late=True)}
+        assert await billing.read_events(connection, needs, ANY) == {missing: []}

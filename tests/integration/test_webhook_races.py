@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.billing.ingest import WebhookService
@@ -42,7 +43,7 @@ class Instance(NamedTuple):
         answers = await self.webhooks.apply(arrivals)
         return [answer.outcome if answer else None for answer in answers if not isinstance(answer, Exception)]
 
-    async def put(self, tenant_id: str, customer: str | None = None) -> None:
+    async def put(self, tenant_id: str, customer: str | UnsetType = UNSET) -> None:
         await self.tenants.put(BY_OPERATOR, tenant_id, TenantInput(tenant_id, "owner@x.example", "usr", customer))
 
 
@@ -262,7 +263,7 @@ async def test_concurrent_batches_lose_nothing_and_do_not_deadlock(
     work = [one.receive(event) for event in sent] + [two.receive(event) for event in reversed(sent)]
     for number, (tenant_id, customer) in enumerate(zip(names, customers, strict=True)):
         work.append((one, two)[number % 2].put(tenant_id))
-        work.append((two, one)[number % 2].put(tenant_id, customer if number % 3 else None))
+        work.append((two, one)[number % 2].put(tenant_id, customer if number % 3 else UNSET))
     chance.shuffle(work)
     await asyncio.gather(*work)
     assert await deadlocks(conninfo) == 0

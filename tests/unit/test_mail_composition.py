@@ -10,12 +10,16 @@ import msgspec
 import pytest
 
 from tenantry.domain.owner_mails import (
+    AccessEndedData,
     AddressChangedData,
     Confirmation,
     DigestData,
     KeyLeakedData,
     PaymentFailure,
+    PaymentRecoveredData,
     PendingMail,
+    SubscriptionEndedData,
+    TrialEndingData,
 )
 from tenantry.integrations.smtp import PermanentMailError
 from tenantry.notifications.mail_composition import compose, format_amount
@@ -144,6 +148,10 @@ ABOUT = {
     "key leaked": KeyLeakedData("key_1", "EVIL", "svc_live_4fGh", "x9Qz", MAIL.created_at, "192.0.2.7"),
     "address changed": AddressChangedData("new@x.example", MAIL.created_at),
     "confirmation": Confirmation("https://accounts.acme.example/confirm-address?token=t", 24),
+    "trial ending": TrialEndingData("Pro", datetime(2026, 3, 4, 9, 30, tzinfo=UTC)),
+    "payment recovered": PaymentRecoveredData("https://pay.example/i/1"),
+    "subscription ended": SubscriptionEndedData("Pro"),
+    "access ended": AccessEndedData("The subscription is past due. The grace period has ended."),
     "digest": DigestData(
         [KeyLeakedData("key_1", "EVIL", "svc_live_4fGh", "x9Qz", MAIL.created_at, None)],
         [AddressChangedData("new@x.example", MAIL.created_at)],
@@ -178,6 +186,45 @@ def test_no_mail_shows_a_link_that_a_tenant_chose(subtype: str, about: str) -> N
         )
     text = body(on_arrival(mail(tenant_name=evil, about=data)), subtype)
     assert not [part for part in ("evil.example", "://evil", "@evil", "555 0199", "\u202e", "\u200b") if part in text]
+
+
+@pytest.mark.parametrize("subtype", ["plain", "html"])
+@pytest.mark.parametrize(
+    ("about", "subject", "shown"),
+    [
+        ("trial ending", "Your trial ends soon", ["Pro", "Trial ends: 2026-03-04 09:30:00 UTC"]),
+        ("payment recovered", "Payment received", ["https://pay.example/i/1"]),
+        ("subscription ended", "Your subscription has ended", ["Pro", "limits of the free plan"]),
+        (
+            "access ended",
+            "Your access has ended",
+            ["Reason: The subscription is past due. The grace period has ended."],
+        ),
+    ],
+)
+def test_billing_notice(subtype: str, about: str, subject: str, shown: list[str]) -> None:
+    message = on_arrival(mail(about=ABOUT[about]))
+    assert message["Subject"] == subject
+    text = body(message, subtype)
+    assert [part for part in ("Acme", *shown) if part not in text] == []
+
+
+@pytest.mark.parametrize("subtype", ["plain", "html"])
+@pytest.mark.parametrize(
+    "about", [ABOUT["trial ending"], PaymentRecoveredData(None), SubscriptionEndedData(None), ABOUT["access ended"]]
+)
+def test_billing_notice_links_the_billing_page_where_there_is_one(subtype: str, about: Any) -> None:
+    pending = mail(about=about)
+    assert "http" not in body(on_arrival(pending), subtype)
+    assert "None" not in body(on_arrival(pending), subtype)
+    part = compose(pending, SENDER, "https://tenantry.example").get_body(preferencelist=(subtype,))
+    assert part is not None
+    assert "https://tenantry.example/orgs/acme/billing" in part.get_content()
+
+
+@pytest.mark.parametrize("about", [TrialEndingData("<b>x", MAIL.created_at), AccessEndedData("<b>x")])
+def test_markup_in_a_billing_notice_is_text(about: Any) -> None:
+    assert "<b>x" not in body(on_arrival(mail(about=about)), "html")
 
 
 def test_confirmation_has_no_text_of_the_tenant() -> None:

@@ -177,6 +177,14 @@ def test_the_provider_key_determines_the_mode_of_events(key: str, livemode: bool
     assert loaded(PROVIDER_SECRET_KEY=key).billing.livemode is livemode
 
 
+def test_billing_notices_are_a_list() -> None:
+    assert loaded().billing.notices == frozenset()
+    assert loaded(OWNER_NOTICES="trial_ending, access_ended").billing.notices == {"trial_ending", "access_ended"}
+    names = "trial_ending, payment_recovered, subscription_ended, access_ended"
+    expected = f"OWNER_NOTICES: 'trial_over' is not a notice: choose from {names}"
+    assert faults_of(OWNER_NOTICES="trial_ending,trial_over") == [expected]
+
+
 def test_connected_accounts_are_a_list() -> None:
     assert loaded().billing.accounts == frozenset()
     assert loaded(PROVIDER_ACCOUNTS=" acct_1, acct_2,").billing.accounts == {"acct_1", "acct_2"}

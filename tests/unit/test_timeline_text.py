@@ -34,7 +34,7 @@ def explanation(**fields: Any) -> BillingExplanation:
     known: dict[str, Any] = {
         "tenant": TENANT, "base_plan": "free", "customers": ("cus_1",), "suspended": False, "ended": False,
         "earlier": 0, "entries": (ENTRY,), "state": StateView("pro", "active", None, False, None, None, None),
-        "events": 1, "differences": (), "parked": 0,
+        "subscriptions": (), "events": 1, "differences": (), "parked": 0,
     }  # fmt: skip
     return BillingExplanation(**{**known, **fields})
 

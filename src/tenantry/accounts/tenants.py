@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -28,6 +28,7 @@ from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import Page, window_after
 from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.domain import errors
+from tenantry.domain.access import NOTHING, to_access
 from tenantry.domain.api_keys import ApiKey, RevocationReason
 from tenantry.domain.audit import Action, AuditEvent, Author
 from tenantry.domain.billing.ledger import SnapshotRequest
@@ -43,6 +44,13 @@ from tenantry.notifications.mail_delivery import announce
 
 FindEmail = Callable[[], Awaitable[str | None]]
 """Fetches the user's address from the identity provider."""
+
+
+_ADDED: Final = {
+    "cancelAt": None, "endsAt": None, "seats": None,
+    "access": msgspec.to_builtins(to_access(NOTHING)),
+}  # fmt: skip
+"""The fields of a tenant that the previous release did not answer with; a new tenant has these values."""
 
 
 class TenantInput(msgspec.Struct, frozen=True):
@@ -164,7 +172,7 @@ class TenantService:
                     await announce(connection, self.outbox, tenant_id, None, created.owner_address, now)
                     return self._shown(created)
 
-            return await once(connection, claim, Tenant, now, create)
+            return await once(connection, claim, Tenant, now, create, _ADDED)
 
     async def update(
         self,
@@ -221,7 +229,7 @@ class TenantService:
                 await announce(connection, self.outbox, tenant_id, was, address, now)
                 return self._shown(transferred)
 
-            return await once(connection, claim, Tenant, self.clock(), transfer)
+            return await once(connection, claim, Tenant, self.clock(), transfer, _ADDED)
 
     async def put(
         self, author: Author, tenant_id: str, wanted: TenantInput, *, only_new: bool = False

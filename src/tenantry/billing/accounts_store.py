@@ -14,7 +14,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.db.statements import BIGINTS, BOOLEANS, JSONS, MOMENT, TEXTS, BoundStatement, ParameterType, Statement
-from tenantry.domain.access import AccessPhase
+from tenantry.domain.access import AccessPhase, basis_of
 from tenantry.domain.billing.events import NO_DETAILS, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.ledger import AccountChange, BillingAccount
 from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, KnownSubscription, UnpaidInvoice
@@ -108,6 +108,8 @@ def to_accounts(
         cancel_at, ends_at, seats, access, provider_status, subscription_id, created, *checkpoint = more
         others, further, tip_created, tip_state = checkpoint
         phases = () if access is None else _access_decoder.decode(access)
+        if phases and phases[0].basis == basis_of(plan, status):
+            phases = (msgspec.structs.replace(phases[0], basis=None), *phases[1:])
         own = folds.get(tenant_id, {})
         if not policy.is_each and tip_created is not None:
             rest = _NOTHING_FURTHER if further is None else _further_decoder.decode(further)
@@ -212,7 +214,7 @@ def update_accounts(changes: Sequence[AccountChange], policy: BillingPolicy, now
         UPDATE_ACCOUNTS(
             [account.tenant_id for account in accounts],
             *zip(*[_record_of(account.record) for account in accounts], strict=True),
-            _jsons([account.record.access or None for account in accounts]),
+            [_stored_access(account.record) for account in accounts],
             *zip(*[_whole_tenant(account, policy) for account in accounts], strict=True),
             [change.is_visible for change in changes],
             now,
@@ -221,6 +223,15 @@ def update_accounts(changes: Sequence[AccountChange], policy: BillingPolicy, now
     if policy.is_each:
         calls += _write_folds(changes)
     return calls
+
+
+def _stored_access(record: BillingRecord) -> bytes | None:
+    if not record.access:
+        return None
+    first, *others = record.access
+    return _encoder.encode(
+        [msgspec.structs.replace(first, basis=basis_of(record.plan, record.subscription_status)), *others]
+    )
 
 
 def _whole_tenant(account: BillingAccount, policy: BillingPolicy) -> tuple[object, ...]:
@@ -270,7 +281,3 @@ def _fold_values(account: BillingAccount, key: str, fold: Folded) -> tuple[Any, 
 def _checkpoint(state: BillingState) -> bytes:
     fields = _encoder.encode(state)[1:]
     return _EDITIONS[False].encode() + (b"," if len(fields) > 1 else b"") + fields
-
-
-def _jsons(values: Iterable[object]) -> list[bytes | None]:
-    return [None if value is None else _encoder.encode(value) for value in values]

@@ -24,7 +24,7 @@ from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, NameLock, 
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.notifications.mail_delivery import MailOutbox
-from tenantry.notifications.mail_delivery_store import insert_notifications
+from tenantry.notifications.mail_delivery_store import insert_notices, insert_notifications
 
 FAILED: Final = "failed"
 """Shown as the outcome of an event whose handling failed."""
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 class Outbox(MailOutbox, Protocol):
     """Defers jobs in a transaction, on its connection: they run once it is committed.
 
-    Without an outbox, as in a replay, failed payments are not mailed and no snapshots are fetched.
+    Without an outbox, as in a replay, owners get no mail and no snapshots are fetched.
     """
 
     async def defer_snapshots(
@@ -239,13 +239,16 @@ async def write(
         *store.update_parked(application.unparked),
     ]
     failures, requests = application.failed_payments(), application.snapshot_requests
-    followed = outbox is not None and bool(failures or requests)
+    notices = application.notices()
+    followed = outbox is not None and bool(failures or requests or notices)
     await store.write(connection, calls, commit=commit and not followed)
     if outbox and failures:
         mails = await insert_notifications(connection, failures, now)
         traces = {entry.received.event.id: entry.received.trace for entry in application.entries}
         of_mails = {mail_id: trace for mail_id, event_id in mails.items() if (trace := traces.get(event_id))}
         await outbox.defer_mail(connection, list(mails), of_mails)
+    if outbox and notices:  # after the failures: the notice of a recovered payment looks for them
+        await outbox.defer_mail(connection, await insert_notices(connection, notices, now))
     if outbox and requests:
         of_tenants = {
             entry.tenant_id: entry.received.trace

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 
@@ -30,7 +30,8 @@ from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
-from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tenantry.domain.billing.tenant_record import choice
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.permissions import Principal
 from tenantry.domain.tenants import (
@@ -161,10 +162,43 @@ class StateView(BillingFields, frozen=True):
     subscription_created: datetime | None
 
 
+class SubscriptionView(msgspec.Struct, frozen=True, rename="camel"):
+    """One subscription of a tenant, with the reason why it counts for the tenant or does not."""
+
+    id: str
+    plan: str
+    status: str
+    seats: int | None
+    current_period_end: datetime | None
+    cancel_at_period_end: bool
+    cancel_at: datetime | None
+    past_due_since: datetime | None
+    ended_at: datetime | None
+    reason: str
+
+    @classmethod
+    def of(cls, state: BillingState, reason: str) -> Self:
+        """Show the state of a subscription."""
+        details = state.details
+        return cls(
+            state.subscription_id or "",
+            state.plan,
+            state.subscription_status,
+            state.seats,
+            from_epoch(state.current_period_end),
+            state.cancel_at_period_end,
+            from_epoch(details.cancel_at),
+            from_epoch(state.past_due_since),
+            from_epoch(details.ended_at),
+            reason,
+        )
+
+
 class BillingExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """A tenant and its history: its ledger entries as the API shows them, oldest first.
 
-    ``earlier`` is the number of entries left out. ``differences`` are the stored fields that differ from the fold of
+    ``earlier`` is the number of entries left out. ``subscriptions`` has the one that counts first; it is empty unless
+    each has its own state. ``differences`` are the stored fields that differ from the fold of
     all ``events``; ``parked`` is the number of parked events that can be applied.
     """
 
@@ -176,6 +210,7 @@ class BillingExplanation(msgspec.Struct, frozen=True, rename="camel"):
     earlier: int
     entries: tuple[BillingEventView, ...]
     state: StateView
+    subscriptions: tuple[SubscriptionView, ...]
     events: int
     differences: tuple[FieldComparison, ...]
     parked: int
@@ -198,6 +233,8 @@ async def explain(
         in_fold, next_folded = {record.id for record in ordered}, iter(ordered)
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
             parked = await store.parked_for(connection, [tenant_id])
+        chosen = choice(account.states(), policy) if policy.is_each and account.has_status else []
+        state = chosen[0][0] if chosen else account.state
         return BillingExplanation(
             tenant=to_tenant(found.record, policy.catalog, now),
             base_plan=account.base_plan,
@@ -207,7 +244,8 @@ async def explain(
             earlier=await store.count_entries(connection, tenant_id) - len(records),
             # entries that were not folded keep their places
             entries=tuple(view(next(next_folded) if record.id in in_fold else record) for record in records),
-            state=msgspec.convert(account.state, StateView, from_attributes=True, strict=False),
+            state=msgspec.convert(state, StateView, from_attributes=True, strict=False),
+            subscriptions=tuple(SubscriptionView.of(*each) for each in chosen),
             events=folded.events,
             differences=tuple(field for field in compare(account, folded.account, policy) if field.differs),
             parked=parked.get(tenant_id, 0),

@@ -18,7 +18,13 @@ from tenantry.billing import ledger_queries
 from tenantry.billing.backfill import BackfillResult, MissedEvent
 from tenantry.billing.ingest import FAILED as NOT_HANDLED
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.ledger_queries import BillingEventView, BillingExplanation, BillingFields, raw_body
+from tenantry.billing.ledger_queries import (
+    BillingEventView,
+    BillingExplanation,
+    BillingFields,
+    SubscriptionView,
+    raw_body,
+)
 from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reconciliation
 from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
 from tenantry.cli import output
@@ -100,6 +106,17 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     values = map(shown, msgspec.structs.astuple(explanation.state))
     for line in _aligned(zip(explanation.state.__struct_encode_fields__, values, strict=True)):
         yield _indented(line)
+    if explanation.subscriptions:
+        yield ""
+        yield Text("Subscriptions, the one that counts first", "bold")
+        for subscription in explanation.subscriptions:
+            yield from _subscription_lines(subscription)
+    access = explanation.tenant.access
+    until = f" until {shown(access.until)}" if access.until else ""
+    yield ""
+    yield Text.assemble(("Access", "bold"), f"  {access.state}{until}, limits of plan {shown(access.plan)}")
+    yield _indented(printable(access.reason))
+    yield ""
     folded = f"The fold of {counted(explanation.events, 'event')}"
     if not explanation.differences:
         yield Text(f"{folded} gives just that.", "green")
@@ -111,6 +128,21 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
         yield Text(f"{counted(explanation.parked, 'parked event')} could take their place.", "bold red")
     if explanation.differences or explanation.parked:
         yield Text(f"To repair it: {output.own_command()} tenants rebuild {explanation.tenant.id}")
+
+
+def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableType]:
+    facts = [f"plan {shown(subscription.plan)}", f"status {shown(subscription.status)}"]
+    facts += [] if subscription.seats is None else [counted(subscription.seats, "seat")]
+    for name, moment in (
+        ("past due since", subscription.past_due_since),
+        ("ended", subscription.ended_at),
+        ("ends", None if subscription.ended_at else subscription.cancel_at),
+        ("period ends", subscription.current_period_end),
+    ):
+        facts += [f"{name} {shown(moment)}"] if moment else []
+    facts += ["ends with the period"] if subscription.cancel_at_period_end and not subscription.ended_at else []
+    yield _indented(f"{printable(subscription.id) or '(without id)'}  {', '.join(facts)}")
+    yield Padding(Text(printable(subscription.reason), "dim"), (0, 0, 0, 4), expand=False)
 
 
 def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:

@@ -1,7 +1,8 @@
 """Idempotency keys: run a request once, however often it is sent (CONTRACT 4)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import msgspec
@@ -35,34 +36,48 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 async def once(
-    connection: Connection, claim: Claim | None, kind: type[Answer], now: datetime, act: Callable[[], Awaitable[Answer]]
+    connection: Connection,
+    claim: Claim | None,
+    kind: type[Answer],
+    now: datetime,
+    act: Callable[[], Awaitable[Answer]],
+    added: Mapping[str, object] = MappingProxyType({}),
 ) -> Answer:
     """Run ``act`` in the connection's transaction, or return its first answer.
 
-    Work and answer are committed together. Without a claim ``act`` simply runs. Raises `IdempotencyInFlightError` and
-    `IdempotencyMismatchError`.
+    Work and answer are committed together. Without a claim ``act`` simply runs. ``added`` has the fields that the
+    previous release's answers lack. Raises `IdempotencyInFlightError` and `IdempotencyMismatchError`.
     """
     if claim is None:
         return await act()
     name = f"idempotency\x1f{claim.principal}\x1f{claim.route}\x1f{claim.key}"
     if not await connection.fetch_value(_LOCK, (name,)):
         raise IdempotencyInFlightError("A request with this Idempotency-Key is still being processed.")
-    answer = await find(connection, claim, kind, now)
+    answer = await find(connection, claim, kind, now, added)
     if answer is None:
         answer = await act()
         await keep(connection, claim, answer, now)
     return answer
 
 
-async def find(connection: Connection, claim: Claim, kind: type[Answer], now: datetime) -> Answer | None:
-    """Return the answer of the first request, if it was less than 24 h ago. Raises `IdempotencyMismatchError`."""
+async def find(
+    connection: Connection,
+    claim: Claim,
+    kind: type[Answer],
+    now: datetime,
+    added: Mapping[str, object] = MappingProxyType({}),
+) -> Answer | None:
+    """Return the answer of the first request, if it was less than 24 h ago. Raises `IdempotencyMismatchError`.
+
+    ``added`` as of `once`.
+    """
     row = await connection.fetch_row(_FIND, (claim.principal, claim.route, claim.key, now - KEPT))
     if row is None:
         return None
     body_digest, answer = row
     if body_digest != claim.body_digest:
         raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
-    return msgspec.json.decode(answer, type=kind)
+    return msgspec.convert({**added, **msgspec.json.decode(answer)}, kind)
 
 
 async def keep(connection: Connection, claim: Claim, answer: msgspec.Struct, now: datetime) -> None:

@@ -1,9 +1,10 @@
 """The owner's address, and the mails to it."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
@@ -17,6 +18,20 @@ KEY_LEAKED: Final = "api_key.leaked"
 OWNER_ADDRESS_CHANGED: Final = "owner_address.changed"
 OWNER_ADDRESS_CONFIRMATION: Final = "owner_address.confirmation"
 SECURITY_DIGEST: Final = "security.digest"
+
+
+class OwnerNotice(StrEnum):
+    """A billing notice that the operator can turn on (the setting OWNER_NOTICES)."""
+
+    TRIAL_ENDING = "trial_ending"
+    PAYMENT_RECOVERED = "payment_recovered"
+    SUBSCRIPTION_ENDED = "subscription_ended"
+    ACCESS_ENDED = "access_ended"
+
+    @property
+    def mail_type(self) -> str:
+        """The type of its notification (SPEC 2.4)."""
+        return f"billing.{self.value}"
 
 
 class KeyLeakedData(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,6 +80,41 @@ class PaymentFailure(msgspec.Struct, frozen=True):
     currency: str | None
 
 
+class TrialEndingData(msgspec.Struct, frozen=True, rename="camel"):
+    """The name of a plan, and when its trial ends."""
+
+    plan: str
+    trial_end: datetime
+
+
+class PaymentRecoveredData(msgspec.Struct, frozen=True, rename="camel"):
+    """The page of an invoice that was paid after a failed payment, if the event had one."""
+
+    invoice_url: str | None
+
+
+class SubscriptionEndedData(msgspec.Struct, frozen=True, rename="camel"):
+    """The name of the plan that a subscription had, if known."""
+
+    plan: str | None
+
+
+class AccessEndedData(msgspec.Struct, frozen=True, rename="camel"):
+    """Why a tenant has no access any more, in one or two sentences."""
+
+    reason: str
+
+
+NoticeData = TrialEndingData | PaymentRecoveredData | SubscriptionEndedData | AccessEndedData
+NOTICE_DATA: Final[Mapping[str, type[NoticeData]]] = {
+    OwnerNotice.TRIAL_ENDING.mail_type: TrialEndingData,
+    OwnerNotice.PAYMENT_RECOVERED.mail_type: PaymentRecoveredData,
+    OwnerNotice.SUBSCRIPTION_ENDED.mail_type: SubscriptionEndedData,
+    OwnerNotice.ACCESS_ENDED.mail_type: AccessEndedData,
+}
+"""The data of each billing notice, by its type."""
+
+
 class PendingMail(msgspec.Struct, frozen=True):
     """A mail that is not yet delivered; ``about`` is its content.
 
@@ -77,7 +127,7 @@ class PendingMail(msgspec.Struct, frozen=True):
     tenant_name: str
     recipient: str
     tenant_id: str
-    about: PaymentFailure | KeyLeakedData | AddressChangedData | DigestData | Confirmation
+    about: PaymentFailure | NoticeData | KeyLeakedData | AddressChangedData | DigestData | Confirmation
     in_notifications: bool = False
 
 
@@ -90,6 +140,8 @@ CONFIRMATIONS_PER_HOUR: Final = 3
 """Confirmation mails in any hour for one tenant, and to one address from all tenants."""
 CONFIRM_PATH: Final = "/confirm-address"
 """The path that the link in a confirmation mail opens."""
+BILLING_PATH: Final = "/orgs/{}/billing"
+"""The path of a tenant's billing page, which billing notices link."""
 CONFIRMATIONS_PER_DAY: Final = 6
 """Confirmation mails to one address in any 24 hours."""
 CONFIRMATION_VALID: Final = timedelta(hours=24)
@@ -114,7 +166,7 @@ class OwnerAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_verified(self) -> bool:
-        """Whether the address may receive mail other than confirmation and payment notices."""
+        """Whether the address may receive mail other than confirmations and billing notices."""
         return self.verified_email is None or same_address(self.email, self.verified_email)
 
     @property

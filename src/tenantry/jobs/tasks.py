@@ -40,7 +40,8 @@ class Work(msgspec.Struct, frozen=True):
     """The services that the tasks use. Without ``mail`` the worker leaves mails in the queue.
 
     With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``; 0 means never. Runs are
-    counted in ``counted_in``; with ``tracing`` each is a span.
+    counted in ``counted_in``; with ``tracing`` each is a span. Without ``mail_access_ends`` owners get no notice of
+    access that ended by time.
     """
 
     mail: MailService | None
@@ -50,6 +51,7 @@ class Work(msgspec.Struct, frozen=True):
     reconcile_hours: int = 0
     counted_in: Database | None = None
     tracing: Tracing | None = None
+    mail_access_ends: Callable[[], Awaitable[int]] | None = None
 
     @property
     def queues(self) -> list[str]:
@@ -136,6 +138,10 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
         if work.count_stale_tenants is not None:
             await work.count_stale_tenants()
 
+    async def mail_access_ends(work: Work) -> None:
+        if work.mail_access_ends is not None:
+            await work.mail_access_ends()
+
     async def remove_old_data(work: Work) -> None:
         await app.job_manager.delete_old_jobs(
             nb_hours=JOBS_KEPT_HOURS, include_failed=True, include_cancelled=True, include_aborted=True
@@ -144,6 +150,7 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
 
     _schedule(app, jobs.RECONCILE, "*/10 * * * *", Work.reconcile_due_tenants)
     _schedule(app, jobs.COUNT_STALE, "41 * * * *", count_stale_tenants)
+    _schedule(app, jobs.ACCESS_ENDS, "3-59/5 * * * *", mail_access_ends)
     _schedule(app, jobs.REQUEUE, "* * * * *", lambda _: requeue_stalled())
     _schedule(app, jobs.RETENTION, "7-59/10 * * * *", remove_old_data)
 

@@ -29,6 +29,10 @@ _DECIMALS: Final = {
 # Subject and template by content. No subject contains text that a tenant chose.
 _SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
     rules.PaymentFailure: ("Payment failed", "payment_failed"),
+    rules.TrialEndingData: ("Your trial ends soon", "trial_ending"),
+    rules.PaymentRecoveredData: ("Payment received", "payment_recovered"),
+    rules.SubscriptionEndedData: ("Your subscription has ended", "subscription_ended"),
+    rules.AccessEndedData: ("Your access has ended", "access_ended"),
     rules.Confirmation: ("Confirm your e-mail address", "confirm_address"),
     rules.KeyLeakedData: ("A leaked API key was revoked", "key_leaked"),
     rules.AddressChangedData: ("The owner's e-mail address was changed", "address_changed"),
@@ -36,10 +40,14 @@ _SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
 }
 
 
-def compose(mail: rules.PendingMail, sender: str) -> EmailMessage:
-    """Compose the mail to a tenant's owner, always the same. Raises `PermanentMailError` for an invalid address."""
+def compose(mail: rules.PendingMail, sender: str, base_url: str = "") -> EmailMessage:
+    """Compose the mail to a tenant's owner, always the same. Raises `PermanentMailError` for an invalid address.
+
+    With ``base_url`` billing notices link the dashboard's billing page.
+    """
     subject, template = _SUBJECTS[type(mail.about)]
-    values = {"about": mail.about, "tenant": mail.tenant_name}
+    page = base_url and base_url + rules.BILLING_PATH.format(mail.tenant_id)
+    values = {"about": mail.about, "tenant": mail.tenant_name, "billing_page": page}
     message = EmailMessage()
     message["From"] = sender
     message["To"] = _recipient(mail.recipient)

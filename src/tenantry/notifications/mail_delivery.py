@@ -151,7 +151,7 @@ class MailService(msgspec.Struct, frozen=True):
         if mail is None:
             return
         try:
-            await self.mailer.send(compose(mail, self.mailer.config.sender))
+            await self.mailer.send(compose(mail, self.mailer.config.sender, self.base_url))
         except MailDeliveryError as error:
             await self._failed(mail, error)
         else:

@@ -1,8 +1,9 @@
 """Mails to be delivered, in two tables.
 
-``notifications`` holds payment notices (SPEC 2.4), ``owner_mails`` security notices, their digests and confirmations.
+``notifications`` holds billing notices (SPEC 2.4), ``owner_mails`` security notices, their digests and confirmations.
 """
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,7 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.domain import owner_mails as rules
 from tenantry.domain.billing.ledger import FailedPayment
+from tenantry.domain.billing.notices import BillingNotice
 from tenantry.domain.owner_mails import NOTICES_PER_HOUR, OWNER_ADDRESS_CONFIRMATION, PendingMail
 
 INSERT_NOTIFICATIONS: Final = """
@@ -25,12 +27,41 @@ SELECT gen_random_uuid(), %(type)s, failed.owner_id, failed.tenant_id, '{email}'
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id, event_id
 """
+# The cause takes the place of the event's id, which is unique. A recovered payment is one whose failure was mailed.
+INSERT_NOTICES: Final = """
+INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
+SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{email}', given.data, given.cause, %(now)s,
+       (SELECT t.owner_email FROM tenants t WHERE t.id = given.tenant_id)
+  FROM json_to_recordset(%(notices)s::json) AS given (
+         type text, tenant_id text, owner_id text, cause text, data jsonb, paid_invoice text)
+ WHERE given.paid_invoice IS NULL
+    OR EXISTS (SELECT FROM notifications n JOIN billing_events e ON e.id = n.event_id
+                WHERE n.tenant_id = given.tenant_id AND n.type = %(failed)s AND e.invoice_id = given.paid_invoice)
+    ON CONFLICT (event_id) DO NOTHING
+RETURNING id
+"""
+# The last phase of a tenant's access is the only one that may give none. The cause is that of `access_end_cause`.
+INSERT_ACCESS_ENDS: Final = """
+INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
+SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', jsonb_build_object('reason', t.access->-1->>'reason'),
+       %(type)s || ' ' || t.id || ' ' || (t.access->-2->>'until'), %(now)s, t.owner_email
+  FROM tenants t
+ WHERE t.access->-1->>'state' = 'none' AND t.deleted_at IS NULL
+   AND (t.access->-2->>'until')::bigint BETWEEN %(since)s AND %(until)s
+   AND coalesce(t.access->0->>'basis' = t.plan || ' ' || t.subscription_status, true)
+   AND NOT EXISTS (SELECT FROM notifications n
+                    WHERE n.event_id = %(type)s || ' ' || t.id || ' ' || (t.access->-2->>'until'))
+ ORDER BY (t.access->-2->>'until')::bigint
+ LIMIT %(most)s
+    ON CONFLICT (event_id) DO NOTHING
+RETURNING id
+"""
 # The previous release queued notices of leaked keys here, and without a recipient.
 PENDING_NOTIFICATION: Final = """
 SELECT n.id, n.attempts, n.created_at, t.name,
        coalesce(n.recipient, CASE WHEN n.type = %(leaked)s THEN t.verified_email END, t.owner_email), n.tenant_id,
        n.data->>'invoiceUrl', e.amount_due, e.amount_remaining, e.currency,
-       CASE WHEN n.type = %(leaked)s THEN n.data::text END
+       n.type, n.data::text
   FROM notifications n
   JOIN tenants t ON t.id = n.tenant_id
   LEFT JOIN billing_events e ON e.id = n.event_id
@@ -140,13 +171,30 @@ async def insert_notifications(
     return dict(await connection.fetch(INSERT_NOTIFICATIONS, values))
 
 
+async def insert_notices(connection: Connection, notices: Sequence[BillingNotice], now: datetime) -> list[UUID]:
+    """Store billing notices, at most one for each cause; return the ids of new ones."""
+    values = {"notices": msgspec.json.encode(notices).decode(), "failed": rules.PAYMENT_FAILED, "now": now}
+    return [row[0] for row in await connection.fetch(INSERT_NOTICES, values)]
+
+
+async def insert_access_ends(
+    connection: Connection, since: datetime, until: datetime, now: datetime, most: int
+) -> list[UUID]:
+    """Store notices for tenants whose access ended by time; return the ids of new ones."""
+    seconds = {"since": math.ceil(since.timestamp()), "until": math.floor(until.timestamp())}
+    values = {"type": rules.OwnerNotice.ACCESS_ENDED.mail_type, "now": now, "most": most, **seconds}
+    return [row[0] for row in await connection.fetch(INSERT_ACCESS_ENDS, values)]
+
+
 async def read_notification(connection: Connection, notification_id: UUID) -> PendingMail | None:
     """Return a notification to be sent, or None if it has been delivered or given up."""
     row = await connection.fetch_row(PENDING_NOTIFICATION, {"id": notification_id, "leaked": rules.KEY_LEAKED})
     if row is None:
         return None
-    found_id, attempts, created_at, tenant_name, recipient, tenant_id, *payment, leak = row
-    about = msgspec.json.decode(leak, type=rules.KeyLeakedData) if leak else rules.PaymentFailure(*payment)
+    found_id, attempts, created_at, tenant_name, recipient, tenant_id, *payment, mail_type, data = row
+    kinds: dict[str, Any] = {**rules.NOTICE_DATA, rules.KEY_LEAKED: rules.KeyLeakedData}
+    kind = kinds.get(mail_type)
+    about = rules.PaymentFailure(*payment) if kind is None else msgspec.json.decode(data, type=kind)
     return PendingMail(found_id, attempts, created_at, tenant_name, recipient, tenant_id, about, in_notifications=True)
 
 

@@ -27,6 +27,7 @@ from tenantry.domain.billing.ledger import (
     SnapshotRequest,
 )
 from tenantry.domain.billing.ledger_fold import within_bounds
+from tenantry.domain.billing.notices import BillingNotice, Occasion, due_notices, ending_of, notice_of_type
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, fold_key
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
 from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
@@ -137,6 +138,7 @@ class BatchApplication:
         self._timelines: dict[tuple[str, str], Timeline] = {}
         self._reported = set[str]()
         self._failures: list[tuple[str, BillingEvent, bool]] = []
+        self._occasions: list[Occasion] = []
         self._oldest_mailed = self.now.timestamp() - timedelta(hours=self.policy.parked_mail_hours).total_seconds()
         self.entries: list[LedgerEntry] = []
         self.unparked: list[LedgerEntry] = []
@@ -202,6 +204,13 @@ class BatchApplication:
             and (not belated or self._is_current(tenant_id, event))
         ]
 
+    def notices(self) -> list[BillingNotice]:
+        """Return the other notices to owners: of what is still true after the batch."""
+        if not self.policy.notices:
+            return []
+        current = [each for each in self._occasions if not each.belated or each.event.created > self._oldest_mailed]
+        return due_notices(current, self.context.accounts, self._accounts, self.policy, self.now)
+
     def _is_current(self, tenant_id: str, failure: BillingEvent) -> bool:
         """Whether a belated failure counts: it is recent, its invoice is unpaid, and what it is of ends past due."""
         if failure.created <= self._oldest_mailed:
@@ -216,6 +225,8 @@ class BatchApplication:
         """Apply an event whose tenant is known; return its entry."""
         event = received.event
         key, before = fold_key(event, self.policy), self._whole_account(tenant_id).record
+        if notice := notice_of_type(event, self.policy):
+            self._occasions.append(Occasion(notice, tenant_id, event, before.plan, belated))
         link = None
         if event.customer_id and may_link(event):
             link = self._link(event, event.customer_id, self._accounts[tenant_id])
@@ -225,9 +236,7 @@ class BatchApplication:
             if link:
                 outcome, reason = link.outcome, link.reason
         else:
-            placement = self._fold_in(tenant_id, key, event, found)
-            if placement.notify:
-                self._failures.append((tenant_id, event, belated))
+            placement = self._fold_in(tenant_id, key, event, found, belated=belated)
             outcome, reason = placement.outcome, placement.reason
             reason = f"{reason} {link.reason}" if link else reason
         after = self._accounts[tenant_id].record
@@ -236,14 +245,23 @@ class BatchApplication:
             self._known_subscription(key, tenant_id)
         return LedgerEntry(received, tenant_id, outcome, reason, before, after, tuple(found))
 
-    def _fold_in(self, tenant_id: str, key: str, event: BillingEvent, found: list[Anomaly]) -> Placement:
+    def _fold_in(
+        self, tenant_id: str, key: str, event: BillingEvent, found: list[Anomaly], *, belated: bool
+    ) -> Placement:
         """Fold an event, and request a snapshot where events alone do not prove the state; add to its anomalies."""
         account = self._accounts[tenant_id]
         placement = self._place(account, key, event)
         if placement.is_ambiguous:
             found.append(Anomaly.AMBIGUOUS_ORDER)
-        if placement.is_ambiguous or self._is_of_another(account, event):
+        is_of_another = self._is_of_another(account, event)
+        if placement.is_ambiguous or is_of_another:
             self.snapshot_requests.append(SnapshotRequest(tenant_id, later=True))
+        if placement.notify:
+            self._failures.append((tenant_id, event, belated))
+        if self.policy.notices and not is_of_another:
+            records = account.record, self._accounts[tenant_id].record
+            if ending := ending_of(event, placement, *records, self.policy, self.now):
+                self._occasions.append(Occasion(ending, tenant_id, event, placement.before.plan, belated))
         if len(self._accounts[tenant_id].folds) > MOST_SUBSCRIPTIONS:
             account = self._accounts[tenant_id]
             self._accounts[tenant_id] = account.with_folds(within_bounds(account.folds, self.policy), self.policy)

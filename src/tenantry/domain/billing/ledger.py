@@ -78,6 +78,11 @@ class BillingAccount(msgspec.Struct, frozen=True):
         return states or [self.beginning]
 
     @property
+    def has_status(self) -> bool:
+        """Whether any event has given a status."""
+        return self.states() != [self.beginning]
+
+    @property
     def whole_tenant(self) -> Folded:
         """The tenant's one fold, with `SubscriptionRule.ANY`."""
         return self.folds.get(WHOLE_TENANT) or Folded(self.beginning)

@@ -10,12 +10,14 @@ import msgspec
 from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import FREE, OVER, Catalog
 
 PAST_DUE: Final = "past_due"
 CANCELED: Final = "canceled"
 UNPAID: Final = "unpaid"
 ACTIVE: Final = "active"
+TRIALING: Final = "trialing"
 OWING: Final = frozenset({PAST_DUE, UNPAID})
 """The statuses of a subscription with an unpaid invoice."""
 
@@ -44,6 +46,8 @@ class BillingPolicy(msgspec.Struct, frozen=True):
     """Whether `events.EXTENDED_TYPES` are handled instead of SPEC's five types (PROVIDER_EVENTS)."""
     past_due_grace: int = 65 * 86_400
     """Seconds of access after a subscription became past due (PAST_DUE_GRACE_DAYS)."""
+    notices: frozenset[OwnerNotice] = frozenset()
+    """The billing notices that owners get beside those of failed payments (OWNER_NOTICES)."""
 
     @property
     def handled_types(self) -> frozenset[str]:
@@ -219,20 +223,20 @@ def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
         unknown = () if first is None or plan or (policy.is_each and catalog.addon_of_price(first)) else (first,)
         return PlanItem(plan or FREE, seats, event.current_period_end, _why(first, plan), unknown=unknown)
     of_plans: list[tuple[str, SubscriptionItem]] = []
-    strangers = []
+    unknown = []
     for item in event.details.items:
         if item.price_id is None:
             continue
         if plan := catalog.plan_of_price(item.price_id):
             of_plans.append((plan, item))
         elif not catalog.addon_of_price(item.price_id):
-            strangers.append(item.price_id)
+            unknown.append(item.price_id)
     if not of_plans:
-        return PlanItem(FREE, None, event.current_period_end, _why(first, None), unknown=tuple(strangers))
+        return PlanItem(FREE, None, event.current_period_end, _why(first, None), unknown=tuple(unknown))
     plan, item = max(of_plans, key=lambda each: catalog.rank(each[0]))
     period_end = event.current_period_end if item.period_end is None else item.period_end
     several = len(of_plans) > 1
-    return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), several, tuple(strangers))
+    return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), several, tuple(unknown))
 
 
 def _why(price_id: str | None, plan: str | None) -> str:

@@ -6,10 +6,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.domain.access import NO_SUBSCRIPTION, AccessPhase, Addons, access_of_status, phase_of_status, sentence
+from tenantry.domain.access import (
+    NO_SUBSCRIPTION,
+    AccessPhase,
+    Addons,
+    access_of_status,
+    phase_at,
+    phase_of_status,
+    sentence,
+)
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import ACTIVE, CANCELED, BillingPolicy, BillingState
-from tenantry.domain.plans import FREE, OVER, AccessState
+from tenantry.domain.plans import FREE, OVER, AccessState, Catalog
 
 MOST_SUBSCRIPTIONS: Final = 50
 """How many subscriptions of a tenant are kept with `SubscriptionRule.EACH`."""
@@ -71,6 +79,20 @@ def record_of(states: Collection[BillingState], policy: BillingPolicy) -> Billin
     )
 
 
+def access_phase(record: BillingRecord, now: float, catalog: Catalog) -> AccessPhase:
+    """Return the access of a tenant at ``now``, in seconds since the Unix epoch."""
+    if not record.access:
+        return phase_of_status(record.plan, record.subscription_status, catalog)
+    return phase_at(record.access, now)
+
+
+def access_end(record: BillingRecord) -> int | None:
+    """Return the second at which a tenant's access ends without another event; None if it does not."""
+    if len(record.access) > 1 and record.access[-1].state == "none":
+        return record.access[-2].until  # all phases but the last one give access
+    return None
+
+
 class Rank(NamedTuple):
     """The place of a subscription among those of its tenant; the greatest counts."""
 
@@ -88,6 +110,36 @@ def rank(state: BillingState, policy: BillingPolicy, level: int | None = None) -
     has_plan = state.seats is not None
     plan_rank = policy.catalog.rank(state.plan) if has_plan else -1
     return Rank(level, has_plan, plan_rank, state.subscription_created or 0, state.subscription_id or "")
+
+
+_GIVES: Final = ("has ended", "gives no access", "gives access for a grace period", "gives full access")
+"""What a subscription of each level does, in words."""
+
+
+def choice(states: Collection[BillingState], policy: BillingPolicy) -> list[tuple[BillingState, str]]:
+    """Return a tenant's subscriptions in the order of `rank`, each with the reason why it counts or does not."""
+    ordered = sorted(states, key=lambda state: rank(state, policy), reverse=True)
+    first, *others = ordered
+    why = f"Counts: {_advantage(first, others[0], policy)}." if others else "Counts: it is the only one."
+    return [(first, why), *((other, f"Does not count: {_advantage(first, other, policy)}.") for other in others)]
+
+
+def _advantage(state: BillingState, other: BillingState, policy: BillingPolicy) -> str:
+    """Say in what a subscription comes before another one."""
+    mine, theirs = rank(state, policy), rank(other, policy)
+    if mine.level != theirs.level:
+        return f"{mine.id} {_GIVES[mine.level]}, {theirs.id} {_GIVES[theirs.level]}"
+    if mine.has_plan != theirs.has_plan:
+        return f"{mine.id} has an item of a plan, {theirs.id} has none"
+    if mine.plan_rank != theirs.plan_rank:
+        return f"both {_verb(mine.level)}, and plan {state.plan} ranks above {other.plan}"
+    if mine.created != theirs.created:
+        return f"both {_verb(mine.level)}, and {mine.id} is newer than {theirs.id}"
+    return f"both {_verb(mine.level)} and were created in the same second, so the greater id decides"
+
+
+def _verb(level: int) -> str:
+    return _GIVES[level].replace("gives", "give").replace("has", "have")
 
 
 def moved_away(state: BillingState, moved_at: int) -> BillingState:

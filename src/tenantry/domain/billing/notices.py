@@ -1,0 +1,202 @@
+"""Billing notices to a tenant's owner beside those of failed payments: what causes one, once for each cause."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tenantry.common.clock import from_epoch
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.ledger import BillingAccount
+from tenantry.domain.billing.state import (
+    CANCELED,
+    OWING,
+    PAST_DUE,
+    TRIALING,
+    WHOLE_TENANT,
+    BillingPolicy,
+    fold_key,
+    known_of,
+    plan_item,
+)
+from tenantry.domain.billing.tenant_record import BillingRecord, access_end, access_phase
+from tenantry.domain.billing.timeline import Placement
+from tenantry.domain.owner_mails import (
+    AccessEndedData,
+    NoticeData,
+    OwnerNotice,
+    PaymentRecoveredData,
+    SubscriptionEndedData,
+    TrialEndingData,
+)
+from tenantry.domain.plans import FREE, OVER, Catalog
+
+ACCESS_END_MAILED: Final = timedelta(days=3)
+"""How long after access ended by time its owner may still be mailed of it."""
+
+
+class BillingNotice(msgspec.Struct, frozen=True):
+    """A notice to a tenant's owner. Each ``cause`` is mailed once.
+
+    With ``paid_invoice`` it counts only if the owner was mailed that a payment of this invoice failed.
+    """
+
+    type: str
+    tenant_id: str
+    owner_id: str
+    cause: str
+    data: NoticeData
+    paid_invoice: str | None = None
+
+
+class Occasion(NamedTuple):
+    """An event that may cause a notice, and the plan before it; ``belated`` as in `ReceivedEvent`."""
+
+    notice: OwnerNotice
+    tenant_id: str
+    event: BillingEvent
+    plan: str
+    belated: bool
+
+
+def notice_of_type(event: BillingEvent, policy: BillingPolicy) -> OwnerNotice | None:
+    """Return the notice that an event may cause by its type, whatever it changes.
+
+    The provider reports a recovered payment twice, by the subscription and by its invoice, in any order. So the state
+    need not be past due when the invoice's event arrives.
+    """
+    if event.type == ev.TRIAL_WILL_END:
+        notice = OwnerNotice.TRIAL_ENDING
+    elif event.type in ev.PAYMENT_TYPES and event.invoice_id is not None:
+        notice = OwnerNotice.PAYMENT_RECOVERED
+    else:
+        return None
+    return notice if notice in policy.notices else None
+
+
+def ending_of(
+    event: BillingEvent,
+    placement: Placement,
+    before: BillingRecord,
+    after: BillingRecord,
+    policy: BillingPolicy,
+    now: datetime,
+) -> OwnerNotice | None:
+    """Return the notice of what an event ended: the subscription, or else the access.
+
+    ``before`` and ``after`` are the tenant's records. Access that a failed payment ended is no cause: its own mail
+    reports it.
+    """
+    if event.type in ev.INVOICE_TYPES:
+        return None
+    is_end = placement.before.subscription_status not in OVER and placement.after.subscription_status == CANCELED
+    if is_end and OwnerNotice.SUBSCRIPTION_ENDED in policy.notices:
+        return OwnerNotice.SUBSCRIPTION_ENDED
+    lost = _has_access(before, policy.catalog, now) and not _has_access(after, policy.catalog, now)
+    if lost and after.subscription_status != PAST_DUE and OwnerNotice.ACCESS_ENDED in policy.notices:
+        return OwnerNotice.ACCESS_ENDED
+    return None
+
+
+def due_notices(
+    occasions: Iterable[Occasion],
+    before: Mapping[str, BillingAccount],
+    after: Mapping[str, BillingAccount],
+    policy: BillingPolicy,
+    now: datetime,
+) -> list[BillingNotice]:
+    """Return the notices of what is still true after a batch; ``before`` and ``after`` are its accounts by tenant.
+
+    Of one tenant the end of a subscription covers the end of its access.
+    """
+    notices: dict[str, BillingNotice] = {}
+    access: dict[str, BillingNotice] = {}
+    for occasion in occasions:
+        account = after[occasion.tenant_id]
+        if account.deleted or not (notice := _notice(occasion, account, policy, now)):
+            continue
+        if occasion.notice is OwnerNotice.ACCESS_ENDED:
+            access[account.tenant_id] = notice
+        else:
+            notices[notice.cause] = notice
+    if OwnerNotice.ACCESS_ENDED in policy.notices:
+        for tenant_id, account in after.items():
+            if not account.deleted and (notice := _lapsed(before[tenant_id], account, policy, now)):
+                access.setdefault(tenant_id, notice)
+    ended = {each.tenant_id for each in notices.values() if each.type == OwnerNotice.SUBSCRIPTION_ENDED.mail_type}
+    return [*notices.values(), *(notice for tenant_id, notice in access.items() if tenant_id not in ended)]
+
+
+def access_end_cause(tenant_id: str, ended_at: int) -> str:
+    """Return the cause of the notice that a tenant's access ended at this second, by time."""
+    return _cause(OwnerNotice.ACCESS_ENDED, tenant_id, str(ended_at))
+
+
+def _cause(notice: OwnerNotice, tenant_id: str, name: str) -> str:
+    return f"{notice.mail_type} {tenant_id} {name}"  # no event id: it has spaces
+
+
+def _has_access(record: BillingRecord, catalog: Catalog, now: datetime) -> bool:
+    return access_phase(record, now.timestamp(), catalog).state != "none"
+
+
+def _notice(occasion: Occasion, account: BillingAccount, policy: BillingPolicy, now: datetime) -> BillingNotice | None:
+    """Return the notice of an occasion, if it is still true of its tenant's account."""
+    notice, tenant_id, event, plan, _ = occasion
+    data: NoticeData
+    paid_invoice = None
+    if notice is OwnerNotice.TRIAL_ENDING:
+        trial_end = event.details.trial_end
+        if trial_end is None or not _is_trialing(event, trial_end, account, policy, now):
+            return None
+        name = f"{event.subscription_id or event.id} {trial_end}"
+        data = TrialEndingData(policy.catalog.name(plan_item(event, policy).plan), from_epoch(trial_end))
+    elif notice is OwnerNotice.PAYMENT_RECOVERED:
+        name = paid_invoice = event.invoice_id or ""
+        key = fold_key(event, policy)
+        fold = None if key is None else account.folds.get(key)
+        if fold is not None and fold.state.subscription_status in OWING:
+            return None
+        data = PaymentRecoveredData(event.invoice_url)
+    elif _has_access(account.record, policy.catalog, now):
+        return None
+    elif notice is OwnerNotice.SUBSCRIPTION_ENDED:
+        name = event.subscription_id or event.id
+        data = SubscriptionEndedData(None if plan == FREE else policy.catalog.name(plan))
+    else:
+        name = event.id
+        data = AccessEndedData(access_phase(account.record, now.timestamp(), policy.catalog).reason)
+    cause = _cause(notice, tenant_id, name)
+    return BillingNotice(notice.mail_type, tenant_id, account.owner_id, cause, data, paid_invoice)
+
+
+def _is_trialing(
+    event: BillingEvent, trial_end: int, account: BillingAccount, policy: BillingPolicy, now: datetime
+) -> bool:
+    """Whether a trial will end when an event says so, by all that is known of its subscription."""
+    if trial_end <= now.timestamp() or event.status != TRIALING:
+        return False
+    fold = account.folds.get((event.subscription_id or WHOLE_TENANT) if policy.is_each else WHOLE_TENANT)
+    if fold is None or fold.tip_created is None or fold.tip_created <= event.created:
+        return True
+    if fold.state.subscription_id != event.subscription_id:  # of several, with `SubscriptionRule.ANY`
+        known = known_of(fold.state, event.subscription_id)
+        return known is not None and known.status == TRIALING
+    return fold.state.subscription_status == TRIALING and fold.state.details.trial_end in (None, trial_end)
+
+
+def _lapsed(
+    before: BillingAccount, after: BillingAccount, policy: BillingPolicy, now: datetime
+) -> BillingNotice | None:
+    """Return the notice of access that has ended by time, if a change of the account hides that from the job."""
+    ended_at = access_end(before.record)
+    if ended_at is None or ended_at == access_end(after.record):
+        return None
+    age = now.timestamp() - ended_at
+    if not 0 <= age < ACCESS_END_MAILED.total_seconds() or _has_access(after.record, policy.catalog, now):
+        return None
+    cause = access_end_cause(after.tenant_id, ended_at)
+    data = AccessEndedData(before.record.access[-1].reason)
+    return BillingNotice(OwnerNotice.ACCESS_ENDED.mail_type, after.tenant_id, after.owner_id, cause, data)

@@ -1,0 +1,160 @@
+"""Tenants with several subscriptions (`SUBSCRIPTIONS=each`): the record, its tenant's links, and the explanation."""
+
+import itertools
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tenantry.billing.ledger_queries import explain
+from tenantry.db.database import Database
+from tests.support import events
+from tests.support.billing import Provider, Subscriber, rows
+from tests.support.events import NOW
+from tests.support.facts import EACH
+from tests.support.replays import replay_one
+from tests.support.service import running_service
+
+OLD = {"subscription_id": "sub_old", "subscription_created": NOW - 100}
+NEW = {"subscription_id": "sub_new", "subscription_created": NOW - 50, "price": "price_business"}
+
+
+@pytest.fixture
+async def provider(conninfo: str) -> AsyncIterator[Provider]:
+    async with running_service(conninfo, SUBSCRIPTIONS="each", PROVIDER_EVENTS="extended") as service:
+        yield Provider(service)
+
+
+def of(subscriber: Subscriber, **facts: Any) -> dict[str, Any]:
+    return {"org": subscriber.id, "customer": subscriber.customer, **facts}
+
+
+async def mailed(provider: Provider, subscriber: Subscriber) -> list[str]:
+    return [made["event_id"] for made in await provider.notifications(subscriber)]
+
+
+async def test_the_end_of_an_old_subscription_is_explained(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(
+        events.updated(**of(subscriber, **OLD), created=NOW),
+        events.updated(**of(subscriber, **NEW), created=NOW + 60),
+        events.deleted(**of(subscriber, **OLD), created=NOW + 120),
+    )
+    record = await provider.tenant(subscriber)
+    assert (record["plan"], record["subscriptionStatus"]) == ("business", "active")
+    assert record["access"] == {
+        "state": "full",
+        "plan": "business",
+        "until": None,
+        "reason": "The subscription is active.",
+    }
+    async with Database(provider.service.conninfo, pool_size=1) as database:
+        shown = await explain(database, EACH, subscriber.id, 10, datetime.fromtimestamp(NOW, UTC))
+    assert [(each.id, each.plan, each.status, each.reason) for each in shown.subscriptions] == [
+        ("sub_new", "business", "active", "Counts: sub_new gives full access, sub_old has ended."),
+        ("sub_old", "free", "canceled", "Does not count: sub_new gives full access, sub_old has ended."),
+    ]
+    assert shown.differences == ()
+
+
+async def test_table_of_subscriptions_has_their_facts(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    subscription = events.updated(**of(subscriber, **NEW), created=NOW, cancel=True)
+    subscription["data"]["object"] |= {"trial_end": NOW + 7, "pause_collection": {"behavior": "keep_as_draft"}}
+    subscription["data"]["object"]["items"]["data"][0]["quantity"] = 5
+    await provider.send(subscription)
+    [row] = await rows(provider.service.conninfo, "SELECT * FROM subscriptions WHERE tenant_id = %s", subscriber.id)
+    facts = {name: row[name] for name in ("id", "customer_id", "created", "status", "plan", "quantity", "trial_end")}
+    assert facts == {
+        "id": "sub_new", "customer_id": subscriber.customer, "created": NOW - 50, "status": "active",
+        "plan": "business", "quantity": 5, "trial_end": NOW + 7,
+    }  # fmt: skip
+    period_end = NOW + events.MONTH
+    ends = {name: row[name] for name in ("current_period_start", "current_period_end", "cancel_at", "pause_behavior")}
+    assert ends == {
+        "current_period_start": NOW, "current_period_end": period_end, "cancel_at": period_end,
+        "pause_behavior": "keep_as_draft",
+    }  # fmt: skip
+    assert row["items"] == [{"price_id": "price_business", "quantity": 5, "period_end": period_end}]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+async def test_failed_payment_of_a_customer_without_a_link_reaches_the_tenant_by_its_subscription(
+    provider: Provider, order: tuple[int, ...]
+) -> None:
+    """A second customer of the tenant, made by API: a subscription event links it only where the tenant has none."""
+    subscriber = await provider.subscriber()
+    second: dict[str, Any] = {"customer": f"{subscriber.customer}_second", "subscription_id": f"sub_{subscriber.id}"}
+    failure = events.failed(**second, created=NOW + 1)
+    sent = [
+        events.updated(org=subscriber.id, **second, created=NOW),
+        failure,
+        events.updated(**of(subscriber, subscription_id=f"sub_of_first_{subscriber.id}"), status="canceled"),
+    ]
+    await provider.send(*(sent[position] for position in order))
+    assert await provider.state(subscriber) == ("pro", "past_due")
+    assert await mailed(provider, subscriber) == [failure["id"]]
+    assert (await replay_one(provider, subscriber, policy=EACH)).is_right
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+async def test_of_two_tenants_with_one_customer_each_has_its_own_invoices(
+    provider: Provider, order: tuple[int, ...]
+) -> None:
+    one, other = await provider.subscriber(linked=False), await provider.subscriber(linked=False)
+    mine, theirs = f"sub_{one.id}", f"sub_{other.id}"
+    sent = [
+        events.updated(org=one.id, customer=one.customer, subscription_id=mine, created=NOW),
+        events.updated(org=other.id, customer=one.customer, subscription_id=theirs, created=NOW),
+        events.failed(customer=one.customer, subscription_id=theirs, created=NOW + 1),
+    ]
+    await provider.send(*(sent[position] for position in order))
+    assert await provider.state(one) == ("pro", "active")
+    assert await provider.state(other) == ("pro", "past_due")
+    for subscriber in (one, other):
+        assert (await replay_one(provider, subscriber, policy=EACH)).is_right
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in order", "late"])
+async def test_subscription_whose_metadata_name_another_tenant_leaves_its_former_one(
+    provider: Provider, late: bool
+) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber()
+    subscription: dict[str, Any] = {"customer": former.customer, "subscription_id": f"sub_{former.id}"}
+    sent = [
+        events.updated(org=former.id, **subscription, created=NOW),
+        events.updated(org=present.id, **subscription, created=NOW + 60),
+    ]
+    await provider.send(*(reversed(sent) if late else sent))
+    assert await provider.state(former) == ("free", "canceled")
+    assert await provider.state(present) == ("pro", "active")
+    await provider.send(events.updated(org=former.id, **subscription, created=NOW + 120))
+    assert await provider.state(former) == ("pro", "active")
+    assert await provider.state(present) == ("free", "canceled")
+
+
+async def test_event_takes_over_the_customer_of_an_ended_tenant(provider: Provider) -> None:
+    ended, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    assert (await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")).status_code == 204
+    await provider.send(events.completed(org=present.id, customer=ended.customer))
+    assert (await provider.tenant(present))["stripeCustomerId"] == ended.customer
+    await provider.send(events.failed(customer=ended.customer, subscription_id=None, created=NOW + 1))
+    assert len(await mailed(provider, present)) == 1
+
+
+async def test_operator_takes_over_the_customer_of_an_ended_tenant_with_its_invoices(provider: Provider) -> None:
+    ended, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    failure = events.failed(customer=ended.customer, subscription_id="sub_unknown", created=NOW)
+    await provider.send(failure)
+    assert (await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")).status_code == 204
+    await provider.arrives(present, stripeCustomerId=ended.customer)
+    assert (await provider.tenant(present))["stripeCustomerId"] == ended.customer
+    assert (await provider.ledger(present))[failure["id"]]["outcome"] == "applied"
+
+
+async def test_customer_of_a_living_tenant_stays(provider: Provider) -> None:
+    holder, other = await provider.subscriber(), await provider.subscriber(linked=False)
+    body = {"name": other.id, "ownerEmail": "owner@x.example", "stripeCustomerId": holder.customer}
+    answer = await provider.service.operator.put(f"/api/v1/tenants/{other.id}", body)
+    assert (answer.status_code, answer.json()["code"]) == (409, "customer_taken")
