@@ -134,6 +134,30 @@ async def test_subscription_whose_metadata_name_another_tenant_leaves_its_former
     assert await provider.state(present) == ("free", "canceled")
 
 
+async def test_subscription_that_left_stays_away_from_its_former_tenant(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber()
+    subscription: dict[str, Any] = {"customer": former.customer, "subscription_id": f"sub_{former.id}"}
+    await provider.send(
+        events.updated(org=former.id, **subscription, created=NOW),
+        events.updated(org=present.id, **subscription, created=NOW + 60),
+        events.deleted(**of(former, subscription_id=f"sub_of_{former.id}"), created=NOW + 120),
+    )
+    assert await provider.state(former) == ("free", "canceled")
+    assert await provider.state(present) == ("pro", "active")
+    for subscriber in (former, present):
+        assert (await replay_one(provider, subscriber, policy=EACH)).is_right
+
+
+async def test_access_in_grace_ends_without_a_further_event(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**of(subscriber), created=NOW, status="past_due"))
+    access = (await provider.tenant(subscriber))["access"]
+    assert (access["state"], access["plan"], access["until"]) == ("grace", "pro", "2026-03-07T12:00:00Z")
+    provider.service.clock.advance(days=65)
+    access = (await provider.tenant(subscriber))["access"]
+    assert (access["state"], access["plan"], access["until"]) == ("none", "free", None)
+
+
 async def test_event_takes_over_the_customer_of_an_ended_tenant(provider: Provider) -> None:
     ended, present = await provider.subscriber(), await provider.subscriber(linked=False)
     assert (await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")).status_code == 204

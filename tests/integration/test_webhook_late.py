@@ -117,6 +117,20 @@ async def test_account_that_the_release_before_wrote_last_is_folded_from_its_fir
     await database.close()
 
 
+@pytest.mark.parametrize(("former", "present"), [(ANY, EACH), (EACH, ANY)], ids=["to each", "to any"])
+async def test_next_event_after_a_change_of_the_setting_folds_the_whole_ledger(
+    emptied: str, former: BillingPolicy, present: BillingPolicy
+) -> None:
+    await rows(emptied, TENANT + " RETURNING id")
+    async with Database(emptied, pool_size=2) as database:
+        names: dict[str, Any] = {"org": "acme", "customer": "cus_1"}
+        one, other = ({**names, "subscription_id": f"sub_{name}"} for name in "ab")
+        await receive(database, emptied, former, [events.updated(**one, created=NOW - 90)])
+        await receive(database, emptied, present, [events.failed(customer="cus_1", created=NOW - 80)])
+        await receive(database, emptied, present, [events.updated(**other, created=NOW - 70, status="canceled")])
+        assert await folded_right(database, present, "acme")
+
+
 HISTORY = (
     "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, subscription_id, "
     "customer_id, status, outcome, reason) "

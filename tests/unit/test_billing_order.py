@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.order import in_order
 from tenantry.domain.billing.state import BillingState, KnownSubscription
-from tests.support.facts import ANY, deleted, failed, succeeded, updated
+from tests.support.facts import ANY, deleted, failed, observed, succeeded, updated
 
 FRESH = BillingState()
 
@@ -28,6 +29,11 @@ def orders(*events: BillingEvent, before: BillingState = FRESH) -> set[tuple[str
 def ids(*events: BillingEvent, before: BillingState = FRESH) -> list[str]:
     """The order that the events come to when they arrive as given."""
     return [event.id for event in in_order(arriving(events), before, ANY)]
+
+
+def began(event_id: str, **facts: Any) -> BillingEvent:
+    """The event `customer.subscription.created`."""
+    return msgspec.structs.replace(updated(event_id=event_id, **facts), type=ev.SUBSCRIPTION_CREATED)
 
 
 def test_arrival_decides_where_nothing_is_proven() -> None:
@@ -199,6 +205,10 @@ def test_each_subscription_is_compared_with_its_own_last_event() -> None:
         (succeeded(event_id="1", attempt_count=1, status="open"), failed(event_id="2", attempt_count=2)),
         (updated(event_id="1", status="unpaid"), deleted(event_id="2")),
         (updated(event_id="1", status="unpaid", previous={"status": "past_due"}), deleted(event_id="2")),
+        (began("1"), updated(event_id="2")),
+        (began("1"), observed(event_id="2")),
+        (began("1"), deleted(event_id="2")),
+        (began("1"), failed(event_id="2", subscription_id="sub_1")),
     ],
 )
 def test_order_proven_by_two_payloads(first: BillingEvent, second: BillingEvent) -> None:
@@ -213,6 +223,8 @@ def test_order_proven_by_two_payloads(first: BillingEvent, second: BillingEvent)
         (failed(event_id="1", invoice_id="in_1"), succeeded(event_id="2", invoice_id="in_2")),
         (failed(event_id="1", invoice_id=None), succeeded(event_id="2", invoice_id=None)),
         (updated(event_id="1", subscription_id="sub_2"), deleted(event_id="2")),
+        (began("1", subscription_id="sub_2"), updated(event_id="2")),
+        (began("1"), failed(event_id="2")),
     ],
 )
 def test_events_that_do_not_refer_to_each_other_keep_their_order_of_arrival(

@@ -7,6 +7,7 @@ import pytest
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.snapshot import ProviderSubscription, snapshots
 from tenantry.domain.billing.state import BillingState
+from tenantry.domain.billing.timeline import Folded
 from tests.support.facts import ANY, EACH, account, deleted, failed, observed, updated
 from tests.support.ledger import Ledger
 
@@ -72,6 +73,15 @@ def test_an_ended_subscription_that_was_never_paid_counts_only_where_the_state_s
     assert chosen(expired, provider_status="active") is None
     assert chosen(subscription(status="canceled"), expired) == "sub_1 canceled"
     assert chosen(expired, provider_status="incomplete_expired") == "sub_2 incomplete_expired"
+
+
+@pytest.mark.parametrize("status", ["incomplete", "incomplete_expired"])
+def test_of_each_subscription_one_that_was_never_paid_counts_after_its_first_event(status: str) -> None:
+    unpaid, paid = subscription("sub_1", status=status), subscription("sub_2", created=20)
+    assert chosen(unpaid, paid, policy=EACH) == "sub_2 active"
+    known = account().with_folds({"sub_1": Folded(BillingState(subscription_id="sub_1"))}, EACH)
+    [event] = snapshots([unpaid], known, EACH, new_id=lambda: "snapshot_1", as_of=100, arrival=0)
+    assert (event.subscription_id, event.status) == ("sub_1", status)
 
 
 def test_a_subscription_of_another_tenant_does_not_count() -> None:
