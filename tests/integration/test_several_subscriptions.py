@@ -158,6 +158,35 @@ async def test_access_in_grace_ends_without_a_further_event(provider: Provider) 
     assert (access["state"], access["plan"], access["until"]) == ("none", "free", None)
 
 
+async def test_rebuild_after_a_change_of_the_setting_finds_subscriptions_that_have_moved(conninfo: str) -> None:
+    async with running_service(conninfo) as service:
+        provider = Provider(service)
+        former, present = await provider.subscriber(), await provider.subscriber()
+        subscription: dict[str, Any] = {"customer": former.customer, "subscription_id": f"sub_{former.id}"}
+        await provider.send(
+            events.updated(org=former.id, **subscription, created=NOW),
+            events.updated(org=present.id, **subscription, created=NOW + 60),
+        )
+        for subscriber in (former, present):
+            await replay_one(provider, subscriber, policy=EACH)
+        assert await provider.state(former) == ("free", "canceled")
+        assert await provider.state(present) == ("pro", "active")
+
+
+async def test_pause_ends_access_with_the_period_in_which_it_began(provider: Provider) -> None:
+    """The provider renews a paused subscription with voided invoices."""
+    subscriber = await provider.subscriber()
+    for number in range(3):
+        paused = events.updated(
+            **of(subscriber, **NEW), created=NOW + number * events.MONTH, period_end=NOW + (number + 1) * events.MONTH
+        )
+        paused["data"]["object"]["pause_collection"] = {"behavior": "void"}
+        await provider.send(paused)
+    until = datetime.fromtimestamp(NOW + events.MONTH, UTC).isoformat().replace("+00:00", "Z")
+    assert (await provider.tenant(subscriber))["access"]["until"] == until
+    assert (await replay_one(provider, subscriber, policy=EACH)).is_right
+
+
 async def test_event_takes_over_the_customer_of_an_ended_tenant(provider: Provider) -> None:
     ended, present = await provider.subscriber(), await provider.subscriber(linked=False)
     assert (await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")).status_code == 204

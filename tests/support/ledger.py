@@ -132,6 +132,7 @@ class Ledger:
                     and event.status not in ("past_due", "unpaid")
                     and event.subscription_id is not None
                     and event.customer_id is not None
+                    and event.details.pause != "void"
                     and seconds[event.created] == 1
                 ),
                 default=-1,

@@ -180,6 +180,16 @@ class ExpectedSubscription:
         return period_end if cancels else None
 
     @property
+    def _paid_until(self) -> int | None:
+        """The end of the period in which payments were paused, by the pause that goes on."""
+        paused: list[BillingEvent] = []
+        for event in reversed([event for event in self._history if not event.type.startswith("invoice.")]):
+            if event.details.pause != "void":
+                break
+            paused.insert(0, event)
+        return next((event.current_period_end for event in paused if event.current_period_end is not None), None)
+
+    @property
     def past_due_since(self) -> int | None:
         """When it became past due, if it has been past due or unpaid ever since."""
         since = None
@@ -204,7 +214,7 @@ class ExpectedSubscription:
         if status == "past_due":
             return "grace", grace_end
         if status == "active" and self._last.details.pause == "void":
-            return "full", self._last.current_period_end
+            return "full", self._paid_until
         return ("full" if status in {"active", "trialing"} else "none"), None
 
     def access_at(self, moment: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 
 from tenantry.domain.access import AccessPhase, phase_at, phase_of_status
-from tenantry.domain.billing.events import SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.events import NO_DETAILS, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, rank, record_of
 from tenantry.domain.plans import AccessState, parse_catalog
@@ -35,6 +35,8 @@ def overriding(**access: str) -> BillingPolicy:
 def state(status: str = "active", plan: str = "pro", **fields: Any) -> BillingState:
     """Of a subscription with a plan item, in a period until `END`."""
     known = {"subscription_id": "sub_1", "current_period_end": END, "seats": 1, **fields}
+    if known.get("details", NO_DETAILS).pause == "void":
+        known["paid_until"] = known["current_period_end"]
     return BillingState(plan, status, **known)
 
 

@@ -31,7 +31,7 @@ ACCOUNT_COLUMNS: Final = (
 FOLD_COLUMNS: Final = (
     "tenant_id, id, customer_id, created, status, plan, quantity, items::text, current_period_start, "
     "current_period_end, cancel_at, cancel_at_period_end, trial_end, pause_behavior, past_due_since, ended_at, "
-    "unpaid_invoices::text, provider_status, reported_at, tip_created, tip_state::text, moved_at"
+    "unpaid_invoices::text, paid_until, provider_status, reported_at, tip_created, tip_state::text, moved_at"
 )
 """What `to_accounts` reads of a subscription."""
 READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
@@ -65,15 +65,15 @@ LOCKED_FOLDS: Final = Statement(
 class _FurtherState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The facts of a tenant's one state that have no column."""
 
-    customer_id: str | None = None
-    seats: int | None = None
     details: SubscriptionDetails = NO_DETAILS
     past_due_since: int | None = None
     unpaid_invoices: tuple[UnpaidInvoice, ...] = ()
+    paid_until: int | None = None
 
 
 _NOTHING_FURTHER: Final = _FurtherState()
 _further_of: Final = attrgetter(*_FurtherState.__struct_fields__)
+_NO_VALUES: Final = _further_of(_NOTHING_FURTHER)
 _state_decoder: Final = msgspec.json.Decoder(BillingState)
 _others_decoder: Final = msgspec.json.Decoder(tuple[KnownSubscription, ...])
 _further_decoder: Final = msgspec.json.Decoder(_FurtherState)
@@ -107,15 +107,13 @@ def to_accounts(
         tenant_id, owner_id, deleted, customer_id, base_plan, plan, status, period_end, ends, *more = row
         cancel_at, ends_at, seats, access, provider_status, subscription_id, created, *checkpoint = more
         others, further, tip_created, tip_state = checkpoint
-        phases = () if access is None else _access_decoder.decode(access)
-        if phases and phases[0].basis == basis_of(plan, status):
-            phases = (msgspec.structs.replace(phases[0], basis=None), *phases[1:])
+        phases = () if access is None else _without_basis(_access_decoder.decode(access))
         own = folds.get(tenant_id, {})
         if not policy.is_each and tip_created is not None:
             rest = _NOTHING_FURTHER if further is None else _further_decoder.decode(further)
             state = BillingState(
                 plan, status, period_end, ends, provider_status, subscription_id, created,
-                () if others is None else _others_decoder.decode(others), *_further_of(rest),
+                () if others is None else _others_decoder.decode(others), None, seats, *_further_of(rest),
             )  # fmt: skip
             tip = None if tip_state is None else read_state(tip_state)
             own = {WHOLE_TENANT: Folded(state, tip_created, tip)}
@@ -131,13 +129,13 @@ def to_accounts(
 def _to_fold(row: Sequence[Any], read_state: ReadState) -> Folded:
     _, key, customer_id, created, status, plan, quantity, items, period_start, period_end, *more = row
     cancel_at, ends, trial_end, pause, past_due_since, ended_at, *rest = more
-    invoices, provider_status, reported_at, tip_created, tip_state, _ = rest
+    invoices, paid_until, provider_status, reported_at, tip_created, tip_state, _ = rest
     details = SubscriptionDetails(
         () if items is None else _items_decoder.decode(items), period_start, cancel_at, trial_end, pause, ended_at
     )
     state = BillingState(
         plan, status, period_end, ends, provider_status, key or None, created, (), customer_id, quantity, details,
-        past_due_since, () if invoices is None else _invoices_decoder.decode(invoices), reported_at,
+        past_due_since, () if invoices is None else _invoices_decoder.decode(invoices), paid_until, reported_at,
     )  # fmt: skip
     return Folded(state, tip_created, None if tip_state is None else read_state(tip_state))
 
@@ -183,7 +181,8 @@ _FOLD_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     "tenant_id": TEXTS, "id": TEXTS, "customer_id": TEXTS, "created": BIGINTS, "status": TEXTS, "plan": TEXTS,
     "quantity": BIGINTS, "items": JSONS, "current_period_start": BIGINTS, "current_period_end": BIGINTS,
     "cancel_at": BIGINTS, "cancel_at_period_end": BOOLEANS, "trial_end": BIGINTS, "pause_behavior": TEXTS,
-    "past_due_since": BIGINTS, "ended_at": BIGINTS, "unpaid_invoices": JSONS, "provider_status": TEXTS,
+    "past_due_since": BIGINTS, "ended_at": BIGINTS, "unpaid_invoices": JSONS, "paid_until": BIGINTS,
+    "provider_status": TEXTS,
     "reported_at": BIGINTS, "tip_created": BIGINTS, "tip_state": JSONS, "moved_at": BIGINTS,
 }  # fmt: skip
 WRITE_FOLDS: Final = Statement(
@@ -202,6 +201,34 @@ DELETE FROM subscriptions s USING unnest($1, $2) AS gone (tenant_id, id)
 """,
     TEXTS, TEXTS,
 )  # fmt: skip
+# By the newest event of each subscription, as `BatchApplication` decides it.
+_MOVES: Final = """
+SELECT tenant_id, id, moved_at AS stored,
+       CASE WHEN tenant_id <> first_value(tenant_id) OVER newest THEN first_value(reported_at) OVER newest END AS moved
+  FROM subscriptions
+ WHERE reported_at IS NOT NULL {only}
+WINDOW newest AS (PARTITION BY id ORDER BY reported_at DESC, tenant_id DESC)
+"""
+_ALL_MOVES: Final = _MOVES.format(only="")
+_MOVES_OF: Final = _MOVES.format(only="AND id IN (SELECT id FROM subscriptions WHERE tenant_id = %(tenant)s)")
+UNSETTLED_MOVES: Final = f"""
+SELECT DISTINCT tenant_id FROM ({_ALL_MOVES}) AS moves WHERE stored IS DISTINCT FROM moved ORDER BY tenant_id
+"""  # noqa: S608  # our own statement
+MOVES_OF: Final = f"""
+SELECT id, moved FROM ({_MOVES_OF}) AS moves WHERE tenant_id = %(tenant)s AND moved IS NOT NULL
+"""  # noqa: S608  # our own statement
+
+
+async def tenants_with_unsettled_moves(connection: Connection) -> list[str]:
+    """Return the tenants that have a subscription of which another tenant has the newest event, or had."""
+    return [row[0] for row in await connection.fetch(UNSETTLED_MOVES)]
+
+
+async def moves_of(connection: Connection, tenant_id: str) -> dict[str, int]:
+    """Return the subscriptions of a tenant that now belong to another one, with the second since when."""
+    return dict(await connection.fetch(MOVES_OF, {"tenant": tenant_id}))
+
+
 _record_of: Final = attrgetter(*BillingRecord.__struct_fields__[:-1])
 
 
@@ -225,6 +252,10 @@ def update_accounts(changes: Sequence[AccountChange], policy: BillingPolicy, now
     return calls
 
 
+def _without_basis(phases: tuple[AccessPhase, ...]) -> tuple[AccessPhase, ...]:
+    return (msgspec.structs.replace(phases[0], basis=None), *phases[1:])
+
+
 def _stored_access(record: BillingRecord) -> bytes | None:
     if not record.access:
         return None
@@ -241,13 +272,13 @@ def _whole_tenant(account: BillingAccount, policy: BillingPolicy) -> tuple[objec
         mark = None if tip_created is None else _EDITIONS[True].encode() + b"}"
         return None, None, None, None, None, account.customer_id, tip_created, mark
     state, fold = account.state, account.folds.get(WHOLE_TENANT)
-    further = _FurtherState(*_further_of(state))
+    values = _further_of(state)
     return (
         state.provider_status,
         state.subscription_id,
         state.subscription_created,
         _encoder.encode(state.others) if state.others else None,
-        None if further == _NOTHING_FURTHER else _encoder.encode(further),
+        None if values == _NO_VALUES else _encoder.encode(_FurtherState(*values)),
         account.customer_id,
         tip_created,
         None if fold is None or fold.tip_state is None else _checkpoint(fold.tip_state),
@@ -273,7 +304,8 @@ def _fold_values(account: BillingAccount, key: str, fold: Folded) -> tuple[Any, 
         state.seats, _encoder.encode(details.items) if details.items else None, details.period_start,
         state.current_period_end, details.cancel_at, state.cancel_at_period_end, details.trial_end, details.pause,
         state.past_due_since, details.ended_at,
-        _encoder.encode(invoices) if invoices else None, state.provider_status, state.reported_at, fold.tip_created,
+        _encoder.encode(invoices) if invoices else None, state.paid_until, state.provider_status, state.reported_at,
+        fold.tip_created,
         None if fold.tip_state is None else _encoder.encode(fold.tip_state), account.moved_at.get(key),
     )  # fmt: skip
 

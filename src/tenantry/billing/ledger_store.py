@@ -74,12 +74,14 @@ _FACT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
 FACT_NAMES: Final = tuple(_FACT_TYPES)
 FULL_STATE: Final = f"""
 bool_and(type = ANY('{{{",".join(sorted(WHOLE_SUBSCRIPTION_TYPES))}}}') AND subscription_id IS NOT NULL
-         AND customer_id IS NOT NULL AND status NOT IN ('past_due', 'unpaid'))
+         AND customer_id IS NOT NULL AND status NOT IN ('past_due', 'unpaid')
+         AND details->>'pause' IS DISTINCT FROM 'void')
 """
 """A condition on the events of a second: their result does not depend on earlier events, if it is the only one.
 
 An event without a subscription's id does not prove which subscription ended before. One that is past due does not say
-since when, and one without a customer keeps the one before.
+since when, one with paused payments does not say until when they were paid, and one without a customer keeps the one
+before.
 """
 FOLDED: Final = f"""
 outcome IN ('applied', 'late', 'no_change') AND type = ANY('{{{",".join(sorted(FOLDED_TYPES))}}}')

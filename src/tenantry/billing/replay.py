@@ -188,6 +188,8 @@ class ReplayService:
                 if not dry_run:
                     checked = [one if one.is_right else await self._repair(one) for one in checked]
                 yield ReplayChunk(len(tenants), tuple(checked))
+        if self._policy.is_each and not dry_run:
+            await self._settle_moves()
 
     async def reprocess(self, selection: Selection, *, dry_run: bool) -> AsyncGenerator[ReprocessedChunk, None]:
         """Decode again the events that were invalid, or excluded by the settings, and apply those that are neither now.
@@ -267,6 +269,18 @@ class ReplayService:
                 await ingest.apply_parked(connection, tenant_id, self._policy, None, now)
         return msgspec.structs.replace(checked, repaired=not checked.is_right)
 
+    async def _settle_moves(self) -> None:
+        """Let each subscription count for the tenant that its newest event names, which depends on several tenants."""
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            tenants = await accounts_store.tenants_with_unsettled_moves(connection)
+        for tenant_id in tenants:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
+                for account in await store.read_accounts(connection, [tenant_id], self._policy, lock=True):
+                    moves = await accounts_store.moves_of(connection, tenant_id)
+                    change = AccountChange(account.with_folds(account.folds, self._policy, moves), account)
+                    calls = accounts_store.update_accounts([change], self._policy, self._clock())
+                    await ledger_store.write(connection, calls, commit=False)
+
     def _compared(self, account: BillingAccount, folded: FoldedLedger, parked: Mapping[str, int]) -> TenantReplay:
         fields = compare(account, folded.account, self._policy)
         return TenantReplay(account.tenant_id, folded.events, fields, parked.get(account.tenant_id, 0))
@@ -277,7 +291,8 @@ async def fold_ledgers(
 ) -> list[FoldedLedger]:
     """Fold the events of each account, from a second on; return the results in the same order.
 
-    Which subscriptions have moved to another tenant stays as it is stored: that depends on other tenants' events.
+    Which subscriptions have moved to another tenant stays as it is stored: that depends on other tenants' events, and
+    `ReplayService.run` repairs it at the end.
     """
     ledgers = {account.tenant_id: LedgerFold(account, policy) for account in accounts}
     async with store.folded_events(connection, list(ledgers), since) as events:

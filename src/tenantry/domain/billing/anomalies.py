@@ -66,15 +66,20 @@ def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, 
     elif event.org_id is None and (event.type in ev.SUBSCRIPTION_TYPES or event.checkout_mode == _SUBSCRIPTION_MODE):
         found.append(Anomaly.MISSING_ORG_ID)
     elif event.type in ev.WHOLE_SUBSCRIPTION_TYPES or event.type == ev.SNAPSHOT:
-        item = plan_item(event, policy)
-        if event.price_id is None and item.seats is None:
-            found.append(Anomaly.MISSING_PRICE)
-        if item.unknown:
-            found.append(Anomaly.UNKNOWN_PRICE)
-        if item.is_one_of_several:
-            found.append(Anomaly.SEVERAL_PLANS)
+        found += _of_prices(event, policy)
     if _is_of_other_mode(event, policy):
         found.append(Anomaly.WRONG_LIVEMODE)
     if event.created > received.received_at.timestamp() + _MOST_AHEAD:
         found.append(Anomaly.FUTURE_DATED)
     return tuple(found)
+
+
+def _of_prices(event: BillingEvent, policy: BillingPolicy) -> list[Anomaly]:
+    if not policy.is_each:
+        if event.price_id is None:
+            return [Anomaly.MISSING_PRICE]
+        return [] if policy.catalog.plan_of_price(event.price_id) else [Anomaly.UNKNOWN_PRICE]
+    item = plan_item(event, policy)
+    found = [Anomaly.MISSING_PRICE] if event.price_id is None and item.seats is None else []
+    found += [Anomaly.UNKNOWN_PRICE] if item.unknown else []
+    return found + ([Anomaly.SEVERAL_PLANS] if item.is_one_of_several else [])

@@ -28,7 +28,7 @@ from tenantry.domain.billing.ledger import (
 )
 from tenantry.domain.billing.ledger_fold import within_bounds
 from tenantry.domain.billing.notices import BillingNotice, Occasion, due_notices, ending_of, notice_of_type
-from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, fold_key
+from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
 from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
 from tenantry.domain.owner_mails import is_settled
@@ -225,7 +225,7 @@ class BatchApplication:
         """Apply an event whose tenant is known; return its entry."""
         event = received.event
         key, before = fold_key(event, self.policy), self._whole_account(tenant_id).record
-        if notice := notice_of_type(event, self.policy):
+        if self.policy.notices and (notice := notice_of_type(event, self.policy)):
             self._occasions.append(Occasion(notice, tenant_id, event, before.plan, belated))
         link = None
         if event.customer_id and may_link(event):
@@ -253,7 +253,7 @@ class BatchApplication:
         placement = self._place(account, key, event)
         if placement.is_ambiguous:
             found.append(Anomaly.AMBIGUOUS_ORDER)
-        is_of_another = self._is_of_another(account, event)
+        is_of_another = not self.policy.is_each and _is_of_another(placement.before, event)
         if placement.is_ambiguous or is_of_another:
             self.snapshot_requests.append(SnapshotRequest(tenant_id, later=True))
         if placement.notify:
@@ -262,8 +262,8 @@ class BatchApplication:
             records = account.record, self._accounts[tenant_id].record
             if ending := ending_of(event, placement, *records, self.policy, self.now):
                 self._occasions.append(Occasion(ending, tenant_id, event, placement.before.plan, belated))
-        if len(self._accounts[tenant_id].folds) > MOST_SUBSCRIPTIONS:
-            account = self._accounts[tenant_id]
+        account = self._accounts[tenant_id]
+        if len(account.folds) > MOST_SUBSCRIPTIONS:
             self._accounts[tenant_id] = account.with_folds(within_bounds(account.folds, self.policy), self.policy)
             found.append(Anomaly.TOO_MANY_SUBSCRIPTIONS)
         return placement
@@ -280,15 +280,6 @@ class BatchApplication:
         if event.type in ev.INVOICE_TYPES:
             return Outcome.NO_CHANGE, "The invoice names no subscription."
         return Outcome.NO_CHANGE, "This type changes no state."
-
-    def _is_of_another(self, account: BillingAccount, event: BillingEvent) -> bool:
-        """Whether an event is of another subscription than the one that the tenant's one state is from."""
-        if self.policy.is_each or event.type == ev.SNAPSHOT or event.subscription_id is None:
-            return False
-        state = account.state
-        if event.type == ev.SUBSCRIPTION_DELETED and any(other.status not in OVER for other in state.others):
-            return True
-        return state.subscription_id not in (None, event.subscription_id)
 
     def _place(self, account: BillingAccount, key: str, event: BillingEvent) -> Placement:
         timeline = self._timelines.get((account.tenant_id, key))
@@ -308,8 +299,7 @@ class BatchApplication:
     def _whole_account(self, tenant_id: str) -> BillingAccount:
         """Return an account; one that is not whole is folded from its beginning first."""
         account = self._accounts[tenant_id]
-        history = self.histories.get((tenant_id, None))
-        if account.is_whole or history is None:
+        if account.is_whole or (history := self.histories.get((tenant_id, None))) is None:
             return account
         by_key = defaultdict[str, list[BillingEvent]](list)
         for event in history:
@@ -340,6 +330,8 @@ class BatchApplication:
 
         All tenants that have one of the subscriptions of the batch are in its context.
         """
+        if len(self._accounts) == 1 or not self._reported:
+            return
         holders = defaultdict[str, list[tuple[int, str]]](list)
         for tenant_id, account in self._accounts.items():
             for key, fold in account.folds.items():
@@ -369,6 +361,17 @@ class BatchApplication:
                 ),
             )
         return result
+
+
+def _is_of_another(state: BillingState, event: BillingEvent) -> bool:
+    """Whether an event is of another subscription than the one that the tenant's one state is from."""
+    if state.subscription_id == event.subscription_id and not state.others:
+        return False
+    if event.type == ev.SNAPSHOT or event.subscription_id is None:
+        return False
+    if event.type == ev.SUBSCRIPTION_DELETED and any(other.status not in OVER for other in state.others):
+        return True
+    return state.subscription_id not in (None, event.subscription_id)
 
 
 def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None:

@@ -66,16 +66,8 @@ class BillingAccount(msgspec.Struct, frozen=True):
         return fold.state if need is None or fold.tip_state is None else fold.tip_state
 
     def states(self) -> list[BillingState]:
-        """Return the states that decide the record.
-
-        Of a subscription that only payments name, no event has given a status yet: it does not count.
-        """
-        states = [
-            fold.state if (moved_at := self.moved_at.get(key)) is None else moved_away(fold.state, moved_at)
-            for key, fold in self.folds.items()
-            if fold.state.subscription_status != NO_SUBSCRIPTION
-        ]
-        return states or [self.beginning]
+        """Return the states that decide the record."""
+        return _states(self.folds, self.moved_at) or [self.beginning]
 
     @property
     def has_status(self) -> bool:
@@ -102,8 +94,21 @@ class BillingAccount(msgspec.Struct, frozen=True):
     ) -> "BillingAccount":
         """Return the account with these folds, and the record that follows from them."""
         moved_at = self.moved_at if moved_at is None else moved_at
-        changed = msgspec.structs.replace(self, folds=folds, moved_at=moved_at, is_whole=True)
-        return msgspec.structs.replace(changed, record=record_of(changed.states(), policy))
+        record = record_of(_states(folds, moved_at) or [self.beginning], policy)
+        return BillingAccount(
+            self.tenant_id, self.owner_id, self.deleted, self.customer_id, self.base_plan, record, folds, moved_at
+        )
+
+
+def _states(folds: Mapping[str, Folded], moved_at: Mapping[str, int]) -> list[BillingState]:
+    """Return the states of folds that have a status: where only payments name a subscription, it has none yet."""
+    states = [fold.state for fold in folds.values() if fold.state.subscription_status != NO_SUBSCRIPTION]
+    if not moved_at:
+        return states
+    return [
+        moved_away(state, at) if (at := moved_at.get(state.subscription_id or "")) is not None else state
+        for state in states
+    ]
 
 
 class AccountChange(NamedTuple):

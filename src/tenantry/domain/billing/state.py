@@ -16,6 +16,8 @@ from tenantry.domain.plans import FREE, OVER, Catalog
 PAST_DUE: Final = "past_due"
 CANCELED: Final = "canceled"
 UNPAID: Final = "unpaid"
+VOID: Final = "void"
+"""The behavior of a pause of payments in which the tenant does not get the service."""
 ACTIVE: Final = "active"
 TRIALING: Final = "trialing"
 OWING: Final = frozenset({PAST_DUE, UNPAID})
@@ -94,9 +96,11 @@ class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     The first four fields are those of the tenant record. ``provider_status`` is the status that the subscription events
     last gave, at ``reported_at``. ``subscription_id`` and ``subscription_created`` name the subscription that gave it;
-    for a tenant only until it ends. ``seats`` is the quantity of the plan item, None without one. ``unpaid_invoices``
-    are those that made it past due, by id. ``others`` are the tenant's other subscriptions, ended ones included, by
-    id: the order of their events depends on them (`order`). Of more than `MOST_OTHERS`, ended ones are left out first.
+    for a tenant only until it ends. ``customer_id`` and ``reported_at`` are of a subscription's fold only. ``seats`` is
+    the quantity of the plan item, None without one. ``unpaid_invoices`` are those that made it past due, by id.
+    ``paid_until`` is the end of the paid period if payments are paused (`VOID`). ``others`` are the tenant's other
+    subscriptions, ended ones included, by id: the order of their events depends on them (`order`). Of more than
+    `MOST_OTHERS`, ended ones are left out first.
     """
 
     plan: str = FREE
@@ -112,6 +116,7 @@ class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     details: SubscriptionDetails = NO_DETAILS
     past_due_since: int | None = None
     unpaid_invoices: tuple[UnpaidInvoice, ...] = ()
+    paid_until: int | None = None
     reported_at: int | None = None
 
 
@@ -156,9 +161,7 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
     is_each = policy.is_each
     keeps_id = is_each or status not in OVER
     subscription_id = event.subscription_id if keeps_id else None
-    details = event.details
-    if is_each or policy.catalog.addons:
-        details = msgspec.structs.replace(details, items=items_of(event))
+    details = _kept_details(event, policy)
     updated = BillingState(
         plan=chosen.plan,
         subscription_status=status,
@@ -168,14 +171,34 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
         subscription_id=subscription_id,
         subscription_created=event.subscription_created if keeps_id else None,
         others=() if is_each else _others(state, event, updated_plan=chosen.plan, current=subscription_id),
-        customer_id=event.customer_id or state.customer_id,
+        customer_id=event.customer_id or state.customer_id if is_each else None,
         seats=chosen.seats,
         details=details,
         past_due_since=_past_due_since(state, status, event.created),
         unpaid_invoices=_still_unpaid(state, status, event.created),
+        paid_until=_paid_until(state, details.pause, chosen.period_end),
         reported_at=event.created if is_each else None,
     )
     return Transition(updated, f"The subscription is {status}: {chosen.reason}.")
+
+
+def _kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDetails:
+    """Return the details that a state needs: of a tenant's, none that the record and the access do not depend on."""
+    details = event.details
+    if policy.is_each or policy.catalog.addons:
+        return msgspec.structs.replace(details, items=items_of(event))
+    needed = details.cancel_at, details.trial_end, details.pause, details.ended_at
+    return NO_DETAILS if needed == _NOTHING_NEEDED else details
+
+
+_NOTHING_NEEDED: Final = (None,) * 4
+
+
+def _paid_until(state: BillingState, pause: str | None, period_end: int | None) -> int | None:
+    """Return the end of the period in which payments were paused: the provider voids the invoices of later ones."""
+    if pause != VOID:
+        return None
+    return period_end if state.paid_until is None else state.paid_until
 
 
 def _past_due_since(state: BillingState, status: str, now: int) -> int | None:
@@ -220,23 +243,21 @@ def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
         plan = None if first is None else catalog.plan_of_price(first)
         items = event.details.items
         seats = None if plan is None else (items[0].quantity if items else 1)
-        unknown = () if first is None or plan or (policy.is_each and catalog.addon_of_price(first)) else (first,)
-        return PlanItem(plan or FREE, seats, event.current_period_end, _why(first, plan), unknown=unknown)
-    of_plans: list[tuple[str, SubscriptionItem]] = []
-    unknown = []
-    for item in event.details.items:
-        if item.price_id is None:
-            continue
-        if plan := catalog.plan_of_price(item.price_id):
-            of_plans.append((plan, item))
-        elif not catalog.addon_of_price(item.price_id):
-            unknown.append(item.price_id)
+        is_known = first is None or plan is not None or (policy.is_each and catalog.addon_of_price(first) is not None)
+        prices = () if first is None or is_known else (first,)
+        return PlanItem(plan or FREE, seats, event.current_period_end, _why(first, plan), unknown=prices)
+    priced = [item for item in event.details.items if item.price_id is not None]
+    of_plans = [(plan, item) for item in priced if (plan := catalog.plan_of_price(item.price_id or ""))]
+    unknown = tuple(
+        item.price_id
+        for item in priced
+        if item.price_id and not catalog.plan_of_price(item.price_id) and not catalog.addon_of_price(item.price_id)
+    )
     if not of_plans:
-        return PlanItem(FREE, None, event.current_period_end, _why(first, None), unknown=tuple(unknown))
+        return PlanItem(FREE, None, event.current_period_end, _why(first, None), unknown=unknown)
     plan, item = max(of_plans, key=lambda each: catalog.rank(each[0]))
     period_end = event.current_period_end if item.period_end is None else item.period_end
-    several = len(of_plans) > 1
-    return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), several, tuple(unknown))
+    return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), len(of_plans) > 1, unknown)
 
 
 def _why(price_id: str | None, plan: str | None) -> str:
@@ -259,11 +280,12 @@ def _subscription_deleted(state: BillingState, event: BillingEvent, policy: Bill
         subscription_id=event.subscription_id if is_each else None,
         subscription_created=(event.subscription_created or state.subscription_created) if is_each else None,
         others=() if is_each else _others(state, event),
-        customer_id=event.customer_id or state.customer_id,
+        customer_id=event.customer_id or state.customer_id if is_each else None,
         seats=None,
         details=msgspec.structs.replace(event.details, ended_at=ended_at),
         past_due_since=None,
         unpaid_invoices=(),
+        paid_until=None,
         reported_at=event.created if is_each else None,
     )
     return Transition(ended, "The subscription has ended.")

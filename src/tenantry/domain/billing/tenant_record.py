@@ -1,6 +1,6 @@
 """The tenant's billing fields and access, from the states of its folds."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -22,7 +22,6 @@ from tenantry.domain.plans import FREE, OVER, AccessState, Catalog
 MOST_SUBSCRIPTIONS: Final = 50
 """How many subscriptions of a tenant are kept with `SubscriptionRule.EACH`."""
 _LEVELS: Final[Mapping[AccessState | None, int]] = {"full": 3, "grace": 2, "none": 1, None: 0}
-_VOID: Final = "void"
 SPEC_FIELDS: Final = ("plan", "subscription_status", "current_period_end", "cancel_at_period_end")
 """The fields of the tenant record that SPEC 2.2 names."""
 
@@ -55,27 +54,24 @@ def differences(
     return {name: (one, other) for name, one, other in pairs if one != other}
 
 
-def record_of(states: Collection[BillingState], policy: BillingPolicy) -> BillingRecord:
+def record_of(states: Sequence[BillingState], policy: BillingPolicy) -> BillingRecord:
     """Return the billing fields of a tenant with these states of folds.
 
     With `SubscriptionRule.ANY` there is one. Of several subscriptions the first in `rank` counts.
     """
-    chosen = max(states, key=lambda state: rank(state, policy)) if len(states) > 1 else next(iter(states))
-    details = chosen.details
-    ends_at = details.cancel_at
-    if chosen.subscription_status in OVER and details.ended_at is not None:
-        ends_at = details.ended_at
-    elif ends_at is None and chosen.cancel_at_period_end:
+    chosen = max(states, key=lambda state: rank(state, policy)) if len(states) > 1 else states[0]
+    status, seats, cancel_at = chosen.subscription_status, chosen.seats, chosen.details.cancel_at
+    ends_at = cancel_at
+    if status in OVER:
+        ends_at, seats = chosen.details.ended_at or cancel_at, None
+    if ends_at is None and chosen.cancel_at_period_end:
         ends_at = chosen.current_period_end
+    access: tuple[AccessPhase, ...] = ()
+    # unless something ends by time, plan and status say everything: the common case
+    if policy.catalog.addons or any(state.past_due_since or state.paid_until for state in states):
+        access = _access(states, chosen, policy)
     return BillingRecord(
-        chosen.plan,
-        chosen.subscription_status,
-        chosen.current_period_end,
-        chosen.cancel_at_period_end,
-        details.cancel_at,
-        ends_at,
-        None if chosen.subscription_status in OVER else chosen.seats,
-        _access(states, chosen, policy),
+        chosen.plan, status, chosen.current_period_end, chosen.cancel_at_period_end, cancel_at, ends_at, seats, access
     )
 
 
@@ -157,12 +153,10 @@ def moved_away(state: BillingState, moved_at: int) -> BillingState:
     )
 
 
-def _access(states: Collection[BillingState], chosen: BillingState, policy: BillingPolicy) -> tuple[AccessPhase, ...]:
+def _access(states: Sequence[BillingState], chosen: BillingState, policy: BillingPolicy) -> tuple[AccessPhase, ...]:
     """Return the phases of a tenant's access; empty if the chosen state's plan and status say the same."""
     periods = [(state, _periods(state, policy)) for state in states]
     ends = sorted({end for _, phases in periods for end, _, _ in phases if end is not None})
-    if not ends and not policy.catalog.addons:
-        return ()
     phases: list[AccessPhase] = []
     for end in (*ends, None):
         here = [(state, _period_at(each, end)) for state, each in periods]
@@ -194,10 +188,9 @@ def _periods(state: BillingState, policy: BillingPolicy) -> list[_Period]:
         whole = phase_of_status(state.plan, status, catalog)
         return [_Period(None, whole.state, whole.reason)]
     access = access_of_status(status, catalog)
-    is_void = status == ACTIVE and state.details.pause == _VOID and ACTIVE not in catalog.access
-    if is_void and state.current_period_end is not None:
+    if status == ACTIVE and state.paid_until is not None and ACTIVE not in catalog.access:
         return [
-            _Period(state.current_period_end, access, "Payments are paused; access ends with the paid period."),
+            _Period(state.paid_until, access, "Payments are paused; access ends with the paid period."),
             _Period(None, "none", "Payments are paused, and the paid period has ended."),
         ]
     if access == "grace" and state.past_due_since is not None:

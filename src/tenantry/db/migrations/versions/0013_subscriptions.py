@@ -39,9 +39,10 @@ CREATE TABLE IF NOT EXISTS subscriptions (
     pause_behavior       text,
     past_due_since       bigint,
     ended_at             bigint,
-    -- What the fold needs besides: the invoices that are past due, the status and time of the last subscription event,
-    -- and the checkpoint before the second of the newest event.
+    -- What the fold needs besides: the invoices that are past due, the end of the paid period if payments are paused,
+    -- the status and time of the last subscription event, and the checkpoint before the second of the newest event.
     unpaid_invoices      json,
+    paid_until           bigint,
     provider_status      text,
     reported_at          bigint,
     tip_created          bigint NOT NULL,
