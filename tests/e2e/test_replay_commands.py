@@ -180,11 +180,19 @@ async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: st
         "  subscriptionStatus   active -> canceled",
         "  currentPeriodEnd     -",
         "  cancelAtPeriodEnd    false",
+        "  cancelAt             -",
+        "  endsAt               2026-01-10T11:45:00Z",
+        "  seats                -",
+        "  access               -",
+        "  tipCreated           2026-01-10T11:45:00Z",
         "  providerStatus       canceled",
         "  subscriptionId       -",
         "  subscriptionCreated  -",
+        '  details              {"period_start":1767268800,"ended_at":1768045500}',
+        "  pastDueSince         -",
+        "  unpaidInvoices       -",
+        "  paidUntil            -",
         "  otherSubscriptions   sub_acme canceled (free)",
-        "  tipCreated           2026-01-10T11:45:00Z",
     ]
     assert summary.endswith(": 1 differing, 1 repaired")
     every = await invoke_async("tenants", "rebuild", "--dry-run", folder=tmp_path, DATABASE_URL=after_a_late_update)

@@ -1,5 +1,6 @@
 """Tenants with several subscriptions (`SUBSCRIPTIONS=each`): the record, its tenant's links, and the explanation."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -7,14 +8,18 @@ from typing import Any
 
 import pytest
 
+from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.ledger_queries import explain
 from tenantry.db.database import Database
+from tenantry.domain.audit import BY_OPERATOR
+from tenantry.jobs.queue import JobQueue
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
 from tests.support.facts import EACH
 from tests.support.replays import replay_one
 from tests.support.service import running_service
+from tests.support.truth import running_world
 
 OLD = {"subscription_id": "sub_old", "subscription_created": NOW - 100}
 NEW = {"subscription_id": "sub_new", "subscription_created": NOW - 50, "price": "price_business"}
@@ -211,3 +216,89 @@ async def test_customer_of_a_living_tenant_stays(provider: Provider) -> None:
     body = {"name": other.id, "ownerEmail": "owner@x.example", "stripeCustomerId": holder.customer}
     answer = await provider.service.operator.put(f"/api/v1/tenants/{other.id}", body)
     assert (answer.status_code, answer.json()["code"]) == (409, "customer_taken")
+
+
+async def test_comparison_leaves_a_subscription_with_the_tenant_that_its_metadata_name(conninfo: str) -> None:
+    async with running_world(conninfo, policy=EACH) as world:
+        former, present = await world.subscriber("price_pro"), await world.subscriber()
+        world.simulator.set_metadata(world.subscription(former), {"orgId": present.id})
+        await world.passes(minutes=1)
+        for _ in range(2):
+            assert (await world.compare()).drifted == ()
+            assert await world.provider.state(former) == ("free", "canceled")
+            assert await world.provider.state(present) == ("pro", "active")
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "in one batch"])
+async def test_invoice_before_the_first_event_of_its_subscription_ends_at_its_tenant(
+    provider: Provider, together: bool
+) -> None:
+    one, other = await provider.subscriber(), await provider.subscriber()
+    subscription = f"sub_{other.id}"
+    sent = [
+        events.failed(customer=one.customer, subscription_id=subscription, created=NOW + 1),
+        events.updated(org=other.id, customer=one.customer, subscription_id=subscription, created=NOW),
+    ]
+    await (provider.deliver_together(sent) if together else provider.send(*sent))
+    assert await provider.state(one) == ("free", "none")
+    assert await provider.state(other) == ("pro", "past_due")
+
+
+async def test_moved_customer_leaves_invoices_of_the_tenants_own_subscription(provider: Provider) -> None:
+    holder, other = await provider.subscriber(), await provider.subscriber(linked=False)
+    subscription = f"sub_{holder.id}"
+    await provider.send(
+        events.updated(org=holder.id, customer=holder.customer, subscription_id=subscription, created=NOW),
+        events.failed(customer=holder.customer, subscription_id=subscription, created=NOW + 1),
+    )
+    async with Database(provider.service.conninfo, pool_size=1) as database:
+        links = CustomerLinks(database, EACH, JobQueue(""), lambda: datetime.fromtimestamp(NOW, UTC))
+        await links.move(BY_OPERATOR, holder.customer, other.id)
+    assert await provider.state(holder) == ("pro", "past_due")
+    assert await provider.state(other) == ("free", "none")
+
+
+async def test_failed_payment_that_waits_for_its_subscription_counts_when_the_tenant_is_made(
+    provider: Provider,
+) -> None:
+    late = provider.unlinked()
+    subscription: dict[str, Any] = {"customer": "cus_unknown", "subscription_id": f"sub_{late.id}"}
+    failure = events.failed(**subscription, created=NOW + 1)
+    await provider.send(failure, events.updated(org=late.id, **subscription, created=NOW))
+    await provider.arrives(late, stripeCustomerId=late.customer)
+    assert await provider.state(late) == ("pro", "past_due")
+    assert await mailed(provider, late) == [failure["id"]]
+
+
+async def test_checkout_after_a_change_of_the_setting_leaves_the_subscription(conninfo: str) -> None:
+    async with running_service(conninfo) as before:
+        subscriber = await Provider(before).subscriber()
+        names = of(subscriber, subscription_id=f"sub_{subscriber.id}")
+        await Provider(before).send(events.updated(**names, price="price_business"))
+    async with running_service(conninfo, SUBSCRIPTIONS="each") as after:
+        provider = Provider(after)
+        attempt = of(subscriber, subscription_id=f"sub_attempt_{subscriber.id}", status="incomplete")
+        await provider.send(
+            events.completed(org=subscriber.id, customer=f"{subscriber.customer}_new", created=NOW + 1),
+            events.updated(**attempt, created=NOW + 2),
+        )
+        assert await provider.state(subscriber) == ("business", "active")
+
+
+async def test_two_processes_leave_a_subscription_with_one_tenant(conninfo: str) -> None:
+    """Its newest event names one tenant, while an older one of another tenant is handled at the same time."""
+    async with (
+        running_service(conninfo, SUBSCRIPTIONS="each") as one,
+        running_service(conninfo, SUBSCRIPTIONS="each") as two,
+    ):
+        first, second = Provider(one), Provider(two)
+        former, present = await first.subscriber(), await first.subscriber()
+        for number in range(12):
+            subscription: dict[str, Any] = {"customer": former.customer, "subscription_id": f"sub_{former.id}_{number}"}
+            await first.send(events.updated(org=former.id, **subscription, created=NOW))
+            await asyncio.gather(
+                first.deliver_together([events.updated(org=present.id, **subscription, created=NOW + 20)]),
+                second.deliver_together([events.updated(org=former.id, **subscription, created=NOW + 10)]),
+            )
+        holders = "SELECT DISTINCT tenant_id FROM subscriptions WHERE moved_at IS NULL"
+        assert await rows(conninfo, holders) == [{"tenant_id": present.id}]

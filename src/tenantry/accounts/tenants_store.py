@@ -36,7 +36,7 @@ SELECT id, created, invoice_url, coalesce(amount_remaining, amount_due), currenc
 SUBSCRIPTIONS: Final = """
 SELECT id, plan, status, quantity, current_period_end, cancel_at, cancel_at_period_end, ended_at
   FROM subscriptions
- WHERE tenant_id = %s AND id <> ''
+ WHERE tenant_id = %s AND id <> '' AND moved_at IS NULL
  ORDER BY ended_at IS NOT NULL, created DESC NULLS LAST, id DESC
 """
 
@@ -172,7 +172,7 @@ async def last_failed_invoice(connection: Connection, tenant_id: str) -> FailedI
 
 
 async def read_subscriptions(connection: Connection, tenant_id: str) -> list[SubscriptionRow]:
-    """Read a tenant's subscriptions, current ones first; none with ``SUBSCRIPTIONS=any``."""
+    """Read a tenant's own subscriptions with ``SUBSCRIPTIONS=each``, current ones first."""
     found = []
     for row in await connection.fetch(SUBSCRIPTIONS, (tenant_id,)):
         subscription_id, plan, status, quantity, period_end, cancel_at, ends_with_period, ended_at = row

@@ -38,8 +38,9 @@ READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s
 READ_FOLDS: Final = f"SELECT {FOLD_COLUMNS} FROM subscriptions WHERE tenant_id = ANY(%s)"  # noqa: S608  # our own
 
 TENANTS_OF_SUBSCRIPTIONS: Final = Statement(
-    "SELECT id, tenant_id FROM subscriptions WHERE id = ANY($1) AND reported_at IS NOT NULL AND moved_at IS NULL", TEXTS
+    "SELECT id, tenant_id, reported_at IS NOT NULL AND moved_at IS NULL FROM subscriptions WHERE id = ANY($1)", TEXTS
 )
+"""The tenants that have these subscriptions, and whether the subscription's events name the tenant."""
 
 
 def _named(what: str) -> str:
@@ -87,6 +88,7 @@ _EDITIONS: Final = {False: '{"edition":2', True: '{"edition":3'}
 The previous release reads no other edition than its own: it folds such a tenant from the beginning, as this one does.
 """
 
+_NO_EDITION: Final = '{"edition":0'
 ReadState = Callable[[str], BillingState]
 
 
@@ -219,6 +221,18 @@ SELECT id, moved FROM ({_MOVES_OF}) AS moves WHERE tenant_id = %(tenant)s AND mo
 """  # noqa: S608  # our own statement
 
 
+# The mark of mode each is in the checkpoint of the tenant: a tenant without it is of mode any by now.
+DELETE_OF_OTHER_MODE: Final = """
+DELETE FROM subscriptions s USING tenants t
+ WHERE t.id = s.tenant_id AND t.tip_state::text NOT LIKE '{"edition":3%%'
+"""
+
+
+async def delete_folds_of_other_mode(connection: Connection) -> None:
+    """Delete the folds of subscriptions of tenants that have one fold."""
+    await connection.execute(DELETE_OF_OTHER_MODE, ())
+
+
 async def tenants_with_unsettled_moves(connection: Connection) -> list[str]:
     """Return the tenants that have a subscription of which another tenant has the newest event, or had."""
     return [row[0] for row in await connection.fetch(UNSETTLED_MOVES)]
@@ -269,7 +283,8 @@ def _whole_tenant(account: BillingAccount, policy: BillingPolicy) -> tuple[objec
     """Return the columns of the one fold, and the tenant's customer."""
     tip_created = account.tip_created
     if policy.is_each:
-        mark = None if tip_created is None else _EDITIONS[True].encode() + b"}"
+        edition = _EDITIONS[True] if account.is_whole else _NO_EDITION
+        mark = None if tip_created is None else f"{edition}}}".encode()
         return None, None, None, None, None, account.customer_id, tip_created, mark
     state, fold = account.state, account.folds.get(WHOLE_TENANT)
     values = _further_of(state)
@@ -281,7 +296,7 @@ def _whole_tenant(account: BillingAccount, policy: BillingPolicy) -> tuple[objec
         None if values == _NO_VALUES else _encoder.encode(_FurtherState(*values)),
         account.customer_id,
         tip_created,
-        None if fold is None or fold.tip_state is None else _checkpoint(fold.tip_state),
+        None if fold is None or fold.tip_state is None else _checkpoint(fold.tip_state, is_whole=account.is_whole),
     )
 
 
@@ -310,6 +325,6 @@ def _fold_values(account: BillingAccount, key: str, fold: Folded) -> tuple[Any, 
     )  # fmt: skip
 
 
-def _checkpoint(state: BillingState) -> bytes:
+def _checkpoint(state: BillingState, *, is_whole: bool) -> bytes:
     fields = _encoder.encode(state)[1:]
-    return _EDITIONS[False].encode() + (b"," if len(fields) > 1 else b"") + fields
+    return (_EDITIONS[False] if is_whole else _NO_EDITION).encode() + (b"," if len(fields) > 1 else b"") + fields

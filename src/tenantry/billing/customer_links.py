@@ -114,7 +114,7 @@ async def unlink_customers(
     removed = [customer_id for customer_id in customers if customer_id in before]
     if not accounts or not removed:
         return  # another transaction has purged the tenant, or moved the customers
-    await store.unlink(connection, tenant_id, removed, now)
+    await store.unlink(connection, tenant_id, removed, now, each=policy.is_each)
     [account], [folded] = accounts, await fold_ledgers(connection, accounts, policy)
     present = account.customer_id
     if present in removed:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -157,14 +158,14 @@ async def apply_batch(
     usable = [each.event for each in numbered if not rejection(each.event, policy)]
     links = {(event.customer_id, event.org_id) for event in usable if customer_links.wants_link(event, context)}
     begun = {
-        (event.subscription_id, event.org_id)
-        for event in usable
+        event.subscription_id: event.org_id
+        for event in sorted(usable, key=attrgetter("created"))
         if policy.is_each and batch.is_new_subscription(event, context)
     }
     strays = batch.strays(usable, context, policy)
     if strays:
         await store.park_strays(connection, strays, now)
-    customers, subscriptions = [name for name, _ in links if name], [name for name, _ in begun if name]
+    customers, subscriptions = [name for name, _ in links if name], [name for name in begun if name]
     waiting = []
     if customers or subscriptions:
         waiting = await store.read_parked(connection, (), customers, subscriptions)
@@ -175,10 +176,11 @@ async def apply_batch(
     placed += [
         (org_id, event) for customer_id, org_id in links for event in invoices if event.customer_id == customer_id
     ]
-    placed += [(org_id, event) for name, org_id in begun for event in invoices if event.subscription_id == name]
+    placed += [(org_id, event) for name, org_id in begun.items() for event in invoices if event.subscription_id == name]
     application = await _begin(connection, context, policy, now, placed, waiting)
     for stray in strays:
         application.release(*stray)
+    application.expect({name: org_id for name, org_id in begun.items() if name and org_id})
     for each in numbered:
         application.receive(each)
     return application
@@ -201,9 +203,11 @@ async def _lock_context(connection: Connection, events: Sequence[BillingEvent], 
             replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
             context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
         wanted = held | batch.needed_locks((event for event in usable if event.id not in context.seen), context, policy)
-        if wanted == held:
+        # a transaction that this one waited for may have given a subscription to a further tenant
+        missing = context.holders - context.accounts.keys()
+        if wanted == held and not missing:
             return context
-        held = wanted
+        held, tenants = wanted, tenants | missing
         # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
         await connection.commit()
         await store.lock_names(connection, held)
@@ -268,7 +272,9 @@ async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]
     await store.lock_names(connection, [NameLock(f"tenant {tenant_id}", claimed=True)])
     waiting = await store.read_parked(connection, [tenant_id], ())
     links = (each.event.customer_id for each in waiting if customer_links.may_link(each.event))
-    await store.lock_names(connection, [NameLock(f"customer {each}", claimed=True) for each in (*customers, *links)])
+    names = [f"customer {each}" for each in (*customers, *links)]
+    names += [f"subscription {each.event.subscription_id}" for each in waiting if each.event.subscription_id]
+    await store.lock_names(connection, [NameLock(name, claimed=True) for name in names])
 
 
 async def apply_parked(
@@ -277,18 +283,27 @@ async def apply_parked(
     """Apply the parked events of this tenant and of the customers linked to it. Call `claim` before; then commit."""
     customers = await store.customers_of(connection, tenant_id)
     waiting = await store.read_parked(connection, [tenant_id], customers)
+    subscriptions = {each.event.subscription_id for each in waiting if each.event.subscription_id and policy.is_each}
+    if subscriptions:
+        waiting = await store.read_parked(connection, [tenant_id], customers, list(subscriptions))
     if not waiting:
         return
     named = {each.event.customer_id for each in waiting if each.event.customer_id}
-    subscriptions = {each.event.subscription_id for each in waiting if each.event.subscription_id and policy.is_each}
     context = await store.read_context(connection, policy, [tenant_id], named, subscriptions, ())
     links = {each.event.customer_id for each in waiting if customer_links.wants_link(each.event, context)}
     waiting_for_link = await store.read_parked(connection, (), [link for link in links if link])
+    # an invoice of another tenant's subscription stays that tenant's
+    waiting = [each for each in waiting if _is_for(each.event, tenant_id, context)]
     placed = [(tenant_id, each.event) for each in (*waiting, *waiting_for_link)]
     application = await _begin(connection, context, policy, now, placed, waiting_for_link)
     application.apply_parked(tenant_id, waiting)
     await write(connection, application, outbox, now)
     log_payments(application.unparked)
+
+
+def _is_for(event: BillingEvent, tenant_id: str, context: BatchContext) -> bool:
+    holder = context.known.tenant_of_subscription.get(event.subscription_id or "", tenant_id)
+    return event.type not in INVOICE_TYPES or holder == tenant_id
 
 
 def log_payments(entries: Sequence[LedgerEntry]) -> None:

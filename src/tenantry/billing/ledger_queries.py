@@ -245,11 +245,18 @@ async def explain(
             # entries that were not folded keep their places
             entries=tuple(view(next(next_folded) if record.id in in_fold else record) for record in records),
             state=msgspec.convert(state, StateView, from_attributes=True, strict=False),
-            subscriptions=tuple(SubscriptionView.of(*each) for each in chosen),
+            subscriptions=tuple(SubscriptionView.of(each, _reason(account, each, why)) for each, why in chosen),
             events=folded.events,
             differences=tuple(field for field in compare(account, folded.account, policy) if field.differs),
             parked=parked.get(tenant_id, 0),
         )
+
+
+def _reason(account: BillingAccount, state: BillingState, why: str) -> str:
+    moved_at = from_epoch(account.moved_at.get(state.subscription_id or ""))
+    if moved_at is None:
+        return why
+    return f"{why} Its metadata name another tenant since {moved_at:%Y-%m-%d %H:%M:%S} UTC."
 
 
 async def _fold(

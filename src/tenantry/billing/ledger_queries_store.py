@@ -103,7 +103,13 @@ SELECT tenant_id, count(*)
         SELECT c.tenant_id
           FROM customers c
           JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL AND e.customer_id = c.id
-         WHERE c.tenant_id = ANY(%(tenants)s)) AS waiting
+         WHERE c.tenant_id = ANY(%(tenants)s)
+         UNION ALL
+        SELECT s.tenant_id
+          FROM subscriptions s
+          JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL AND e.subscription_id = s.id
+         WHERE s.tenant_id = ANY(%(tenants)s) AND s.reported_at IS NOT NULL AND s.moved_at IS NULL
+           AND NOT EXISTS (SELECT FROM customers c WHERE c.id = e.customer_id)) AS waiting
  GROUP BY tenant_id
 """
 # All these entries have an anomaly, so the index of anomalies has them in this order.

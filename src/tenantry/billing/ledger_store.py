@@ -144,10 +144,11 @@ async def read_context(
     of_subscriptions, folds = more or ([], [])
     return BatchContext(
         accounts=accounts.to_accounts(rows, folds, policy),
-        known=KnownTenants(dict(links), dict(of_subscriptions)),
+        known=KnownTenants(dict(links), {name: tenant for name, tenant, counts in of_subscriptions if counts}),
         seen=frozenset([row[0] for row in seen]),
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
+        holders=frozenset([row[1] for row in of_subscriptions]),
     )
 
 

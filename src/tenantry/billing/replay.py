@@ -188,8 +188,8 @@ class ReplayService:
                 if not dry_run:
                     checked = [one if one.is_right else await self._repair(one) for one in checked]
                 yield ReplayChunk(len(tenants), tuple(checked))
-        if self._policy.is_each and not dry_run:
-            await self._settle_moves()
+        if not dry_run:
+            await (self._settle_moves() if self._policy.is_each else self._forget_subscriptions())
 
     async def reprocess(self, selection: Selection, *, dry_run: bool) -> AsyncGenerator[ReprocessedChunk, None]:
         """Decode again the events that were invalid, or excluded by the settings, and apply those that are neither now.
@@ -281,6 +281,11 @@ class ReplayService:
                     calls = accounts_store.update_accounts([change], self._policy, self._clock())
                     await ledger_store.write(connection, calls, commit=False)
 
+    async def _forget_subscriptions(self) -> None:
+        """Delete the states of subscriptions that mode ``each`` has left behind."""
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            await accounts_store.delete_folds_of_other_mode(connection)
+
     def _compared(self, account: BillingAccount, folded: FoldedLedger, parked: Mapping[str, int]) -> TenantReplay:
         fields = compare(account, folded.account, self._policy)
         return TenantReplay(account.tenant_id, folded.events, fields, parked.get(account.tenant_id, 0))
@@ -337,18 +342,21 @@ def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
     facts = {camel_case(name): fact for name, fact in record.items()}
     for key, fold in account.folds.items() if policy.is_each else [("", account.whole_tenant)]:
         prefix = f"{key}." if key else ""
-        present = _facts(fold.state)
-        checkpoint = dict.fromkeys(present) if fold.tip_state is None else _facts(fold.tip_state)
+        present = _facts(fold.state, is_each=policy.is_each)
+        tip = fold.tip_state
+        checkpoint = dict.fromkeys(present) if tip is None else _facts(tip, is_each=policy.is_each)
         facts |= {f"{prefix}{camel_case(name)}": fact for name, fact in present.items() if prefix or name not in record}
         facts |= {f"{prefix}{_CHECKPOINT}{camel_case(name)}": fact for name, fact in checkpoint.items()}
     return facts
 
 
-def _facts(state: BillingState) -> dict[str, Fact]:
+def _facts(state: BillingState, *, is_each: bool) -> dict[str, Fact]:
     facts: dict[str, Fact] = msgspec.structs.asdict(state)
     others = ", ".join(map(_summary, state.others)) or None
     details = None if state.details == NO_DETAILS else _text(state.details)
     unpaid = ", ".join(invoice.id for invoice in state.unpaid_invoices) or None
+    if not is_each:
+        del facts["customer_id"], facts["reported_at"]
     del facts["others"]
     return {**facts, "other_subscriptions": others, "details": details, "unpaid_invoices": unpaid}
 

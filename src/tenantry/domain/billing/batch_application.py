@@ -46,10 +46,10 @@ def replay_needs(
     for tenant_id, event in events:
         account = context.accounts.get(tenant_id) if tenant_id else None
         key = fold_key(event, policy)
-        if account is None or key is None:
-            continue
-        if not account.is_whole:
+        if account is not None and not account.is_whole:
             needed[account.tenant_id, None] = ReplayNeed(FIRST, late=True)
+            continue
+        if account is None or key is None:
             continue
         fold = account.folds.get(key)
         if fold is None or fold.tip_created is None:
@@ -70,12 +70,18 @@ def replay_needs(
 def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy) -> set[NameLock]:
     """Return the locks of missing names in these events, and of the customers and subscriptions that they may add."""
     locks = set()
+    known = context.known.tenant_of_subscription
     for event in events:
+        if (
+            policy.is_each
+            and event.type in ev.INVOICE_TYPES
+            and event.subscription_id
+            and event.subscription_id not in known
+        ):
+            locks.add(NameLock(f"subscription {event.subscription_id}", claimed=False))
         if tenant_of(event, context.known) not in context.accounts:
             if event.type in ev.INVOICE_TYPES:
                 locks.add(NameLock(f"customer {event.customer_id}", claimed=False))
-                if event.subscription_id and policy.is_each:
-                    locks.add(NameLock(f"subscription {event.subscription_id}", claimed=False))
             else:
                 locks.add(NameLock(f"tenant {event.org_id}", claimed=False))
         if wants_link(event, context):
@@ -146,9 +152,15 @@ class BatchApplication:
         self.superseded: list[str] = []
         self.snapshot_requests: list[SnapshotRequest] = []
 
+    def expect(self, subscriptions: Mapping[str, str]) -> None:
+        """Let invoices of this batch find the tenants of subscriptions whose first events are in it too."""
+        self._known.tenant_of_subscription.update(subscriptions)
+
     def release(self, tenant_id: str, subscription_id: str) -> None:
         """Take a subscription from a tenant that only invoice events name it for: another tenant's metadata do."""
         account = self._accounts[tenant_id]
+        if not account.is_whole:
+            return  # its next event folds all
         folds = {key: fold for key, fold in account.folds.items() if key != subscription_id}
         self._accounts[tenant_id] = account.with_folds(folds, self.policy)
 
@@ -189,6 +201,10 @@ class BatchApplication:
     def changed_accounts(self) -> list[AccountChange]:
         """Return the accounts to write back."""
         self._settle_moves()
+        for tenant_id, account in self._accounts.items():
+            if len(account.folds) > MOST_SUBSCRIPTIONS:
+                folds = within_bounds(account.folds, account.moved_at, self.policy)
+                self._accounts[tenant_id] = account.with_folds(folds, self.policy)
         return [
             AccountChange(account, stored)
             for tenant_id, account in sorted(self._accounts.items())
@@ -262,9 +278,7 @@ class BatchApplication:
             records = account.record, self._accounts[tenant_id].record
             if ending := ending_of(event, placement, *records, self.policy, self.now):
                 self._occasions.append(Occasion(ending, tenant_id, event, placement.before.plan, belated))
-        account = self._accounts[tenant_id]
-        if len(account.folds) > MOST_SUBSCRIPTIONS:
-            self._accounts[tenant_id] = account.with_folds(within_bounds(account.folds, self.policy), self.policy)
+        if len(self._accounts[tenant_id].folds) > MOST_SUBSCRIPTIONS:
             found.append(Anomaly.TOO_MANY_SUBSCRIPTIONS)
         return placement
 
@@ -310,13 +324,21 @@ class BatchApplication:
             timeline = begin(account.beginning_of(key, self.policy), events, self.policy)
             self._timelines[tenant_id, key] = timeline
             folds[key] = timeline.folded
-        self._accounts[tenant_id] = whole = account.with_folds(folds, self.policy)
+        whole = msgspec.structs.replace(account, is_whole=True).with_folds(folds, self.policy)
+        self._accounts[tenant_id] = whole
         return whole
 
     def _known_subscription(self, subscription_id: str, tenant_id: str) -> None:
-        if subscription_id not in self._known.tenant_of_subscription:
-            self._known.tenant_of_subscription[subscription_id] = tenant_id
+        """Let later invoices find the tenant that the newest event of a subscription names, and waiting ones now."""
+        holder = self._known.tenant_of_subscription.get(subscription_id, tenant_id)
+        newest = max((self._reported_at(each, subscription_id), each) for each in (holder, tenant_id))
+        self._known.tenant_of_subscription[subscription_id] = newest[1]
+        if self._parked and newest[1] == tenant_id:
             self._apply_waiting(tenant_id, lambda event: event.subscription_id == subscription_id)
+
+    def _reported_at(self, tenant_id: str, subscription_id: str) -> int:
+        fold = self._accounts[tenant_id].folds.get(subscription_id) if tenant_id in self._accounts else None
+        return -1 if fold is None or fold.state.reported_at is None else fold.state.reported_at
 
     def _apply_waiting(self, tenant_id: str, condition: Callable[[BillingEvent], bool]) -> None:
         """Apply the events that wait for a customer or subscription that is known now."""
@@ -334,7 +356,7 @@ class BatchApplication:
             return
         holders = defaultdict[str, list[tuple[int, str]]](list)
         for tenant_id, account in self._accounts.items():
-            for key, fold in account.folds.items():
+            for key, fold in account.folds.items() if account.is_whole else ():
                 if key in self._reported and fold.state.reported_at is not None:
                     holders[key].append((fold.state.reported_at, tenant_id))
         for key, of_key in holders.items():

@@ -90,7 +90,8 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     """Facts of a subscription that SPEC does not name. Times are seconds since the Unix epoch.
 
     ``items`` is empty for a single item of quantity 1: the event's ``price_id`` says everything then.
-    ``pause`` is the behavior of a paused collection of payments (the provider's ``pause_collection``).
+    ``pause`` is the behavior of a paused collection of payments (the provider's ``pause_collection``). ``has_moved`` is
+    of a snapshot only: the subscription names another tenant by now.
     """
 
     items: tuple[SubscriptionItem, ...] = ()
@@ -99,6 +100,7 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     trial_end: int | None = None
     pause: str | None = None
     ended_at: int | None = None
+    has_moved: bool = False
 
 
 NO_DETAILS: Final = SubscriptionDetails()

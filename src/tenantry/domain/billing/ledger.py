@@ -96,8 +96,9 @@ class BillingAccount(msgspec.Struct, frozen=True):
         moved_at = self.moved_at if moved_at is None else moved_at
         record = record_of(_states(folds, moved_at) or [self.beginning], policy)
         return BillingAccount(
-            self.tenant_id, self.owner_id, self.deleted, self.customer_id, self.base_plan, record, folds, moved_at
-        )
+            self.tenant_id, self.owner_id, self.deleted, self.customer_id, self.base_plan, record, folds, moved_at,
+            is_whole=self.is_whole,
+        )  # fmt: skip
 
 
 def _states(folds: Mapping[str, Folded], moved_at: Mapping[str, int]) -> list[BillingState]:
@@ -202,7 +203,8 @@ class SnapshotRequest(NamedTuple):
 class BatchContext(msgspec.Struct, frozen=True):
     """The state before a batch is applied; the accounts in it are locked.
 
-    ``replaceable`` are the ids of entries that a valid event of the same id replaces.
+    ``replaceable`` are the ids of entries that a valid event of the same id replaces; ``holders`` the tenants that have
+    one of the batch's subscriptions.
     """
 
     accounts: Mapping[str, BillingAccount]
@@ -210,3 +212,4 @@ class BatchContext(msgspec.Struct, frozen=True):
     seen: frozenset[str]
     first_arrival: int
     replaceable: frozenset[str] = frozenset()
+    holders: frozenset[str] = frozenset()

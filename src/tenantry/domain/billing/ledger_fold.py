@@ -8,7 +8,7 @@ import msgspec
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import BillingPolicy, fold_key
-from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, rank
+from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, Rank, moved_away, rank
 from tenantry.domain.billing.timeline import Fold, Folded, Steps
 
 
@@ -40,12 +40,21 @@ class LedgerFold:
         """Return the result of all events, and the last steps."""
         ended = {key: fold.end() for key, fold in self._folds.items()}
         folds = {key: msgspec.structs.replace(folded, events=0) for key, (folded, _) in ended.items()}
-        account = self._account.with_folds(within_bounds(folds, self._policy), self._policy)
+        whole = msgspec.structs.replace(self._account, is_whole=True)
+        account = whole.with_folds(within_bounds(folds, whole.moved_at, self._policy), self._policy)
         number = sum(folded.events for folded, _ in ended.values())
         return FoldedLedger(account, number), [step for _, steps in ended.values() for step in steps]
 
 
-def within_bounds(folds: Mapping[str, Folded], policy: BillingPolicy) -> dict[str, Folded]:
+def within_bounds(
+    folds: Mapping[str, Folded], moved_at: Mapping[str, int], policy: BillingPolicy
+) -> Mapping[str, Folded]:
     """Return at most `MOST_SUBSCRIPTIONS` of a tenant's folds, those that count first."""
-    kept = sorted(folds.items(), key=lambda item: rank(item[1].state, policy), reverse=True)[:MOST_SUBSCRIPTIONS]
-    return dict(kept)
+    if len(folds) <= MOST_SUBSCRIPTIONS:
+        return folds
+
+    def place(key: str) -> Rank:
+        state, moved = folds[key].state, moved_at.get(key)
+        return rank(state if moved is None else moved_away(state, moved), policy)
+
+    return {key: folds[key] for key in sorted(folds, key=place, reverse=True)[:MOST_SUBSCRIPTIONS]}

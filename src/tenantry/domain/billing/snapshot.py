@@ -13,7 +13,7 @@ from tenantry.domain.plans import OVER
 
 _INCOMPLETE: Final = "incomplete"
 _EXPIRED: Final = "incomplete_expired"
-_NEVER_PAID: Final = frozenset({_INCOMPLETE, _EXPIRED})
+_WITHOUT_ACCESS: Final = OVER | {_INCOMPLETE}
 _age: Final = attrgetter("created", "id")
 
 
@@ -58,8 +58,8 @@ def snapshots(
     whose metadata names another tenant does not count, nor one without a tenant of an ``unlinked`` customer, which is
     not linked to this tenant. A subscription that has moved to another tenant has ended for this one.
 
-    With `SubscriptionRule.EACH` there is one for each subscription. One that was never paid counts only once an event
-    has named it: it raises no plan. With ``ANY`` there is at most one, the first of these:
+    With `SubscriptionRule.EACH` there is one for each subscription. One that was never paid or has ended counts only
+    once an event has named it: it raises no plan. With ``ANY`` there is at most one, the first of these:
 
     - the living one that the tenant's state is from;
     - the newest living one (one that waits for its first payment counts only once an event has named it);
@@ -73,12 +73,13 @@ def snapshots(
         if each.org_id == account.tenant_id or (each.org_id is None and each.customer_id not in unlinked)
     ]
     if policy.is_each:
-        counted = [each for each in own if each.id in account.folds or each.status not in _NEVER_PAID]
-        counted += [_ended(each) for each in every if each not in own and each.id in account.folds]
+        counted = [each for each in own if each.id in account.folds or each.status not in _WITHOUT_ACCESS]
+        known = account.folds.keys() - account.moved_at.keys()
+        counted += [_moved(each) for each in every if each not in own and each.id in known]
     else:
         chosen = _choose(own, account.state)
         if chosen is None and (moved := _by_id(every, account.state.subscription_id)):
-            chosen = _ended(moved)
+            chosen = _moved(moved)
         counted = [] if chosen is None else [chosen]
     return [
         BillingEvent(
@@ -101,8 +102,9 @@ def snapshots(
     ]
 
 
-def _ended(subscription: ProviderSubscription) -> ProviderSubscription:
-    return msgspec.structs.replace(subscription, status=CANCELED)
+def _moved(subscription: ProviderSubscription) -> ProviderSubscription:
+    details = msgspec.structs.replace(subscription.details, has_moved=True)
+    return msgspec.structs.replace(subscription, status=CANCELED, details=details)
 
 
 def _choose(subscriptions: Sequence[ProviderSubscription], state: BillingState) -> ProviderSubscription | None:

@@ -286,7 +286,8 @@ def _subscription_deleted(state: BillingState, event: BillingEvent, policy: Bill
         past_due_since=None,
         unpaid_invoices=(),
         paid_until=None,
-        reported_at=event.created if is_each else None,
+        # another tenant's events report a subscription that has moved
+        reported_at=(state.reported_at if event.details.has_moved else event.created) if is_each else None,
     )
     return Transition(ended, "The subscription has ended.")
 

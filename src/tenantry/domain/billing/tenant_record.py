@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tenantry.common.clock import EPOCH_MAX
 from tenantry.domain.access import (
     NO_SUBSCRIPTION,
     AccessPhase,
@@ -190,12 +191,12 @@ def _periods(state: BillingState, policy: BillingPolicy) -> list[_Period]:
     access = access_of_status(status, catalog)
     if status == ACTIVE and state.paid_until is not None and ACTIVE not in catalog.access:
         return [
-            _Period(state.paid_until, access, "Payments are paused; access ends with the paid period."),
+            _Period(min(state.paid_until, EPOCH_MAX), access, "Payments are paused; access ends with the paid period."),
             _Period(None, "none", "Payments are paused, and the paid period has ended."),
         ]
     if access == "grace" and state.past_due_since is not None:
         return [
-            _Period(state.past_due_since + policy.past_due_grace, access, sentence(status)),
+            _Period(min(state.past_due_since + policy.past_due_grace, EPOCH_MAX), access, sentence(status)),
             _Period(None, "none", f"{sentence(status)} The grace period has ended."),
         ]
     return [_Period(None, access, sentence(status))]
