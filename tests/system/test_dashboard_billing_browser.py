@@ -71,7 +71,7 @@ async def test_open_billing_page_shows_a_failed_payment(page: Page, dashboard: D
     await expect(warning).to_have_count(0)
     await dashboard.deliver(failed(created=events.NOW + 1))
     await expect(warning).to_be_visible()
-    await expect(page.get_by_role("definition").filter(has_text="Past due")).to_be_visible()
+    await expect(page.get_by_text("Past due: a payment failed", exact=True)).to_be_visible()
     await expect(page.locator("#announcer")).to_contain_text("The plan or the subscription has changed: Pro, Past due")
     await dashboard.deliver(succeeded(created=events.NOW + 2))
     await expect(warning).to_have_count(0)
