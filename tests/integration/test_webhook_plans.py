@@ -14,9 +14,9 @@ from tenantry.domain.billing.state import WHOLE_TENANT
 from tests.support.facts import ANY
 
 CALLS: list[BoundStatement] = [
-    accounts.LOCK_ACCOUNTS(["a"], ["c"], ["s"]),
+    accounts.LOCK_ACCOUNTS(["a"], ["c"]),
     accounts.LOCKED_FOLDS(["a"], ["c"], ["s"]),
-    accounts.TENANTS_OF_SUBSCRIPTIONS(["s"]),
+    accounts.UPDATE_FOLDS(["a"], ["s"], *[[None]] * 21),
     billing.TENANTS_OF_CUSTOMERS(["c"]),
     billing.SEEN_EVENTS(["evt"]),
     accounts.UPDATE_ACCOUNTS(["a"], *[[None]] * 17, None),

@@ -5,9 +5,9 @@ fold in each row.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -37,30 +37,45 @@ FOLD_COLUMNS: Final = (
 READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
 READ_FOLDS: Final = f"SELECT {FOLD_COLUMNS} FROM subscriptions WHERE tenant_id = ANY(%s)"  # noqa: S608  # our own
 
-TENANTS_OF_SUBSCRIPTIONS: Final = Statement(
-    "SELECT id, tenant_id, reported_at IS NOT NULL AND moved_at IS NULL FROM subscriptions WHERE id = ANY($1)", TEXTS
-)
-"""The tenants that have these subscriptions, and whether the subscription's events name the tenant."""
-
-
-def _named(what: str) -> str:
-    """Return a condition on tenants: the ids in ``$1``, of the customers in ``$2`` or the subscriptions in ``$3``."""
-    # The one array keeps this an index scan; an OR would read every tenant.
-    return (
-        f"{what} = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2)) "  # noqa: S608  # our own columns
-        "|| ARRAY(SELECT tenant_id FROM subscriptions WHERE id = ANY($3)))"
-    )
-
-
 # All transactions lock tenants in the order of their ids, and after all names: this prevents deadlocks.
+# The one array keeps this an index scan; an OR would read every tenant.
 LOCK_ACCOUNTS: Final = Statement(
-    f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE {_named('id')} ORDER BY id FOR NO KEY UPDATE",  # noqa: S608  # ours
-    TEXTS, TEXTS, TEXTS,
+    f"""
+SELECT {ACCOUNT_COLUMNS}
+  FROM tenants
+ WHERE id = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2)))
+ ORDER BY id
+   FOR NO KEY UPDATE
+""",  # noqa: S608  # the names of our own columns
+    TEXTS, TEXTS,
 )  # fmt: skip
 LOCKED_FOLDS: Final = Statement(
-    f"SELECT {FOLD_COLUMNS} FROM subscriptions WHERE {_named('tenant_id')}",  # noqa: S608  # our own columns
+    f"""
+SELECT {FOLD_COLUMNS}
+  FROM subscriptions
+ WHERE tenant_id = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2))
+                          || ARRAY(SELECT tenant_id FROM subscriptions WHERE id = ANY($3)))
+""",  # noqa: S608  # the names of our own columns
     TEXTS, TEXTS, TEXTS,
 )  # fmt: skip
+"""The folds of the tenants that `LOCK_ACCOUNTS` has locked, and of those that have one of these subscriptions."""
+
+
+def tenants_of_subscriptions(
+    fold_rows: Iterable[Sequence[Any]], subscriptions: Collection[str]
+) -> tuple[dict[str, str], set[str]]:
+    """Return the tenant that the newest event of each subscription names, and all tenants that have one of them."""
+    named, holders = dict[str, str](), set[str]()
+    for row in fold_rows:
+        if row[1] in subscriptions:
+            holders.add(row[0])
+            if row[_MOVED_AT] is None and row[_REPORTED_AT] is not None:
+                named[row[1]] = row[0]
+    return named, holders
+
+
+_MOVED_AT: Final = -1
+_REPORTED_AT: Final = -4
 
 
 class _FurtherState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -187,12 +202,18 @@ _FOLD_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     "provider_status": TEXTS,
     "reported_at": BIGINTS, "tip_created": BIGINTS, "tip_state": JSONS, "moved_at": BIGINTS,
 }  # fmt: skip
-WRITE_FOLDS: Final = Statement(
+_GIVEN_FOLDS: Final = f"unnest({', '.join(f'${number}' for number in range(1, len(_FOLD_TYPES) + 1))})"
+INSERT_FOLDS: Final = Statement(
+    f"INSERT INTO subscriptions ({', '.join(_FOLD_TYPES)}) SELECT * FROM {_GIVEN_FOLDS}",  # noqa: S608  # our own columns
+    *_FOLD_TYPES.values(),
+)
+# Not an upsert: that locks each row before it changes it.
+UPDATE_FOLDS: Final = Statement(
     f"""
-INSERT INTO subscriptions ({", ".join(_FOLD_TYPES)})
-SELECT * FROM unnest({", ".join(f"${number}" for number in range(1, len(_FOLD_TYPES) + 1))})
-    ON CONFLICT (tenant_id, id) DO UPDATE
-   SET {", ".join(f"{name} = excluded.{name}" for name in list(_FOLD_TYPES)[2:])}
+UPDATE subscriptions s
+   SET {", ".join(f"{name} = given.{name}" for name in list(_FOLD_TYPES)[2:])}
+  FROM {_GIVEN_FOLDS} AS given ({", ".join(_FOLD_TYPES)})
+ WHERE s.tenant_id = given.tenant_id AND s.id = given.id
 """,  # noqa: S608  # our own columns
     *_FOLD_TYPES.values(),
 )
@@ -301,13 +322,17 @@ def _whole_tenant(account: BillingAccount, policy: BillingPolicy) -> tuple[objec
 
 
 def _write_folds(changes: Sequence[AccountChange]) -> list[BoundStatement]:
-    written, gone = [], []
+    added, updated, gone = [], [], []
     for account, stored in changes:
         for key, fold in account.folds.items():
-            if fold != stored.folds.get(key) or account.moved_at.get(key) != stored.moved_at.get(key):
-                written.append(_fold_values(account, key, fold))
+            known = stored.folds.get(key)
+            if known is None:
+                added.append(_fold_values(account, key, fold))
+            elif known is not fold or account.moved_at.get(key) != stored.moved_at.get(key):
+                updated.append(_fold_values(account, key, fold))
         gone += [(account.tenant_id, key) for key in stored.folds if key not in account.folds]
-    calls = [WRITE_FOLDS(*zip(*sorted(written, key=itemgetter(0, 1)), strict=True))] if written else []
+    calls = [INSERT_FOLDS(*zip(*added, strict=True))] if added else []
+    calls += [UPDATE_FOLDS(*zip(*updated, strict=True))] if updated else []
     return calls + ([DELETE_FOLDS(*zip(*gone, strict=True))] if gone else [])
 
 

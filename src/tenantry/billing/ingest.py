@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
-from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -157,15 +156,11 @@ async def apply_batch(
     ]
     usable = [each.event for each in numbered if not rejection(each.event, policy)]
     links = {(event.customer_id, event.org_id) for event in usable if customer_links.wants_link(event, context)}
-    begun = {
-        event.subscription_id: event.org_id
-        for event in sorted(usable, key=attrgetter("created"))
-        if policy.is_each and batch.is_new_subscription(event, context)
-    }
-    strays = batch.strays(usable, context, policy)
+    begun = batch.new_subscriptions(usable, context) if policy.is_each else {}
+    strays = batch.strays(begun, context)
     if strays:
         await store.park_strays(connection, strays, now)
-    customers, subscriptions = [name for name, _ in links if name], [name for name in begun if name]
+    customers, subscriptions = [name for name, _ in links if name], list(begun)
     waiting = []
     if customers or subscriptions:
         waiting = await store.read_parked(connection, (), customers, subscriptions)
@@ -180,7 +175,7 @@ async def apply_batch(
     application = await _begin(connection, context, policy, now, placed, waiting)
     for stray in strays:
         application.release(*stray)
-    application.expect({name: org_id for name, org_id in begun.items() if name and org_id})
+    application.expect(begun)
     for each in numbered:
         application.receive(each)
     return application
@@ -204,7 +199,7 @@ async def _lock_context(connection: Connection, events: Sequence[BillingEvent], 
             context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
         wanted = held | batch.needed_locks((event for event in usable if event.id not in context.seen), context, policy)
         # a transaction that this one waited for may have given a subscription to a further tenant
-        missing = context.holders - context.accounts.keys()
+        missing = context.holders.difference(context.accounts)
         if wanted == held and not missing:
             return context
         held, tenants = wanted, tenants | missing

@@ -133,22 +133,21 @@ async def read_context(
     ``subscriptions`` is empty with `SubscriptionRule.ANY`.
     """
     named = list(tenants), list(customers), list(subscriptions)
-    of_each = []
-    if policy.is_each:
-        of_each = [accounts.TENANTS_OF_SUBSCRIPTIONS(list(subscriptions)), accounts.LOCKED_FOLDS(*named)]
+    of_each = [accounts.LOCKED_FOLDS(*named)] if policy.is_each else []
     # Links after the locks: the operator may have moved a customer while this waited for its tenant.
     rows, links, seen, [(first_arrival,)], *more = await connection.run_batch(
-        accounts.LOCK_ACCOUNTS(*named), TENANTS_OF_CUSTOMERS(list(customers)), SEEN_EVENTS(list(events)),
+        accounts.LOCK_ACCOUNTS(*named[:2]), TENANTS_OF_CUSTOMERS(list(customers)), SEEN_EVENTS(list(events)),
         NEXT_ARRIVAL(), *of_each,
     )  # fmt: skip
-    of_subscriptions, folds = more or ([], [])
+    folds = more[0] if more else []
+    of_subscriptions, holders = accounts.tenants_of_subscriptions(folds, subscriptions)
     return BatchContext(
         accounts=accounts.to_accounts(rows, folds, policy),
-        known=KnownTenants(dict(links), {name: tenant for name, tenant, counts in of_subscriptions if counts}),
+        known=KnownTenants(dict(links), of_subscriptions),
         seen=frozenset([row[0] for row in seen]),
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
-        holders=frozenset([row[1] for row in of_subscriptions]),
+        holders=frozenset(holders),
     )
 
 

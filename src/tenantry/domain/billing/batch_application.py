@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 import msgspec
 
@@ -91,21 +92,26 @@ def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: 
     return locks
 
 
-def strays(events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy) -> set[tuple[str, str]]:
-    """Return tenants with subscriptions that they know by invoice events only, and that these events claim.
+def new_subscriptions(events: Iterable[BillingEvent], context: BatchContext) -> dict[str, str]:
+    """Return the subscriptions whose tenant these events are the first to name: that of the newest event of each."""
+    found = [event for event in events if is_new_subscription(event, context)]
+    return {
+        event.subscription_id: event.org_id
+        for event in sorted(found, key=attrgetter("created"))
+        if event.subscription_id and event.org_id
+    }
+
+
+def strays(new: Mapping[str, str], context: BatchContext) -> set[tuple[str, str]]:
+    """Return tenants with ``new`` subscriptions of other tenants, which they know by invoice events only.
 
     Such an invoice came before its subscription, and found another tenant by a customer that both have.
     """
-    claims = {
-        event.subscription_id: event.org_id
-        for event in events
-        if policy.is_each and event.subscription_id and is_new_subscription(event, context)
-    }
     return {
         (tenant_id, key)
         for tenant_id, account in context.accounts.items()
-        for key, fold in account.folds.items()
-        if claims.get(key, tenant_id) != tenant_id and fold.state.reported_at is None
+        for key in new
+        if key in account.folds and new[key] != tenant_id and account.folds[key].state.reported_at is None
     }
 
 
