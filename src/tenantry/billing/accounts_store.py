@@ -31,7 +31,7 @@ ACCOUNT_COLUMNS: Final = (
 FOLD_COLUMNS: Final = (
     "tenant_id, id, customer_id, created, status, plan, quantity, items::text, current_period_start, "
     "current_period_end, cancel_at, cancel_at_period_end, trial_end, pause_behavior, past_due_since, ended_at, "
-    "unpaid_invoices::text, paid_until, provider_status, reported_at, tip_created, tip_state::text, moved_at"
+    "unpaid_invoices::text, paid_until, provider_status, reported_at, tip_created, moved_at"
 )
 """What `to_accounts` reads of a subscription."""
 READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
@@ -75,7 +75,7 @@ def tenants_of_subscriptions(
 
 
 _MOVED_AT: Final = -1
-_REPORTED_AT: Final = -4
+_REPORTED_AT: Final = -3
 
 
 class _FurtherState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -116,7 +116,7 @@ def to_accounts(
     """Return the accounts of rows of `ACCOUNT_COLUMNS` and `FOLD_COLUMNS`; ``read_state`` decodes checkpoints."""
     folds, moved_at = defaultdict[str, dict[str, Folded]](dict), defaultdict[str, dict[str, int]](dict)
     for row in fold_rows:
-        folds[row[0]][row[1]] = _to_fold(row, read_state)
+        folds[row[0]][row[1]] = _to_fold(row)
         if row[-1] is not None:
             moved_at[row[0]][row[1]] = row[-1]
     accounts = {}
@@ -143,10 +143,10 @@ def to_accounts(
     return accounts
 
 
-def _to_fold(row: Sequence[Any], read_state: ReadState) -> Folded:
+def _to_fold(row: Sequence[Any]) -> Folded:
     _, key, customer_id, created, status, plan, quantity, items, period_start, period_end, *more = row
     cancel_at, ends, trial_end, pause, past_due_since, ended_at, *rest = more
-    invoices, paid_until, provider_status, reported_at, tip_created, tip_state, _ = rest
+    invoices, paid_until, provider_status, reported_at, tip_created, _ = rest
     details = SubscriptionDetails(
         () if items is None else _items_decoder.decode(items), period_start, cancel_at, trial_end, pause, ended_at
     )
@@ -154,7 +154,7 @@ def _to_fold(row: Sequence[Any], read_state: ReadState) -> Folded:
         plan, status, period_end, ends, provider_status, key or None, created, (), customer_id, quantity, details,
         past_due_since, () if invoices is None else _invoices_decoder.decode(invoices), paid_until, reported_at,
     )  # fmt: skip
-    return Folded(state, tip_created, None if tip_state is None else read_state(tip_state))
+    return Folded(state, tip_created)
 
 
 async def read_accounts(
@@ -200,7 +200,7 @@ _FOLD_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     "cancel_at": BIGINTS, "cancel_at_period_end": BOOLEANS, "trial_end": BIGINTS, "pause_behavior": TEXTS,
     "past_due_since": BIGINTS, "ended_at": BIGINTS, "unpaid_invoices": JSONS, "paid_until": BIGINTS,
     "provider_status": TEXTS,
-    "reported_at": BIGINTS, "tip_created": BIGINTS, "tip_state": JSONS, "moved_at": BIGINTS,
+    "reported_at": BIGINTS, "tip_created": BIGINTS, "moved_at": BIGINTS,
 }  # fmt: skip
 _GIVEN_FOLDS: Final = f"unnest({', '.join(f'${number}' for number in range(1, len(_FOLD_TYPES) + 1))})"
 INSERT_FOLDS: Final = Statement(
@@ -345,8 +345,7 @@ def _fold_values(account: BillingAccount, key: str, fold: Folded) -> tuple[Any, 
         state.current_period_end, details.cancel_at, state.cancel_at_period_end, details.trial_end, details.pause,
         state.past_due_since, details.ended_at,
         _encoder.encode(invoices) if invoices else None, state.paid_until, state.provider_status, state.reported_at,
-        fold.tip_created,
-        None if fold.tip_state is None else _encoder.encode(fold.tip_state), account.moved_at.get(key),
+        fold.tip_created, account.moved_at.get(key),
     )  # fmt: skip
 
 

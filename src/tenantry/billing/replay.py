@@ -346,7 +346,8 @@ def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
         tip = fold.tip_state
         checkpoint = dict.fromkeys(present) if tip is None else _facts(tip, is_each=policy.is_each)
         facts |= {f"{prefix}{camel_case(name)}": fact for name, fact in present.items() if prefix or name not in record}
-        facts |= {f"{prefix}{_CHECKPOINT}{camel_case(name)}": fact for name, fact in checkpoint.items()}
+        if not policy.is_each:
+            facts |= {f"{_CHECKPOINT}{camel_case(name)}": fact for name, fact in checkpoint.items()}
     return facts
 
 

@@ -27,7 +27,7 @@ from tenantry.domain.billing.ledger import (
     ReplayNeed,
     SnapshotRequest,
 )
-from tenantry.domain.billing.ledger_fold import within_bounds
+from tenantry.domain.billing.ledger_fold import stored_fold, within_bounds
 from tenantry.domain.billing.notices import BillingNotice, Occasion, due_notices, ending_of, notice_of_type
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
@@ -60,7 +60,7 @@ def replay_needs(
         if event.created < fold.tip_created:
             need = ReplayNeed(FIRST if fold.state.others else event.created, late=True)
         elif event.created == fold.tip_created or event.type == ev.SNAPSHOT:  # it may replace an older snapshot
-            need = ReplayNeed(fold.tip_created, late=False)
+            need = ReplayNeed(fold.tip_created, late=policy.is_each)  # of a subscription no checkpoint is stored
         else:
             continue
         # the earliest second counts; a late one is before the second of the newest event
@@ -312,7 +312,7 @@ class BatchApplication:
                 timeline = begin(checkpoint, timeline.events[:-1], self.policy)
         placement = place(timeline, event, self.policy)
         self._timelines[account.tenant_id, key] = placement.timeline
-        folds = {**account.folds, key: placement.timeline.folded}
+        folds = {**account.folds, key: stored_fold(placement.timeline.folded, self.policy)}
         self._accounts[account.tenant_id] = account.with_folds(folds, self.policy)
         return placement
 
@@ -329,7 +329,7 @@ class BatchApplication:
         for key, events in by_key.items():
             timeline = begin(account.beginning_of(key, self.policy), events, self.policy)
             self._timelines[tenant_id, key] = timeline
-            folds[key] = timeline.folded
+            folds[key] = stored_fold(timeline.folded, self.policy)
         whole = msgspec.structs.replace(account, is_whole=True).with_folds(folds, self.policy)
         self._accounts[tenant_id] = whole
         return whole

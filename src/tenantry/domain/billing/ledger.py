@@ -17,7 +17,8 @@ class ReplayNeed(NamedTuple):
     """From which second on the history of a fold is needed to place events.
 
     Unless they are ``late``, it is the second of the newest event. If they are, it is that of the oldest event to
-    place, and the history before it is needed too, back to a full-state event. For a tenant's fold with several
+    place, and the history before it is needed too, back to a full-state event. So it is for a subscription's newest
+    second. For a tenant's fold with several
     subscriptions no event is a full-state event; then the second is `FIRST`.
     """
 

@@ -40,13 +40,12 @@ CREATE TABLE IF NOT EXISTS subscriptions (
     past_due_since       bigint,
     ended_at             bigint,
     -- What the fold needs besides: the invoices that are past due, the end of the paid period if payments are paused,
-    -- the status and time of the last subscription event, and the checkpoint before the second of the newest event.
+    -- the status and time of the last subscription event, and the second of the newest event.
     unpaid_invoices      json,
     paid_until           bigint,
     provider_status      text,
     reported_at          bigint,
     tip_created          bigint NOT NULL,
-    tip_state            json,
     -- The second since which the subscription names another tenant.
     moved_at             bigint,
     PRIMARY KEY (tenant_id, id)
