@@ -4,11 +4,11 @@ With `SubscriptionRule.ANY` columns of the tenant hold its one fold, with ``EACH
 fold in each row.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -61,17 +61,23 @@ SELECT {FOLD_COLUMNS}
 """The folds of the tenants that `LOCK_ACCOUNTS` has locked, and of those that have one of these subscriptions."""
 
 
-def tenants_of_subscriptions(
-    fold_rows: Iterable[Sequence[Any]], subscriptions: Collection[str]
-) -> tuple[dict[str, str], set[str]]:
-    """Return the tenant that the newest event of each subscription names, and all tenants that have one of them."""
-    named, holders = dict[str, str](), set[str]()
-    for row in fold_rows:
-        if row[1] in subscriptions:
-            holders.add(row[0])
-            if row[_MOVED_AT] is None and row[_REPORTED_AT] is not None:
-                named[row[1]] = row[0]
-    return named, holders
+class SubscriptionHolders(NamedTuple):
+    """The tenant that the newest event of each subscription names, all tenants that have one, and which are shared."""
+
+    named: dict[str, str]
+    tenants: frozenset[str]
+    shared: frozenset[str]
+
+
+def holders_of(fold_rows: Iterable[Sequence[Any]], subscriptions: Collection[str]) -> SubscriptionHolders:
+    """Return the tenants of subscriptions."""
+    rows = [row for row in fold_rows if row[1] in subscriptions]
+    counts = Counter(row[1] for row in rows)
+    return SubscriptionHolders(
+        {row[1]: row[0] for row in rows if row[_MOVED_AT] is None and row[_REPORTED_AT] is not None},
+        frozenset([row[0] for row in rows]),
+        frozenset([name for name, number in counts.items() if number > 1]),
+    )
 
 
 _MOVED_AT: Final = -1

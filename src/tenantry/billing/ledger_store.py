@@ -140,14 +140,15 @@ async def read_context(
         NEXT_ARRIVAL(), *of_each,
     )  # fmt: skip
     folds = more[0] if more else []
-    of_subscriptions, holders = accounts.tenants_of_subscriptions(folds, subscriptions)
+    holders = accounts.holders_of(folds, subscriptions)
     return BatchContext(
         accounts=accounts.to_accounts(rows, folds, policy),
-        known=KnownTenants(dict(links), of_subscriptions),
+        known=KnownTenants(dict(links), holders.named),
         seen=frozenset([row[0] for row in seen]),
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
-        holders=frozenset(holders),
+        holders=holders.tenants,
+        shared=holders.shared,
     )
 
 

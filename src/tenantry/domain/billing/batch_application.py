@@ -148,7 +148,7 @@ class BatchApplication:
         self._known = KnownTenants(dict(known.tenant_of_customer), dict(known.tenant_of_subscription))
         self._parked = {each.event.id: each for each in waiting}
         self._timelines: dict[tuple[str, str], Timeline] = {}
-        self._reported = set[str]()
+        self._contested = set[str]()
         self._failures: list[tuple[str, BillingEvent, bool]] = []
         self._occasions: list[Occasion] = []
         self._oldest_mailed = self.now.timestamp() - timedelta(hours=self.policy.parked_mail_hours).total_seconds()
@@ -263,7 +263,6 @@ class BatchApplication:
             reason = f"{reason} {link.reason}" if link else reason
         after = self._accounts[tenant_id].record
         if key and event.type not in ev.INVOICE_TYPES:
-            self._reported.add(key)
             self._known_subscription(key, tenant_id)
         return LedgerEntry(received, tenant_id, outcome, reason, before, after, tuple(found))
 
@@ -336,7 +335,9 @@ class BatchApplication:
 
     def _known_subscription(self, subscription_id: str, tenant_id: str) -> None:
         """Let later invoices find the tenant that the newest event of a subscription names, and waiting ones now."""
-        holder = self._known.tenant_of_subscription.get(subscription_id, tenant_id)
+        holder = self._known.tenant_of_subscription.setdefault(subscription_id, tenant_id)
+        if holder != tenant_id or subscription_id in self.context.shared:
+            self._contested.add(subscription_id)
         newest = max((self._reported_at(each, subscription_id), each) for each in (holder, tenant_id))
         self._known.tenant_of_subscription[subscription_id] = newest[1]
         if self._parked and newest[1] == tenant_id:
@@ -358,12 +359,12 @@ class BatchApplication:
 
         All tenants that have one of the subscriptions of the batch are in its context.
         """
-        if len(self._accounts) == 1 or not self._reported:
+        if not self._contested:
             return
         holders = defaultdict[str, list[tuple[int, str]]](list)
         for tenant_id, account in self._accounts.items():
             for key, fold in account.folds.items() if account.is_whole else ():
-                if key in self._reported and fold.state.reported_at is not None:
+                if key in self._contested and fold.state.reported_at is not None:
                     holders[key].append((fold.state.reported_at, tenant_id))
         for key, of_key in holders.items():
             newest, holder = max(of_key)

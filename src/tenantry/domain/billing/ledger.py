@@ -205,7 +205,7 @@ class BatchContext(msgspec.Struct, frozen=True):
     """The state before a batch is applied; the accounts in it are locked.
 
     ``replaceable`` are the ids of entries that a valid event of the same id replaces; ``holders`` the tenants that have
-    one of the batch's subscriptions.
+    one of the batch's subscriptions, and ``shared`` those of the subscriptions that several tenants have.
     """
 
     accounts: Mapping[str, BillingAccount]
@@ -214,3 +214,4 @@ class BatchContext(msgspec.Struct, frozen=True):
     first_arrival: int
     replaceable: frozenset[str] = frozenset()
     holders: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()

@@ -51,14 +51,15 @@ class BillingPolicy(msgspec.Struct, frozen=True):
     notices: frozenset[OwnerNotice] = frozenset()
     """The billing notices that owners get beside those of failed payments (OWNER_NOTICES)."""
 
+    is_each: bool = False
+    """Whether each subscription has its own state; follows from ``subscriptions``."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "is_each", self.subscriptions is SubscriptionRule.EACH)
+
     @property
     def handled_types(self) -> frozenset[str]:
         return ev.EXTENDED_TYPES if self.extended else ev.HANDLED_TYPES
-
-    @property
-    def is_each(self) -> bool:
-        """Whether each subscription has its own state."""
-        return self.subscriptions is SubscriptionRule.EACH
 
 
 WHOLE_TENANT: Final = ""
