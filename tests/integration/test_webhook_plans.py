@@ -15,7 +15,7 @@ from tests.support.facts import ANY
 
 CALLS: list[BoundStatement] = [
     accounts.LOCK_ACCOUNTS(["a"], ["c"]),
-    accounts.LOCKED_FOLDS(["a"], ["c"], ["s"]),
+    accounts.LOCKED_FOLDS(["a"], ["s"]),
     accounts.UPDATE_FOLDS(["a"], ["s"], *[[None]] * 20),
     billing.TENANTS_OF_CUSTOMERS(["c"]),
     billing.SEEN_EVENTS(["evt"]),

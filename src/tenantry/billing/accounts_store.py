@@ -53,12 +53,11 @@ LOCKED_FOLDS: Final = Statement(
     f"""
 SELECT {FOLD_COLUMNS}
   FROM subscriptions
- WHERE tenant_id = ANY($1 || ARRAY(SELECT tenant_id FROM customers WHERE id = ANY($2))
-                          || ARRAY(SELECT tenant_id FROM subscriptions WHERE id = ANY($3)))
+ WHERE tenant_id = ANY($1 || ARRAY(SELECT tenant_id FROM subscriptions WHERE id = ANY($2)))
 """,  # noqa: S608  # the names of our own columns
-    TEXTS, TEXTS, TEXTS,
+    TEXTS, TEXTS,
 )  # fmt: skip
-"""The folds of the tenants that `LOCK_ACCOUNTS` has locked, and of those that have one of these subscriptions."""
+"""The folds of these tenants, and of those that have one of these subscriptions."""
 
 
 class SubscriptionHolders(NamedTuple):

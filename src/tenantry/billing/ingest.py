@@ -199,7 +199,7 @@ async def _lock_context(connection: Connection, events: Sequence[BillingEvent], 
             context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
         wanted = held | batch.needed_locks((event for event in usable if event.id not in context.seen), context, policy)
         # a transaction that this one waited for may have given a subscription to a further tenant
-        missing = context.holders.difference(context.accounts)
+        missing = context.holders.difference(context.accounts) | context.unread
         if wanted == held and not missing:
             return context
         held, tenants = wanted, tenants | missing

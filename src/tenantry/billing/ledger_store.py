@@ -132,11 +132,11 @@ async def read_context(
 
     ``subscriptions`` is empty with `SubscriptionRule.ANY`.
     """
-    named = list(tenants), list(customers), list(subscriptions)
-    of_each = [accounts.LOCKED_FOLDS(*named)] if policy.is_each else []
+    of_each = [accounts.LOCKED_FOLDS(list(tenants), list(subscriptions))] if policy.is_each else []
     # Links after the locks: the operator may have moved a customer while this waited for its tenant.
     rows, links, seen, [(first_arrival,)], *more = await connection.run_batch(
-        accounts.LOCK_ACCOUNTS(*named[:2]), TENANTS_OF_CUSTOMERS(list(customers)), SEEN_EVENTS(list(events)),
+        accounts.LOCK_ACCOUNTS(list(tenants), list(customers)), TENANTS_OF_CUSTOMERS(list(customers)),
+        SEEN_EVENTS(list(events)),
         NEXT_ARRIVAL(), *of_each,
     )  # fmt: skip
     folds = more[0] if more else []
@@ -148,6 +148,9 @@ async def read_context(
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
         holders=holders.tenants,
+        unread=frozenset(row[0] for row in rows).difference(tenants, holders.tenants)
+        if policy.is_each
+        else frozenset(),
         shared=holders.shared,
     )
 

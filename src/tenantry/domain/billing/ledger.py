@@ -205,7 +205,8 @@ class BatchContext(msgspec.Struct, frozen=True):
     """The state before a batch is applied; the accounts in it are locked.
 
     ``replaceable`` are the ids of entries that a valid event of the same id replaces; ``holders`` the tenants that have
-    one of the batch's subscriptions, and ``shared`` those of the subscriptions that several tenants have.
+    one of the batch's subscriptions, and ``shared`` those of the subscriptions that several tenants have. The folds of
+    ``unread`` accounts, which only a customer names, are not read yet.
     """
 
     accounts: Mapping[str, BillingAccount]
@@ -215,3 +216,4 @@ class BatchContext(msgspec.Struct, frozen=True):
     replaceable: frozenset[str] = frozenset()
     holders: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()

@@ -11,7 +11,7 @@ down_revision = "0012"
 # The migration is repeatable: all of this is committed before the last index is built.
 # Columns without a default: no row is written anew. NULL in all of them is what an account of the release before means.
 STATEMENTS = """
-ALTER TABLE billing_events ADD COLUMN IF NOT EXISTS details jsonb;
+ALTER TABLE billing_events ADD COLUMN IF NOT EXISTS details json;
 ALTER TABLE tenants
     ADD COLUMN IF NOT EXISTS cancel_at bigint,
     ADD COLUMN IF NOT EXISTS ends_at bigint,
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS subscriptions (
     status               text NOT NULL,
     plan                 text NOT NULL,
     quantity             bigint,
-    items                jsonb,
+    items                json,
     current_period_start bigint,
     current_period_end   bigint,
     cancel_at            bigint,
