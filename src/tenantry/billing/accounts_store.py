@@ -109,6 +109,8 @@ The previous release reads no other edition than its own: it folds such a tenant
 """
 
 _NO_EDITION: Final = '{"edition":0'
+"""The start of a checkpoint that no release continues from: the tenant's next event is folded from the beginning."""
+
 ReadState = Callable[[str], BillingState]
 
 
