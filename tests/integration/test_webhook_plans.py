@@ -19,7 +19,8 @@ CALLS: list[BoundStatement] = [
     accounts.UPDATE_FOLDS(["a"], ["s"], *[[None]] * 20),
     billing.TENANTS_OF_CUSTOMERS(["c"]),
     billing.SEEN_EVENTS(["evt"]),
-    accounts.UPDATE_ACCOUNTS(["a"], *[[None]] * 17, None),
+    accounts.UPDATE_ACCOUNTS[False](["a"], *[[None]] * 17, None),
+    accounts.UPDATE_ACCOUNTS[True](["a"], *[[None]] * 12, None),
     billing.UPDATE_PARKED(["evt"], *[[None]] * 6),
     billing.DELETE_ENTRIES(["evt"], "drift"),
 ]

@@ -181,37 +181,49 @@ async def read_accounts(
 _ACCOUNT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     "tenant_id": TEXTS, "plan": TEXTS, "subscription_status": TEXTS, "current_period_end": BIGINTS,
     "cancel_at_period_end": BOOLEANS, "cancel_at": BIGINTS, "ends_at": BIGINTS, "seats": BIGINTS, "access": JSONS,
-    "provider_status": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "others": JSONS,
-    "further": JSONS, "customer_id": TEXTS, "tip_created": BIGINTS, "tip_state": JSONS, "visible": BOOLEANS,
+    "stripe_customer_id": TEXTS, "tip_created": BIGINTS, "tip_state": JSONS, "visible": BOOLEANS,
 }  # fmt: skip
-UPDATE_ACCOUNTS: Final = Statement(
-    f"""
+_STATE_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
+    "provider_status": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "other_subscriptions": JSONS,
+    "billing_details": JSONS,
+}  # fmt: skip
+"""The columns of a tenant's one state; NULL where each subscription has its own."""
+
+
+def _update_accounts(types: Mapping[str, ParameterType[Any]], absent: Collection[str] = ()) -> Statement:
+    """Return the statement that writes these columns of tenants, and NULL into ``absent`` ones."""
+    written = [name for name in types if name not in {"tenant_id", "visible"}]
+    return Statement(
+        f"""
 UPDATE tenants t
-   SET plan = given.plan, subscription_status = given.subscription_status,
-       current_period_end = given.current_period_end, cancel_at_period_end = given.cancel_at_period_end,
-       cancel_at = given.cancel_at, ends_at = given.ends_at, seats = given.seats, access = given.access,
-       provider_status = given.provider_status, subscription_id = given.subscription_id,
-       subscription_created = given.subscription_created, other_subscriptions = given.others,
-       billing_details = given.further, stripe_customer_id = given.customer_id,
-       tip_created = given.tip_created, tip_state = given.tip_state,
-       updated_at = CASE WHEN given.visible THEN ${len(_ACCOUNT_TYPES) + 1} ELSE t.updated_at END
-  FROM unnest({", ".join(f"${number}" for number in range(1, len(_ACCOUNT_TYPES) + 1))})
-       AS given ({", ".join(_ACCOUNT_TYPES)})
+   SET {", ".join(f"{name} = given.{name}" for name in written)}{"".join(f", {name} = NULL" for name in absent)},
+       updated_at = CASE WHEN given.visible THEN ${len(types) + 1} ELSE t.updated_at END
+  FROM {_given(types)} AS given ({", ".join(types)})
  WHERE t.id = given.tenant_id
 """,  # noqa: S608  # our own columns
-    *_ACCOUNT_TYPES.values(), MOMENT,
-)  # fmt: skip
+        *types.values(),
+        MOMENT,
+    )
+
+
+def _given(types: Mapping[str, ParameterType[Any]]) -> str:
+    return f"unnest({', '.join(f'${number}' for number in range(1, len(types) + 1))})"
+
+
+UPDATE_ACCOUNTS: Final = {
+    False: _update_accounts({**_ACCOUNT_TYPES, **_STATE_TYPES}),
+    True: _update_accounts(_ACCOUNT_TYPES, absent=_STATE_TYPES),
+}
+"""Write back tenants, by whether each subscription has its own state."""
 _FOLD_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     "tenant_id": TEXTS, "id": TEXTS, "customer_id": TEXTS, "created": BIGINTS, "status": TEXTS, "plan": TEXTS,
-    "quantity": BIGINTS, "items": JSONS, "current_period_start": BIGINTS, "current_period_end": BIGINTS,
-    "cancel_at": BIGINTS, "cancel_at_period_end": BOOLEANS, "trial_end": BIGINTS, "pause_behavior": TEXTS,
-    "past_due_since": BIGINTS, "ended_at": BIGINTS, "unpaid_invoices": JSONS, "paid_until": BIGINTS,
-    "provider_status": TEXTS,
-    "reported_at": BIGINTS, "tip_created": BIGINTS, "moved_at": BIGINTS,
+    "quantity": BIGINTS, "current_period_start": BIGINTS, "current_period_end": BIGINTS, "cancel_at": BIGINTS,
+    "cancel_at_period_end": BOOLEANS, "trial_end": BIGINTS, "pause_behavior": TEXTS, "past_due_since": BIGINTS,
+    "ended_at": BIGINTS, "paid_until": BIGINTS, "provider_status": TEXTS, "reported_at": BIGINTS,
+    "tip_created": BIGINTS, "moved_at": BIGINTS, "items": JSONS, "unpaid_invoices": JSONS,
 }  # fmt: skip
-_GIVEN_FOLDS: Final = f"unnest({', '.join(f'${number}' for number in range(1, len(_FOLD_TYPES) + 1))})"
 INSERT_FOLDS: Final = Statement(
-    f"INSERT INTO subscriptions ({', '.join(_FOLD_TYPES)}) SELECT * FROM {_GIVEN_FOLDS}",  # noqa: S608  # our own columns
+    f"INSERT INTO subscriptions ({', '.join(_FOLD_TYPES)}) SELECT * FROM {_given(_FOLD_TYPES)}",  # noqa: S608  # our own columns
     *_FOLD_TYPES.values(),
 )
 # Not an upsert: that locks each row before it changes it.
@@ -219,7 +231,7 @@ UPDATE_FOLDS: Final = Statement(
     f"""
 UPDATE subscriptions s
    SET {", ".join(f"{name} = given.{name}" for name in list(_FOLD_TYPES)[2:])}
-  FROM {_GIVEN_FOLDS} AS given ({", ".join(_FOLD_TYPES)})
+  FROM {_given(_FOLD_TYPES)} AS given ({", ".join(_FOLD_TYPES)})
  WHERE s.tenant_id = given.tenant_id AND s.id = given.id
 """,  # noqa: S608  # our own columns
     *_FOLD_TYPES.values(),
@@ -279,19 +291,18 @@ def update_accounts(changes: Sequence[AccountChange], policy: BillingPolicy, now
     if not changes:
         return []
     accounts = [change.account for change in changes]
-    calls = [
-        UPDATE_ACCOUNTS(
-            [account.tenant_id for account in accounts],
-            *zip(*[_record_of(account.record) for account in accounts], strict=True),
-            [_stored_access(account.record) for account in accounts],
-            *zip(*[_whole_tenant(account, policy) for account in accounts], strict=True),
-            [change.is_visible for change in changes],
-            now,
-        )
+    values: list[Sequence[Any]] = [
+        [account.tenant_id for account in accounts],
+        *zip(*[_record_of(account.record) for account in accounts], strict=True),
+        [_stored_access(account.record) for account in accounts],
+        [account.customer_id for account in accounts],
+        [account.tip_created for account in accounts],
+        [_checkpoint(account, policy) for account in accounts],
+        [change.is_visible for change in changes],
     ]
     if policy.is_each:
-        calls += _write_folds(changes)
-    return calls
+        return [UPDATE_ACCOUNTS[True](*values, now), *_write_folds(changes)]
+    return [UPDATE_ACCOUNTS[False](*values, *zip(*map(_whole_tenant, accounts), strict=True), now)]
 
 
 def _without_basis(phases: tuple[AccessPhase, ...]) -> tuple[AccessPhase, ...]:
@@ -307,14 +318,9 @@ def _stored_access(record: BillingRecord) -> bytes | None:
     )
 
 
-def _whole_tenant(account: BillingAccount, policy: BillingPolicy) -> tuple[object, ...]:
-    """Return the columns of the one fold, and the tenant's customer."""
-    tip_created = account.tip_created
-    if policy.is_each:
-        edition = _EDITIONS[True] if account.is_whole else _NO_EDITION
-        mark = None if tip_created is None else f"{edition}}}".encode()
-        return None, None, None, None, None, account.customer_id, tip_created, mark
-    state, fold = account.state, account.folds.get(WHOLE_TENANT)
+def _whole_tenant(account: BillingAccount) -> tuple[object, ...]:
+    """Return the columns of the tenant's one state."""
+    state = account.state
     values = _further_of(state)
     return (
         state.provider_status,
@@ -322,9 +328,6 @@ def _whole_tenant(account: BillingAccount, policy: BillingPolicy) -> tuple[objec
         state.subscription_created,
         _encoder.encode(state.others) if state.others else None,
         None if values == _NO_VALUES else _encoder.encode(_FurtherState(*values)),
-        account.customer_id,
-        tip_created,
-        None if fold is None or fold.tip_state is None else _checkpoint(fold.tip_state, is_whole=account.is_whole),
     )
 
 
@@ -344,18 +347,27 @@ def _write_folds(changes: Sequence[AccountChange]) -> list[BoundStatement]:
 
 
 def _fold_values(account: BillingAccount, key: str, fold: Folded) -> tuple[Any, ...]:
-    state, details = fold.state, fold.state.details
-    invoices = state.unpaid_invoices
+    items, invoices = fold.state.details.items, fold.state.unpaid_invoices
     return (
-        account.tenant_id, key, state.customer_id, state.subscription_created, state.subscription_status, state.plan,
-        state.seats, _encoder.encode(details.items) if details.items else None, details.period_start,
-        state.current_period_end, details.cancel_at, state.cancel_at_period_end, details.trial_end, details.pause,
-        state.past_due_since, details.ended_at,
-        _encoder.encode(invoices) if invoices else None, state.paid_until, state.provider_status, state.reported_at,
-        fold.tip_created, account.moved_at.get(key),
+        account.tenant_id, key, *_fold_facts(fold.state), fold.tip_created, account.moved_at.get(key),
+        _encoder.encode(items) if items else None, _encoder.encode(invoices) if invoices else None,
     )  # fmt: skip
 
 
-def _checkpoint(state: BillingState, *, is_whole: bool) -> bytes:
-    fields = _encoder.encode(state)[1:]
-    return (_EDITIONS[False] if is_whole else _NO_EDITION).encode() + (b"," if len(fields) > 1 else b"") + fields
+_fold_facts: Final = attrgetter(
+    "customer_id", "subscription_created", "subscription_status", "plan", "seats", "details.period_start",
+    "current_period_end", "details.cancel_at", "cancel_at_period_end", "details.trial_end", "details.pause",
+    "past_due_since", "details.ended_at", "paid_until", "provider_status", "reported_at",
+)  # fmt: skip
+
+
+def _checkpoint(account: BillingAccount, policy: BillingPolicy) -> bytes | None:
+    """Return the checkpoint of the tenant's one state; where each subscription has its own, only the mark of that."""
+    edition = (_EDITIONS[policy.is_each] if account.is_whole else _NO_EDITION).encode()
+    if policy.is_each:
+        return edition + b"}" if account.folds else None
+    tip_state = account.whole_tenant.tip_state
+    if tip_state is None:
+        return None
+    fields = _encoder.encode(tip_state)[1:]
+    return edition + (b"," if len(fields) > 1 else b"") + fields

@@ -27,7 +27,7 @@ from tenantry.domain.billing.ledger import (
     ReplayNeed,
     SnapshotRequest,
 )
-from tenantry.domain.billing.ledger_fold import stored_fold, within_bounds
+from tenantry.domain.billing.ledger_fold import within_bounds
 from tenantry.domain.billing.notices import BillingNotice, Occasion, due_notices, ending_of, notice_of_type
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
@@ -109,8 +109,8 @@ def strays(new: Mapping[str, str], context: BatchContext) -> set[tuple[str, str]
     """
     return {
         (tenant_id, key)
-        for tenant_id, account in context.accounts.items()
         for key in new
+        for tenant_id, account in context.accounts.items()
         if key in account.folds and new[key] != tenant_id and account.folds[key].state.reported_at is None
     }
 
@@ -118,11 +118,11 @@ def strays(new: Mapping[str, str], context: BatchContext) -> set[tuple[str, str]
 def is_new_subscription(event: BillingEvent, context: BatchContext) -> bool:
     """Whether an event is the first that names the tenant of its subscription."""
     return (
-        event.type not in ev.INVOICE_TYPES
-        and event.type in ev.FOLDED_TYPES
-        and event.subscription_id is not None
-        and event.org_id in context.accounts
+        event.subscription_id is not None
         and event.subscription_id not in context.known.tenant_of_subscription
+        and event.type in ev.FOLDED_TYPES
+        and event.type not in ev.INVOICE_TYPES
+        and event.org_id in context.accounts
     )
 
 
@@ -311,7 +311,7 @@ class BatchApplication:
                 timeline = begin(checkpoint, timeline.events[:-1], self.policy)
         placement = place(timeline, event, self.policy)
         self._timelines[account.tenant_id, key] = placement.timeline
-        folds = {**account.folds, key: stored_fold(placement.timeline.folded, self.policy)}
+        folds = {**account.folds, key: placement.timeline.folded(self.policy)}
         self._accounts[account.tenant_id] = account.with_folds(folds, self.policy)
         return placement
 
@@ -328,7 +328,7 @@ class BatchApplication:
         for key, events in by_key.items():
             timeline = begin(account.beginning_of(key, self.policy), events, self.policy)
             self._timelines[tenant_id, key] = timeline
-            folds[key] = stored_fold(timeline.folded, self.policy)
+            folds[key] = timeline.folded(self.policy)
         whole = msgspec.structs.replace(account, is_whole=True).with_folds(folds, self.policy)
         self._accounts[tenant_id] = whole
         return whole
@@ -338,9 +338,10 @@ class BatchApplication:
         holder = self._known.tenant_of_subscription.setdefault(subscription_id, tenant_id)
         if holder != tenant_id or subscription_id in self.context.shared:
             self._contested.add(subscription_id)
-        newest = max((self._reported_at(each, subscription_id), each) for each in (holder, tenant_id))
-        self._known.tenant_of_subscription[subscription_id] = newest[1]
-        if self._parked and newest[1] == tenant_id:
+        if holder != tenant_id:
+            _, holder = max((self._reported_at(each, subscription_id), each) for each in (holder, tenant_id))
+            self._known.tenant_of_subscription[subscription_id] = holder
+        if self._parked and holder == tenant_id:
             self._apply_waiting(tenant_id, lambda event: event.subscription_id == subscription_id)
 
     def _reported_at(self, tenant_id: str, subscription_id: str) -> int:

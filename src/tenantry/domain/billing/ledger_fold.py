@@ -39,16 +39,14 @@ class LedgerFold:
     def end(self) -> tuple[FoldedLedger, Steps]:
         """Return the result of all events, and the last steps."""
         ended = {key: fold.end() for key, fold in self._folds.items()}
-        folds = {key: stored_fold(folded, self._policy) for key, (folded, _) in ended.items()}
+        folds = {key: self._stored(folded) for key, (folded, _) in ended.items()}
         whole = msgspec.structs.replace(self._account, is_whole=True)
         account = whole.with_folds(within_bounds(folds, whole.moved_at, self._policy), self._policy)
         number = sum(folded.events for folded, _ in ended.values())
         return FoldedLedger(account, number), [step for _, steps in ended.values() for step in steps]
 
-
-def stored_fold(folded: Folded, policy: BillingPolicy) -> Folded:
-    """Return a fold as it is stored: that of a subscription has no checkpoint, which most of its events do not need."""
-    return Folded(folded.state, folded.tip_created, None if policy.is_each else folded.tip_state)
+    def _stored(self, folded: Folded) -> Folded:
+        return Folded(folded.state, folded.tip_created, None if self._policy.is_each else folded.tip_state)
 
 
 def within_bounds(

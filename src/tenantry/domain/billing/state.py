@@ -187,7 +187,8 @@ def _kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDet
     """Return the details that a state needs: of a tenant's, none that the record and the access do not depend on."""
     details = event.details
     if policy.is_each or policy.catalog.addons:
-        return msgspec.structs.replace(details, items=items_of(event))
+        items = items_of(event)
+        return details if items is details.items else msgspec.structs.replace(details, items=items)
     needed = details.cancel_at, details.trial_end, details.pause, details.ended_at
     return NO_DETAILS if needed == _NOTHING_NEEDED else details
 
@@ -247,18 +248,19 @@ def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
         is_known = first is None or plan is not None or (policy.is_each and catalog.addon_of_price(first) is not None)
         prices = () if first is None or is_known else (first,)
         return PlanItem(plan or FREE, seats, event.current_period_end, _why(first, plan), unknown=prices)
-    priced = [item for item in event.details.items if item.price_id is not None]
-    of_plans = [(plan, item) for item in priced if (plan := catalog.plan_of_price(item.price_id or ""))]
-    unknown = tuple(
-        item.price_id
-        for item in priced
-        if item.price_id and not catalog.plan_of_price(item.price_id) and not catalog.addon_of_price(item.price_id)
-    )
+    of_plans, unknown = list[tuple[str, SubscriptionItem]](), list[str]()
+    for item in event.details.items:
+        if not item.price_id:
+            continue
+        if plan := catalog.plan_of_price(item.price_id):
+            of_plans.append((plan, item))
+        elif not catalog.addon_of_price(item.price_id):
+            unknown.append(item.price_id)
     if not of_plans:
-        return PlanItem(FREE, None, event.current_period_end, _why(first, None), unknown=unknown)
-    plan, item = max(of_plans, key=lambda each: catalog.rank(each[0]))
+        return PlanItem(FREE, None, event.current_period_end, _why(first, None), unknown=tuple(unknown))
+    plan, item = of_plans[0] if len(of_plans) == 1 else max(of_plans, key=lambda each: catalog.rank(each[0]))
     period_end = event.current_period_end if item.period_end is None else item.period_end
-    return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), len(of_plans) > 1, unknown)
+    return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), len(of_plans) > 1, tuple(unknown))
 
 
 def _why(price_id: str | None, plan: str | None) -> str:

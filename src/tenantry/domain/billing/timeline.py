@@ -105,10 +105,12 @@ class Timeline(msgspec.Struct, frozen=True):
         """The second of the newest event; -1 without events."""
         return self.events[-1].created if self.events else -1
 
-    @property
-    def folded(self) -> Folded:
-        """The result of the fold, with the checkpoint for the next event. The timeline must have an event."""
-        return Folded(self.state, self.newest, self.before_second(self.newest))
+    def folded(self, policy: BillingPolicy) -> Folded:
+        """Return the result of the fold as it is stored. The timeline must have an event.
+
+        That of a tenant has the checkpoint for the next event. Most events of a subscription do not need one.
+        """
+        return Folded(self.state, self.newest, None if policy.is_each else self.before_second(self.newest))
 
     def before(self, position: int) -> BillingState:
         return self.states[position - 1] if position else self.checkpoint
