@@ -84,6 +84,28 @@ async def test_table_of_subscriptions_has_their_facts(provider: Provider) -> Non
     assert row["items"] == [{"price_id": "price_business", "quantity": 5, "period_end": period_end}]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": "unpaid"},
+        {"cancel_at_period_end": True},
+        {"trial_end": NOW + 7},
+        {"pause_collection": {"behavior": "void"}},
+        {"cancel_at": NOW + 8},
+        {"created": NOW - 51},
+        {},
+    ],
+)
+async def test_what_the_next_event_of_a_subscription_changes_is_stored(
+    provider: Provider, change: dict[str, Any]
+) -> None:
+    subscriber = await provider.subscriber()
+    following = events.updated(**of(subscriber, **NEW), created=NOW + 60)
+    following["data"]["object"] |= change
+    await provider.send(events.updated(**of(subscriber, **NEW), created=NOW), following)
+    assert (await replay_one(provider, subscriber, policy=EACH)).is_right
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 async def test_failed_payment_of_a_customer_without_a_link_reaches_the_tenant_by_its_subscription(
     provider: Provider, order: tuple[int, ...]

@@ -17,6 +17,7 @@ CALLS: list[BoundStatement] = [
     accounts.LOCK_ACCOUNTS(["a"], ["c"]),
     accounts.LOCKED_FOLDS(["a"], ["s"]),
     accounts.UPDATE_FOLDS(["a"], ["s"], *[[None]] * 20),
+    accounts.RENEW_FOLDS(["a"], ["s"], *[[None]] * 4),
     billing.TENANTS_OF_CUSTOMERS(["c"]),
     billing.SEEN_EVENTS(["evt"]),
     accounts.UPDATE_ACCOUNTS[False](["a"], *[[None]] * 17, None),

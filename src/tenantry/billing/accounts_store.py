@@ -215,27 +215,60 @@ UPDATE_ACCOUNTS: Final = {
     True: _update_accounts(_ACCOUNT_TYPES, absent=_STATE_TYPES),
 }
 """Write back tenants, by whether each subscription has its own state."""
+_FACTS: Final[Mapping[str, tuple[ParameterType[Any], str]]] = {
+    "customer_id": (TEXTS, "customer_id"),
+    "created": (BIGINTS, "subscription_created"),
+    "status": (TEXTS, "subscription_status"),
+    "plan": (TEXTS, "plan"),
+    "quantity": (BIGINTS, "seats"),
+    "cancel_at": (BIGINTS, "details.cancel_at"),
+    "cancel_at_period_end": (BOOLEANS, "cancel_at_period_end"),
+    "trial_end": (BIGINTS, "details.trial_end"),
+    "pause_behavior": (TEXTS, "details.pause"),
+    "past_due_since": (BIGINTS, "past_due_since"),
+    "ended_at": (BIGINTS, "details.ended_at"),
+    "paid_until": (BIGINTS, "paid_until"),
+    "provider_status": (TEXTS, "provider_status"),
+}
+"""Columns of a fold that a renewal leaves as they are, by name, with the attribute of the state."""
+_PERIOD: Final[Mapping[str, tuple[ParameterType[Any], str]]] = {
+    "current_period_start": (BIGINTS, "details.period_start"),
+    "current_period_end": (BIGINTS, "current_period_end"),
+    "reported_at": (BIGINTS, "reported_at"),
+}
+"""Columns that a renewal changes."""
+_facts_of: Final = attrgetter(*(attribute for _, attribute in _FACTS.values()))
+_period_of: Final = attrgetter(*(attribute for _, attribute in _PERIOD.values()))
+_RENEWAL_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
+    "tenant_id": TEXTS, "id": TEXTS, "tip_created": BIGINTS, **{name: kind for name, (kind, _) in _PERIOD.items()},
+}  # fmt: skip
 _FOLD_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
-    "tenant_id": TEXTS, "id": TEXTS, "customer_id": TEXTS, "created": BIGINTS, "status": TEXTS, "plan": TEXTS,
-    "quantity": BIGINTS, "current_period_start": BIGINTS, "current_period_end": BIGINTS, "cancel_at": BIGINTS,
-    "cancel_at_period_end": BOOLEANS, "trial_end": BIGINTS, "pause_behavior": TEXTS, "past_due_since": BIGINTS,
-    "ended_at": BIGINTS, "paid_until": BIGINTS, "provider_status": TEXTS, "reported_at": BIGINTS,
-    "tip_created": BIGINTS, "moved_at": BIGINTS, "items": JSONS, "unpaid_invoices": JSONS,
+    **_RENEWAL_TYPES,
+    **{name: kind for name, (kind, _) in _FACTS.items()},
+    "moved_at": BIGINTS, "items": JSONS, "unpaid_invoices": JSONS,
 }  # fmt: skip
 INSERT_FOLDS: Final = Statement(
     f"INSERT INTO subscriptions ({', '.join(_FOLD_TYPES)}) SELECT * FROM {_given(_FOLD_TYPES)}",  # noqa: S608  # our own columns
     *_FOLD_TYPES.values(),
 )
-# Not an upsert: that locks each row before it changes it.
-UPDATE_FOLDS: Final = Statement(
-    f"""
+
+
+def _update_folds(types: Mapping[str, ParameterType[Any]]) -> Statement:
+    """Return the statement that writes these columns of folds; not an upsert, which locks each row first."""
+    return Statement(
+        f"""
 UPDATE subscriptions s
-   SET {", ".join(f"{name} = given.{name}" for name in list(_FOLD_TYPES)[2:])}
-  FROM {_given(_FOLD_TYPES)} AS given ({", ".join(_FOLD_TYPES)})
+   SET {", ".join(f"{name} = given.{name}" for name in types if name not in {"tenant_id", "id"})}
+  FROM {_given(types)} AS given ({", ".join(types)})
  WHERE s.tenant_id = given.tenant_id AND s.id = given.id
 """,  # noqa: S608  # our own columns
-    *_FOLD_TYPES.values(),
-)
+        *types.values(),
+    )
+
+
+UPDATE_FOLDS: Final = _update_folds(_FOLD_TYPES)
+RENEW_FOLDS: Final = _update_folds(_RENEWAL_TYPES)
+"""Write the new period; most events change nothing else."""
 DELETE_FOLDS: Final = Statement(
     """
 DELETE FROM subscriptions s USING unnest($1, $2) AS gone (tenant_id, id)
@@ -332,33 +365,40 @@ def _whole_tenant(account: BillingAccount) -> tuple[object, ...]:
 
 
 def _write_folds(changes: Sequence[AccountChange]) -> list[BoundStatement]:
-    added, updated, gone = [], [], []
+    added, updated, renewed, gone = [], [], [], []
     for account, stored in changes:
         for key, fold in account.folds.items():
-            known = stored.folds.get(key)
+            known, moves = stored.folds.get(key), account.moved_at.get(key) != stored.moved_at.get(key)
+            if known is fold and not moves:
+                continue
             if known is None:
                 added.append(_fold_values(account, key, fold))
-            elif known is not fold or account.moved_at.get(key) != stored.moved_at.get(key):
+            elif moves or not _is_renewal(known.state, fold.state):
                 updated.append(_fold_values(account, key, fold))
+            else:
+                renewed.append((account.tenant_id, key, fold.tip_created, *_period_of(fold.state)))
         gone += [(account.tenant_id, key) for key in stored.folds if key not in account.folds]
     calls = [INSERT_FOLDS(*zip(*added, strict=True))] if added else []
     calls += [UPDATE_FOLDS(*zip(*updated, strict=True))] if updated else []
+    calls += [RENEW_FOLDS(*zip(*renewed, strict=True))] if renewed else []
     return calls + ([DELETE_FOLDS(*zip(*gone, strict=True))] if gone else [])
 
 
 def _fold_values(account: BillingAccount, key: str, fold: Folded) -> tuple[Any, ...]:
-    items, invoices = fold.state.details.items, fold.state.unpaid_invoices
+    state, items, invoices = fold.state, fold.state.details.items, fold.state.unpaid_invoices
     return (
-        account.tenant_id, key, *_fold_facts(fold.state), fold.tip_created, account.moved_at.get(key),
+        account.tenant_id, key, fold.tip_created, *_period_of(state), *_facts_of(state), account.moved_at.get(key),
         _encoder.encode(items) if items else None, _encoder.encode(invoices) if invoices else None,
     )  # fmt: skip
 
 
-_fold_facts: Final = attrgetter(
-    "customer_id", "subscription_created", "subscription_status", "plan", "seats", "details.period_start",
-    "current_period_end", "details.cancel_at", "cancel_at_period_end", "details.trial_end", "details.pause",
-    "past_due_since", "details.ended_at", "paid_until", "provider_status", "reported_at",
-)  # fmt: skip
+def _is_renewal(before: BillingState, after: BillingState) -> bool:
+    """Whether two states of a fold are the same but for the period."""
+    return (
+        _facts_of(before) == _facts_of(after)
+        and before.details.items == after.details.items
+        and before.unpaid_invoices == after.unpaid_invoices
+    )
 
 
 def _checkpoint(account: BillingAccount, policy: BillingPolicy) -> bytes | None:
