@@ -154,12 +154,12 @@ def check_list(data: bytes) -> None:
     date, body = parts(data, 2)
     answer = SimpleNamespace(body=body, headers={"date": text(date)}, request_id="req_1")
 
-    class Client:
-        async def raw_request_async(self, *_: object, **__: object) -> object:
+    class Connection:
+        async def send(self, *_: object, **__: object) -> object:
             return answer
 
     async def pages() -> list[ListPage]:
-        return [page async for page in read_pages(cast("Any", Client()), "/v1/events", {}, system_clock)]
+        return [page async for page in read_pages(cast("Any", Connection()), "/v1/events", {}, system_clock)]
 
     try:
         [page] = run_now(pages())

@@ -1,3 +1,3 @@
 """tenantry: the account layer of a multi-tenant API, as one service."""
 
-__version__ = "0.1.0"
+from tenantry._version import __version__ as __version__

@@ -13,9 +13,9 @@ from stripe.params import EventListParams, SubscriptionListParams
 from tenantry.common.secret import Secret
 from tenantry.domain.errors import IdempotencyMismatchError, ProviderRefusedError
 from tenantry.integrations.stripe.client import ProviderApi, ProviderEndpoint
-from tenantry.integrations.stripe.transport import Transport
 from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Card, Simulator
 from tests.support.simulator import DAY, START, a_simulator, types
+from tests.support.stripe_transport import Transport
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import SubscriptionDetails
 from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.domain.errors import DomainError, ProviderRefusedError, ProviderUnavailableError
-from tenantry.integrations.stripe.client import API_VERSION, MOST_EVENT_TYPES, ProviderApi
+from tenantry.integrations.stripe.client import MOST_EVENT_TYPES, ProviderApi
+from tenantry.integrations.stripe.connection import API_VERSION
 from tenantry.integrations.stripe.decode import decode_event
 from tests.support import events
 from tests.support.events import NOW, Shape

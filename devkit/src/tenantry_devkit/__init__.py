@@ -1,3 +1,1 @@
 """The development kit of tenantry. Never install it in production: its identity provider signs in every client."""
-
-__version__ = "0.1.0"

@@ -13,6 +13,7 @@ from tenantry.server.page_assets import page_templates
 HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 COMPANION_PAGES: Final = Path(__file__).parent / "demo" / "pages"
 """The pages of the identity provider and the inbox."""
+_SHARED_PAGES: Final = Path(__file__).parent / "shared_pages"
 _DASHBOARD_STYLES: Final = ("base.css", "dashboard.css")
 
 
@@ -20,7 +21,7 @@ class Pages:
     """Renders the templates in a folder, with escaping, as responses."""
 
     def __init__(self, folder: Path) -> None:
-        self.templates = page_templates(FileSystemLoader(folder))
+        self.templates = page_templates(FileSystemLoader([folder, _SHARED_PAGES]))
         self._folder = folder
 
     def page(

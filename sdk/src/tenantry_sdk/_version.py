@@ -1,3 +1,1 @@
-"""The version of the SDK: that of the tenantry it comes with."""
-
-__version__ = "0.1.0"
+../../../src/tenantry/_version.py

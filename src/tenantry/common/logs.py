@@ -35,7 +35,7 @@ _HINTS: Final = ("svc_", "whsec_", "k_", "eyJ", "://")  # parts of every credent
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _NOISY: Final = (
-    "httpx2", "httpcore2", "httpx", "procrastinate", "alembic", "psycopg.pool", "uvicorn.error", "stripe", "mail.log",
+    "httpx2", "httpcore2", "httpx", "procrastinate", "alembic", "psycopg.pool", "uvicorn.error", "mail.log",
 )  # fmt: skip
 
 logger = logging.getLogger(__name__)

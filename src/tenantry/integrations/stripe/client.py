@@ -1,17 +1,17 @@
 """The payment provider's API: checkout, the customer portal, webhook endpoints, subscriptions, events."""
 
-import asyncio
 import logging
 import math
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -21,15 +21,9 @@ from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
 from tenantry.domain import errors
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
+from tenantry.integrations.stripe.connection import ProviderConnection, RequestRejectedError
 from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
 
-if TYPE_CHECKING:
-    from stripe import StripeClient, StripeError, StripeResponse
-
-    from tenantry.integrations.stripe.transport import Transport
-
-API_VERSION: Final = "2026-10-28.endive"
-"""The shape of requests and responses; it changes with this module, not with the provider's package."""
 ORG_ID: Final = "orgId"
 """The metadata key that names the tenant (SPEC 2.2)."""
 MOST_EVENT_TYPES: Final = 20
@@ -37,11 +31,11 @@ MOST_EVENT_TYPES: Final = 20
 MOST_PER_PAGE: Final = 100
 """The most objects on a page."""
 
-_RETRIES: Final = 2
 _MISSING: Final = "resource_missing"
 _SUBSCRIPTIONS: Final = "/v1/subscriptions"
 _EVENTS: Final = "/v1/events"
 _ENDPOINTS: Final = "/v1/webhook_endpoints"
+_PRICES: Final = "/v1/prices"
 _SAFE_WORD: Final = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
 _NO_WORD: Final = "unknown"
 
@@ -81,16 +75,13 @@ class ProviderApi:
     tracing: Tracing | None = None
 
     def __post_init__(self) -> None:
-        self._connecting = asyncio.Lock()
-        self._connection: tuple[StripeClient, Transport] | None = None
+        self._connection: ProviderConnection | None = None
 
     async def aclose(self) -> None:
         """Close the connections; a later call opens new ones."""
-        async with self._connecting:
-            if self._connection is not None:
-                _, transport = self._connection
-                self._connection = None
-                await transport.close_async()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.aclose()
 
     async def create_checkout_session(
         self,
@@ -128,9 +119,8 @@ class ProviderApi:
         return await self._create_session("/v1/billing_portal/sessions", params, idempotency_key)
 
     async def _create_session(self, path: str, params: Mapping[str, object], idempotency_key: str | None) -> str:
-        options = {"idempotency_key": idempotency_key} if idempotency_key else {}
-        async with self._client() as client:
-            response = await client.raw_request_async("post", path, **params, **options)
+        with self._connected() as connection:
+            response = await connection.send("POST", path, params, idempotency_key)
         try:
             return msgspec.json.decode(response.body, type=_Session).url
         except NOT_JSON as error:
@@ -138,12 +128,12 @@ class ProviderApi:
 
     async def webhook_endpoints(self) -> list[ProviderEndpoint] | None:
         """Return the webhook endpoints; None if the key lacks the permission."""
-        async with self._client() as client:
-            import stripe  # noqa: PLC0415  # slow to import
-
+        with self._connected() as connection:
             try:
-                pages = [page async for page in read_pages(client, _ENDPOINTS, {}, self.clock)]
-            except stripe.PermissionError:
+                pages = [page async for page in read_pages(connection, _ENDPOINTS, {}, self.clock)]
+            except RequestRejectedError as error:
+                if error.status != HTTPStatus.FORBIDDEN:
+                    raise
                 return None
         try:
             return [msgspec.json.decode(raw, type=ProviderEndpoint) for page in pages for raw in page.objects]
@@ -152,36 +142,37 @@ class ProviderApi:
 
     async def prices(self, price_ids: Collection[str]) -> dict[str, ProviderPrice | None] | None:
         """Return these prices, None for an unknown one; None instead of all if the key lacks the permission."""
-        async with self._client() as client:
-            import stripe  # noqa: PLC0415  # slow to import
-
-            found: dict[str, ProviderPrice | None] = {}
+        found: dict[str, ProviderPrice | None] = {}
+        with self._connected() as connection:
             for price_id in price_ids:
+                path = f"{_PRICES}/{quote(price_id, safe='')}"
                 try:
-                    price = await client.v1.prices.retrieve_async(price_id)
-                except stripe.PermissionError:
-                    return None
-                except stripe.InvalidRequestError as error:
+                    response = await connection.send("GET", path, {})
+                except RequestRejectedError as error:
+                    if error.status == HTTPStatus.FORBIDDEN:
+                        return None
                     if error.code != _MISSING:
                         raise
                     found[price_id] = None
-                else:
-                    found[price_id] = ProviderPrice(price.active, price.recurring is not None)
-            return found
+                    continue
+                try:
+                    price = msgspec.json.decode(response.body, type=_Price)
+                except NOT_JSON as error:
+                    raise _malformed(f"{_PRICES}: {error}", response.request_id) from None
+                found[price_id] = ProviderPrice(price.active, price.recurring is not None)
+        return found
 
     async def subscriptions_of(self, customer_id: str) -> CustomerSubscriptions | None:
         """Return all subscriptions of a customer, ended ones included; None for an unknown customer.
 
         The provider knows the customers of the API key's mode, live or test.
         """
-        async with self._client() as client:
-            import stripe  # noqa: PLC0415  # slow to import
-
-            params = {"customer": customer_id, "status": "all"}
+        params = {"customer": customer_id, "status": "all"}
+        with self._connected() as connection:
             try:
-                pages = [page async for page in read_pages(client, _SUBSCRIPTIONS, params, self.clock)]
-            except stripe.InvalidRequestError as error:
-                if _detail(error, "code") == _MISSING and _detail(error, "param") in ("customer", _NO_WORD):
+                pages = [page async for page in read_pages(connection, _SUBSCRIPTIONS, params, self.clock)]
+            except RequestRejectedError as error:
+                if error.code == _MISSING and _word(error.param) in ("customer", _NO_WORD):
                     return None
                 raise
         subscriptions = [subscription for page in pages for subscription in _subscriptions(page, customer_id)]
@@ -200,41 +191,20 @@ class ProviderApi:
             if not 1 <= len(types) <= MOST_EVENT_TYPES:
                 raise ValueError(f"the provider lists 1 to {MOST_EVENT_TYPES} types at once, not {len(types)}")
             params["types"] = sorted(types)
-        async with self._client() as client, aclosing(read_pages(client, _EVENTS, params, self.clock)) as pages:
-            async for page in pages:
-                for event in page.objects:
-                    yield event
+        with self._connected() as connection:
+            async with aclosing(read_pages(connection, _EVENTS, params, self.clock)) as pages:
+                async for page in pages:
+                    for event in page.objects:
+                        yield event
 
-    @asynccontextmanager
-    async def _client(self) -> "AsyncIterator[StripeClient]":
-        async with self._connecting:
-            if self._connection is None:
-                # The first import would block the event loop for too long.
-                self._connection = await asyncio.to_thread(self._connect)
-            client, _ = self._connection
-        import stripe  # noqa: PLC0415  # slow to import
-
+    @contextmanager
+    def _connected(self) -> Iterator[ProviderConnection]:
+        if self._connection is None:
+            self._connection = ProviderConnection(self.secret_key, self.api_base, self.timeout, self.tracing)
         try:
-            yield client
-        except stripe.StripeError as error:
-            raise _domain_error(error) from None  # the cause holds the provider's response
-
-    def _connect(self) -> "tuple[StripeClient, Transport]":
-        import stripe  # noqa: PLC0415  # slow to import
-
-        from tenantry.integrations.stripe.transport import Transport  # noqa: PLC0415
-
-        # This switch of the whole package keeps it from reporting the latency of earlier calls to the provider.
-        stripe.enable_telemetry = False
-        transport = Transport(self.timeout, self.tracing)
-        client = stripe.StripeClient(
-            self.secret_key.reveal(),
-            stripe_version=API_VERSION,
-            base_addresses={"api": self.api_base},
-            max_network_retries=_RETRIES,
-            http_client=transport,
-        )
-        return client, transport
+            yield self._connection
+        except RequestRejectedError as error:
+            raise _domain_error(error) from None
 
 
 def mode_of_key(secret_key: Secret) -> bool | None:
@@ -259,6 +229,11 @@ class _Session(msgspec.Struct):
     url: Annotated[str, msgspec.Meta(min_length=1)]
 
 
+class _Price(msgspec.Struct):
+    active: bool
+    recurring: dict[str, object] | None = None
+
+
 class _ListBody(msgspec.Struct):
     data: list[msgspec.Raw]
     has_more: bool
@@ -277,27 +252,28 @@ class ListPage(NamedTuple):
 
 
 async def read_pages(
-    client: "StripeClient", path: str, params: Mapping[str, object], clock: Clock
+    connection: ProviderConnection, path: str, params: Mapping[str, object], clock: Clock
 ) -> AsyncGenerator[ListPage, None]:
     """Request a list page by page.
 
-    Raises the errors of the provider's package, and `ProviderUnavailableError` for a malformed page.
+    Raises `RequestRejectedError`, and `ProviderUnavailableError` for a malformed page.
     """
     after: str | None = None
     while True:
         now, started = clock(), time.monotonic()
-        response: StripeResponse = await client.raw_request_async(
-            "get", path, **params, limit=MOST_PER_PAGE, starting_after=after
-        )
+        response = await connection.send("GET", path, {**params, "limit": MOST_PER_PAGE, "starting_after": after})
         sent_at = second_sent(response.headers.get("date"), time.monotonic() - started, now)
         try:
             page = msgspec.json.decode(response.body, type=_ListBody)
+            objects = [bytes(raw) for raw in page.data]
             last = msgspec.json.decode(page.data[-1], type=_ObjectId).id if page.has_more and page.data else None
         except NOT_JSON as error:
             raise _malformed(f"{path}: {error}", response.request_id) from None
+        if not all(each.startswith(b"{") for each in objects):
+            raise _malformed(f"{path}: not a list of objects", response.request_id)
         if page.has_more and last in (None, "", after):
             raise _malformed(f"{path}: the list does not continue", response.request_id)
-        yield ListPage([bytes(raw) for raw in page.data], sent_at, response.request_id)
+        yield ListPage(objects, sent_at, response.request_id)
         if not page.has_more:
             return
         after = last
@@ -324,13 +300,12 @@ def _malformed(why: str, request_id: str | None = None) -> errors.ProviderUnavai
     return errors.ProviderUnavailableError("The payment provider's answer cannot be used.")
 
 
-def _domain_error(error: "StripeError") -> errors.DomainError:
+def _domain_error(error: RequestRejectedError) -> errors.DomainError:
     """Translate an error; the log has enough to find the request at the provider."""
-    status = error.http_status or 0
-    kind, code, request_id = _detail(error, "type"), _detail(error, "code"), _word(error.request_id)
+    status, kind, code, request_id = error.status, _word(error.kind), _word(error.code), _word(error.request_id)
     logger.warning(
         "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s",
-        type(error.__cause__ or error).__name__, status, kind, code, _detail(error, "param"), request_id,
+        error.cause, status, kind, code, _word(error.param), request_id,
     )  # fmt: skip
     if code == "idempotency_key_in_use":
         return errors.IdempotencyInFlightError("A request with this Idempotency-Key is still being carried out.")
@@ -349,12 +324,6 @@ def _domain_error(error: "StripeError") -> errors.DomainError:
     else:
         message = f"The payment provider refused the request (status {status}, {code}, request {request_id})."
     return errors.ProviderRefusedError(message, of_key=status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN))
-
-
-def _detail(error: "StripeError", name: str) -> str:
-    body = error.json_body
-    details = body.get("error") if isinstance(body, dict) else None
-    return _word(details.get(name) if isinstance(details, dict) else None)
 
 
 def _word(value: object) -> str:

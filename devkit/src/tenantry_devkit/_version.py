@@ -1,0 +1,1 @@
+../../../src/tenantry/_version.py

@@ -1,0 +1,155 @@
+"""Requests to the provider's API: form encoding, idempotency keys, retries and rejections."""
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Literal, NamedTuple
+
+import httpx2
+import msgspec
+
+from tenantry import __version__
+from tenantry.common.encoding import NOT_JSON
+from tenantry.common.secret import Secret
+from tenantry.common.tracing import Tracing
+from tenantry.integrations.http_client import new_http_client
+
+API_VERSION: Final = "2026-10-28.endive"
+"""The shape of requests and responses; it changes with this package."""
+_RETRIES: Final = 2
+_SHORTEST_WAIT: Final = 0.5
+_USER_AGENT: Final = f"tenantry/{__version__}"
+
+logger = logging.getLogger(__name__)
+
+
+class ProviderResponse(NamedTuple):
+    """A response with a status of 2xx."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def request_id(self) -> str | None:
+        return self.headers.get("request-id")
+
+
+@dataclass
+class RequestRejectedError(Exception):
+    """The provider answered with another status than 2xx, or not at all: ``status`` 0.
+
+    ``kind``, ``code`` and ``param`` are those of the error object (https://docs.stripe.com/api/errors).
+    """
+
+    status: int
+    cause: str
+    kind: object = None
+    code: object = None
+    param: object = None
+    request_id: str | None = None
+
+
+class ProviderConnection:
+    """Sends requests to the provider over connections that stay open until `aclose`, all in one event loop.
+
+    ``timeout`` is that of one try, in seconds. Redirects are not followed: they would carry the API key elsewhere.
+    """
+
+    def __init__(
+        self, secret_key: Secret, api_base: str, timeout: float, tracing: Tracing | None = None, retries: int = _RETRIES
+    ) -> None:
+        self._secret_key = secret_key
+        self._api_base = api_base.rstrip("/")
+        self._timeout = timeout
+        self._retries = retries
+        self._client = new_http_client(timeout, peer="payment provider", tracing=tracing)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def send(
+        self,
+        method: Literal["GET", "POST"],
+        path: str,
+        params: Mapping[str, object],
+        idempotency_key: str | None = None,
+    ) -> ProviderResponse:
+        """Send a request, up to three times; a POST has an idempotency key, so that no retry counts twice.
+
+        The provider says in ``Stripe-Should-Retry`` whether to try again; without it 409, 429 and 5xx are retried
+        (https://docs.stripe.com/error-low-level). Raises `RequestRejectedError`.
+        """
+        headers = {
+            "Authorization": f"Bearer {self._secret_key.reveal()}",
+            "Stripe-Version": API_VERSION,
+            "User-Agent": _USER_AGENT,
+        }
+        if method == "POST":
+            headers["Idempotency-Key"] = idempotency_key or str(uuid.uuid4())
+        fields = dict(form_fields(params))
+        for retry in range(self._retries + 1):
+            is_last = retry == self._retries
+            try:
+                async with asyncio.timeout(self._timeout):
+                    response = await self._client.request(
+                        method,
+                        f"{self._api_base}{path}",
+                        headers=headers,
+                        params=fields if method == "GET" else None,
+                        data=fields if method == "POST" else None,
+                    )
+            except (httpx2.HTTPError, TimeoutError) as error:
+                if is_last:
+                    raise RequestRejectedError(0, type(error).__name__) from None
+            else:
+                if response.is_success:
+                    return ProviderResponse(response.content, response.headers)
+                if is_last or not _is_retryable(response):
+                    raise _rejection(response)
+            await asyncio.sleep(_wait_before(retry))
+        raise AssertionError("the last try returns or raises")
+
+
+def form_fields(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield parameters in the provider's form encoding: ``items[0][price]``; None is left out."""
+    for key, value in params.items():
+        name = f"{prefix}[{key}]" if prefix else key
+        if isinstance(value, Mapping):
+            yield from form_fields(value, name)
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            yield from form_fields({str(position): item for position, item in enumerate(value)}, name)
+        elif isinstance(value, bool):
+            yield name, "true" if value else "false"
+        elif value is not None:
+            yield name, str(value)
+
+
+def _is_retryable(response: httpx2.Response) -> bool:
+    advice = response.headers.get("stripe-should-retry")
+    if advice in ("true", "false"):
+        return advice == "true"
+    temporary = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
+    return response.status_code in temporary or response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _wait_before(retry: int) -> float:
+    """Return the seconds to wait: they double with each retry, half of them by chance."""
+    longest: float = _SHORTEST_WAIT * 2**retry
+    return max(_SHORTEST_WAIT, longest * random.uniform(0.5, 1))  # noqa: S311  # no secret
+
+
+def _rejection(response: httpx2.Response) -> RequestRejectedError:
+    try:
+        body: Any = msgspec.json.decode(response.content)
+    except NOT_JSON:
+        body = None
+    error = body.get("error") if isinstance(body, dict) else None
+    facts = error if isinstance(error, dict) else {}
+    return RequestRejectedError(
+        response.status_code, "RequestRejectedError", facts.get("type"), facts.get("code"), facts.get("param"),
+        response.headers.get("request-id"),
+    )  # fmt: skip
