@@ -13,7 +13,7 @@ ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, failover.py disk_full.py ho
   clocks_that_differ.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-system faults check format bench fuzz audit clean
+.PHONY: help setup run test test-system faults check format bench fuzz audit dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,12 @@ fuzz: $(VENV)/.fuzz ## Throw bytes at every parser that meets those of others (F
 audit: $(VENV)/.audit ## Look for known weaknesses and for licences that are not allowed in what is installed
 	@$(BIN)/python requirements/audit.py
 
+dist: $(VENV)/.release ## Build the wheels and source distributions of all three packages in dist/, and check them
+	@rm -rf dist
+	@for part in . sdk devkit; do $(VENV)/release/bin/python -m build --outdir dist $$part >/dev/null || exit 1; done
+	@$(VENV)/release/bin/twine check --strict dist/*
+	@$(VENV)/release/bin/check-wheel-contents dist/*.whl
+
 clean: ## Remove .venv and caches; the demo's data in .tenantry stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
@@ -80,6 +86,11 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 
 $(VENV)/.fuzz: requirements/fuzz.txt $(VENV)/.dev
 	@$(PIP) install --require-hashes -r requirements/fuzz.txt
+	@touch $@
+
+$(VENV)/.release: requirements/release.txt | $(VENV)/bin/python
+	@$(PYTHON) -m venv $(VENV)/release
+	@$(VENV)/release/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/release.txt
 	@touch $@
 
 $(VENV)/.audit: requirements/audit.txt $(VENV)/.dev

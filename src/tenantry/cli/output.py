@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -179,6 +180,8 @@ def counted(number: int, what: str) -> str:
 
 def own_command() -> str:
     """Return what to type to run this command again: its name if the shell finds it, else what was typed."""
+    if one_time := _one_time_command(Path(sys.prefix).parts):
+        return one_time
     script = Path(sys.argv[0])
     if script.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m tenantry"
@@ -186,6 +189,14 @@ def own_command() -> str:
     if script.name != _NAME or os.path.abspath(script) == os.path.abspath(found):  # noqa: PTH100  # links stay
         return _NAME
     return shlex.quote(str(script))
+
+
+def _one_time_command(prefix: Sequence[str]) -> str | None:
+    """Return the command of uv or pipx that made an environment for one run: its programs are in no other shell."""
+    package = "'tenantry[demo]'" if find_spec("tenantry_devkit") else "tenantry"
+    if "archive-v0" in prefix:
+        return f"uvx {package}"
+    return f"pipx run {package}" if {"pipx", ".cache"} <= set(prefix) else None
 
 
 class Column(NamedTuple):

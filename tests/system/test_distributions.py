@@ -1,0 +1,213 @@
+"""The distributions as they are published: built from a clean checkout, installed into new environments, and run."""
+
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from email import message_from_bytes
+from email.message import Message
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import pytest
+
+import tenantry
+from tests.support.findings import free_port
+from tests.support.installed import ROOT
+from tests.support.required import lacking
+
+NAMES: Final = ("tenantry", "tenantry_devkit", "tenantry_sdk")
+RELATIVE_LINK: Final = re.compile(r"\]\((?!https://|#)|src=\"(?!https://)")
+SDK_MEGABYTES: Final = 10
+SERVICE_MEGABYTES: Final = 120
+MIDDLEWARE_MEGABYTES: Final = 60
+MIDDLEWARE: Final = ("tenantry-sdk", "cryptography", "httpx2", "joserfc", "psycopg[binary,pool]", "python-dotenv")
+"""What `tenantry.asgi` imports; docs/in-process.md lists the same."""
+run: Final = partial(subprocess.run, check=True, capture_output=True, text=True)
+
+
+def release_tool(name: str) -> str:
+    """Where a tool of requirements/release.txt is."""
+    found = ROOT / ".venv" / "release" / "bin" / name
+    if not found.exists():
+        lacking(f"needs {name}: `make .venv/.release`")
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A folder that other users can enter."""
+    with tempfile.TemporaryDirectory(prefix="distributions-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def dist(place: Path) -> Path:
+    """The folder of the built distributions: of what git tracks, as it is now."""
+    python, sources = release_tool("python"), place / "sources"
+    listed = subprocess.check_output(["git", "ls-files", "-z", "--deduplicate"], cwd=ROOT, text=True)
+    for name in listed.split("\0"):
+        if name and (ROOT / name).exists():
+            (sources / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, sources / name, follow_symlinks=False)
+    for part in (".", "sdk", "devkit"):
+        run([python, "-m", "build", "--outdir", str(place / "dist"), part], cwd=sources)
+    return place / "dist"
+
+
+def wheels(dist: Path) -> list[Path]:
+    return sorted(dist.glob("*.whl"))
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_bytes(archive.read(name))
+
+
+def test_each_distribution_has_a_wheel_and_its_sources(dist: Path) -> None:
+    version = tenantry.__version__
+    expected = [f"{name}-{version}{end}" for name in NAMES for end in ("-py3-none-any.whl", ".tar.gz")]
+    assert sorted(path.name for path in dist.iterdir()) == sorted(expected)
+
+
+def test_distributions_satisfy_the_checkers_of_registries(dist: Path) -> None:
+    files = [str(path) for path in dist.iterdir()]
+    for command in (["twine", "check", "--strict", *files], ["check-wheel-contents", *map(str, wheels(dist))]):
+        checked = subprocess.run(
+            [release_tool(command[0]), *command[1:]], cwd=ROOT, check=False, capture_output=True, text=True
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_metadata_is_complete(dist: Path) -> None:
+    for wheel in wheels(dist):
+        found = metadata(wheel)
+        urls = {value.partition(",")[0] for value in found.get_all("Project-URL", [])}
+        assert urls == {"Homepage", "Documentation", "Changelog", "Issues", "Source"}
+        assert found["License-Expression"] == "Apache-2.0"
+        assert found.get_all("License-File") == ["LICENSE"]
+        assert {"Typing :: Typed", "Programming Language :: Python :: 3.14"} <= set(found.get_all("Classifier", []))
+        assert found["Summary"]
+        assert not RELATIVE_LINK.findall(str(found.get_payload())), f"{wheel.name}: a relative link in its README"
+
+
+def test_dependencies_have_lower_bounds_and_no_upper_ones(dist: Path) -> None:
+    for wheel in wheels(dist):
+        for requirement in metadata(wheel).get_all("Requires-Dist", []):
+            assert re.fullmatch(r"[\w.,\[\]-]+>=[\d.]+", requirement.partition(";")[0].strip()), requirement
+
+
+def test_distributions_of_tenantry_need_each_other_from_this_version_on(dist: Path) -> None:
+    own = [
+        requirement.partition(";")[0].strip()
+        for wheel in wheels(dist)
+        for requirement in metadata(wheel).get_all("Requires-Dist", [])
+        if requirement.startswith("tenantry")
+    ]
+    assert own
+    assert {requirement.partition(">=")[2] for requirement in own} == {tenantry.__version__}
+
+
+def test_no_distribution_has_byte_code_or_tests(dist: Path) -> None:
+    names = [name for wheel in wheels(dist) for name in zipfile.ZipFile(wheel).namelist()]
+    for sources in dist.glob("*.tar.gz"):
+        with tarfile.open(sources) as archive:
+            names += archive.getnames()
+    assert [name for name in names if name.endswith((".pyc", ".pyo")) or "/tests/" in name] == []
+
+
+def install(dist: Path, environment: Path, *arguments: str) -> Path:
+    """Install into a new environment without byte code; return its folder of packages."""
+    uv = release_tool("uv")
+    run([uv, "venv", "--quiet", str(environment)])
+    run([uv, "pip", "install", "--quiet", "--python", str(environment), "--find-links", str(dist), *arguments])
+    [packages] = environment.glob("lib/python3*/site-packages")
+    return packages
+
+
+def megabytes(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+
+
+def test_sdk_is_small(dist: Path, place: Path) -> None:
+    assert megabytes(install(dist, place / "sdk", "tenantry-sdk")) < SDK_MEGABYTES
+
+
+def test_service_is_smaller_than_its_bound_and_brings_no_database(dist: Path, place: Path) -> None:
+    packages = install(dist, place / "service", "tenantry")
+    assert megabytes(packages) < SERVICE_MEGABYTES
+    assert list(packages.glob("pixeltable*")) == []
+
+
+def test_middleware_alone_needs_few_packages(dist: Path, place: Path) -> None:
+    environment = place / "middleware"
+    packages = install(dist, environment, *MIDDLEWARE, "aiosmtplib")
+    offline = ["--no-deps", "--no-index", "--find-links", str(dist), "tenantry"]
+    run([release_tool("uv"), "pip", "install", "--quiet", "--python", str(environment), *offline])
+    run([str(environment / "bin" / "python"), "-c", "import tenantry.asgi"], cwd="/")
+    assert megabytes(packages) < MIDDLEWARE_MEGABYTES
+
+
+def run_demo(command: Sequence[str], folder: Path, place: Path, user: str) -> None:
+    """Start the demo in a folder, send a request with its key, and stop it as Ctrl-C does."""
+    home = place / f"home of {user}"
+    for made in (home, folder):
+        made.mkdir(exist_ok=True)
+        shutil.chown(made, user)
+    port = free_port()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TENANTRY", "VIRTUAL"))}
+    variables = {**kept, "HOME": str(home), "PORT": str(port), "PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(
+        [*command, "demo"], cwd=folder, env=variables, user=user, extra_groups=[], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    ) as demo:  # fmt: skip
+        assert demo.stdout is not None
+        written = "".join(itertools.takewhile(lambda line: "demo reset" not in line, demo.stdout))
+        try:
+            key = re.search(r"live key +(svc_live_\w+)", written)
+            assert key, written
+            assert f"TOKEN=$({command[0].rpartition('/')[2]} " in written
+            answer = httpx2.get(
+                f"http://127.0.0.1:{port}/api/v1/projects", headers={"Authorization": f"Bearer {key[1]}"}
+            )
+            assert (answer.status_code, len(answer.json()["data"])) == (200, 1)
+        finally:
+            os.killpg(demo.pid, signal.SIGINT)
+            demo.communicate()
+    assert (folder / ".tenantry").is_dir()
+
+
+@pytest.mark.parametrize(("tool", "user"), [("uvx", "root"), ("uvx", "nobody"), ("pipx", "nobody")])
+def test_one_line_runs_the_demo(dist: Path, place: Path, tool: str, user: str) -> None:
+    if os.geteuid() != 0:
+        lacking("needs root, to run the demo as root and as another user")
+    links = str(dist)
+    if tool == "uvx":
+        tools = place / "tools"  # another user cannot enter the checkout
+        tools.mkdir(exist_ok=True)
+        for name in ("uv", "uvx"):
+            shutil.copy(release_tool(name), tools / name)
+        command = [str(tools / "uvx"), "--find-links", links, "tenantry[demo]"]
+    else:
+        command = [_pipx(place), "run", f"--pip-args=--find-links '{links}'", "tenantry[demo]"]
+    run_demo(command, place / f"a folder of {user} for {tool}", place, user)
+
+
+def _pipx(place: Path) -> str:
+    """Install pipx for Debian's Python, which every user can run."""
+    environment = place / "pipx"
+    if not environment.exists():
+        release_tool("pipx")
+        run(["/usr/bin/python3", "-m", "venv", str(environment)])
+        run([str(environment / "bin" / "pip"), "install", "--quiet", "pipx"])
+    return str(environment / "bin" / "pipx")
