@@ -27,9 +27,9 @@ _LINE: Final = 120
 _QUOTED: Final = re.compile(r": '([^']*)'")
 _SETTINGS: Final = f"""\
 Environment variables, or a `.env` file; how they are given, rotated and checked is in
-[configuration.md](../configuration.md). An empty variable counts as unset. Types: *number* is a whole one; *flag* in
-upper or lower case; *secret* is kept out of logs and messages, and may be in a file instead: the variable of the same
-name with `{FILE_SUFFIX}` at its end gives the path of that."""
+[Configuration](../how-to/configuration.md). An empty variable counts as unset. Types: *number* is a whole one; *flag*
+in upper or lower case; *secret* is kept out of logs and messages, and may be in a file instead: the variable of the
+same name with `{FILE_SUFFIX}` at its end gives the path of that."""
 _SECTIONS: Final = {
     "PROVIDER_WEBHOOK_SECRET": (
         "Required",
@@ -43,27 +43,27 @@ _SECTIONS: Final = {
         "Database",
         (
             "Statements end after 4 s; tenantry sends this limit as a connection option. Poolers: "
-            "[configuration.md](../configuration.md#with-a-pooler)."
+            "[Configuration](../how-to/configuration.md#with-a-pooler)."
         ),
     ),
     "HOST": ("Server", ""),
     "PROVIDER_WEBHOOK_TOLERANCE": (
         "Payment provider",
-        "The form of the plan catalog: [configuration.md](../configuration.md#plan-catalog).",
+        "The form of the plan catalog: [Configuration](../how-to/configuration.md#plan-catalog).",
     ),
     "OIDC_ISSUER": (
         "Identity provider",
         (
             "Without `OIDC_ISSUER` the API answers 401 to bearer tokens, and API keys work. How users sign in: "
-            "[tokens.md](../tokens.md), [dashboard.md](../dashboard.md#setting-up-the-sign-in)."
+            "[Tokens](tokens.md), [The dashboard](../how-to/dashboard.md#setting-up-the-sign-in)."
         ),
     ),
     "SMTP_URL": ("Mail", "Without `SMTP_URL` mail stays queued, and the worker sends it once it is set."),
     "OTEL_EXPORTER_OTLP_ENDPOINT": (
         "Traces",
         (
-            "Off unless OpenTelemetry's variables ask for them ([tracing.md](../tracing.md)). Its packages read other "
-            "variables themselves."
+            "Off unless OpenTelemetry's variables ask for them ([Traces](../how-to/tracing.md)). Its packages read "
+            "other variables themselves."
         ),
     ),
 }
@@ -76,7 +76,7 @@ def command_line() -> str:
     parts = [
         _MADE,
         "# The command line\n",
-        "What `--help` says of each command; how they are used is in [command-line.md](../command-line.md).\n",
+        "What `--help` says of each command; how they are used is in [The command line](../how-to/command-line.md).\n",
     ]
     for path, context in _commands(tenantry, "tenantry", None):
         parts.append(f"{'##' if path.count(' ') < 2 else '###'} {path}\n\n```text\n{context.get_help()}\n```\n")  # noqa: PLR2004

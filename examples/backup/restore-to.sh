@@ -34,4 +34,4 @@ chmod 700 "$data"
   fi
 } >>"$data/postgresql.auto.conf"
 : >"$data/recovery.signal"
-echo "Start PostgreSQL on $data. Before the service starts: tenantry admin after-restore (docs/backup.md)." >&2
+echo "Start PostgreSQL on $data. Before the service starts: tenantry admin after-restore (docs/how-to/backup.md)." >&2

@@ -15,7 +15,7 @@ if [ "$tables" -ne 0 ]; then
   exit 1
 fi
 
-# What keeps tenants apart (docs/database-roles.md) is left out: it names roles, which another server may not have.
+# What keeps tenants apart (docs/how-to/database-roles.md) is left out: it names roles, which another server may not have.
 # `tenantry migrate` puts it up again where they are.
 contents=$(mktemp)
 trap 'rm -f "$contents"' EXIT
@@ -37,4 +37,4 @@ END $$;
 SELECT format('ANALYZE %s', oid::regclass) FROM pg_class
  WHERE relkind IN ('r', 'p') AND relnamespace = current_schema()::regnamespace \gexec
 SQL
-echo "Restored. Before the service starts: tenantry migrate, then tenantry admin after-restore (docs/backup.md)." >&2
+echo "Restored. Before the service starts: tenantry migrate, then tenantry admin after-restore (docs/how-to/backup.md)." >&2

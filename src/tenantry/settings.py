@@ -331,11 +331,11 @@ class Settings:
     """Server processes."""
     drain_seconds = Setting("DRAIN_SECONDS", number(0, 3600), 5)
     """How long a service that received SIGTERM still accepts connections, while `/readyz` answers 503: as long as a
-    load balancer needs to notice; in the demo 0. See [stopping.md](../stopping.md).
+    load balancer needs to notice; in the demo 0. See [Stopping and restarting](../how-to/stopping.md).
     """
     max_connections = Setting("MAX_CONNECTIONS", number(64, 1_000_000), 8192)
     """Connections that each server process keeps open, or 256 fewer than the files that it may open if that is less. At
-    the limit, the connection that has been idle longest closes. All limits: [limits.md](../limits.md).
+    the limit, the connection that has been idle longest closes. All limits: [Limits](limits.md).
     """
     run_jobs = Setting("RUN_JOBS", FLAG, default=True)
     """Whether server processes also run the background jobs (`serve --jobs`, `--no-jobs`)."""
@@ -345,7 +345,7 @@ class Settings:
     log_format = Setting("LOG_FORMAT", choice("console", "json"), "console")
     """Log lines on stderr, for people or for machines."""
     log_requests = Setting("LOG_REQUESTS", FLAG, default=False)
-    """Log a line for each request ([operations.md](../operations.md#logs))."""
+    """Log a line for each request ([logs](../how-to/operations.md#logs))."""
     operator_token = Setting("OPERATOR_TOKEN", secret(32), None)
     """The bearer token of your own backend, for `PUT`, `DELETE` and export of tenants. Unset: these answer 401."""
 
@@ -390,8 +390,8 @@ class Settings:
     """A failed payment that was parked until its tenant became known still mails the owner if it is no older than this.
     """
     _owner_notices = Setting[tuple[str, ...]]("OWNER_NOTICES", several(_read_notice, _NOTICES), ())
-    """Which [billing notices](../subscriptions.md#notices) owners get by mail beside those of failed payments,
-    separated by commas. Set it only when all processes run a release that supports it. `trial_ending` needs
+    """Which [billing notices](../explanation/subscriptions.md#notices) owners get by mail beside those of failed
+    payments, separated by commas. Set it only when all processes run a release that supports it. `trial_ending` needs
     `PROVIDER_EVENTS=extended`.
     """
     reconcile_hours = Setting("RECONCILE_HOURS", number(0, _HOURS_OF_A_YEAR), 24)

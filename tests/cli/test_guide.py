@@ -15,7 +15,7 @@ from tests.cli.support import SECRET, Workspace
 from tests.sdk.test_readme import blocks
 from tests.support.commands import AS_INSTALLED
 
-GUIDE: Final = Path(__file__).parents[2] / "docs" / "command-line.md"
+GUIDE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "command-line.md"
 
 
 async def test_commands_of_the_guide_run(workspace: Workspace) -> None:

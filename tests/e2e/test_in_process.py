@@ -1,4 +1,4 @@
-"""The examples of docs/in-process.md, run as they are shown, beside the service in two processes."""
+"""The examples of docs/how-to/in-process.md, run as they are shown, beside the service in two processes."""
 
 import re
 import signal
@@ -20,7 +20,7 @@ from tests.support.findings import free_port
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import refusal
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "in-process.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "in-process.md"
 EXAMPLES: Final = ("app", "plain", "api")
 TIMES: Final = 10
 ROLE: Final = "app"

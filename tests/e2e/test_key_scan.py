@@ -111,7 +111,7 @@ def test_neither_database_nor_server_is_imported() -> None:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A git repository with the hook of the documentation."""
-    page = (HOOKS.parent / "docs" / "leaks.md").read_text("utf-8")
+    page = (HOOKS.parent / "docs" / "how-to" / "leaks.md").read_text("utf-8")
     [text] = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "git diff --cached" in block]
     git(tmp_path, "init", "-q")
     hook = tmp_path / ".git" / "hooks" / "pre-commit"

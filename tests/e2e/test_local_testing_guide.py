@@ -1,4 +1,4 @@
-"""The commands of docs/local-testing.md, as they are printed there, beside a running demo."""
+"""The commands of docs/how-to/local-testing.md, as they are printed there, beside a running demo."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from tests.support.command_runner import invoke
 from tests.support.commands import SECRETS, running
 from tests.support.findings import free_port
 
-_PAGE = Path(__file__).parents[2] / "docs" / "local-testing.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "local-testing.md"
 COMMANDS = [
     line for block in re.findall(r"```sh\n(.*?)```", _PAGE.read_text("utf-8"), re.DOTALL) for line in block.splitlines()
 ]

@@ -19,7 +19,7 @@ from tests.support.commands import Done
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import running_service
 
-DOCS: Final = Path(__file__).parents[2] / "docs" / "billing.md"
+DOCS: Final = Path(__file__).parents[2] / "docs" / "how-to" / "billing.md"
 COMMAND: Final = "tenantry tenants explain acme"
 ACME: Final = Subscriber("acme", "cus_acme", None)
 

@@ -24,7 +24,7 @@ from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issue
 from tests.support.members import OWN, accept_path, add_member, remove_member
 from tests.support.service import TENANTS, Service
 
-DOCS = Path(__file__).parents[2] / "docs" / "tokens.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "tokens.md"
 LATER = NOW + timedelta(minutes=2)
 
 

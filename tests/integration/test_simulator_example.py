@@ -1,4 +1,4 @@
-"""The examples of docs/simulator.md, as they are printed there."""
+"""The examples of docs/how-to/simulator.md, as they are printed there."""
 
 import re
 import runpy
@@ -10,7 +10,7 @@ from tests.support.app import WEBHOOK_SECRET
 from tests.support.commands import run
 from tests.support.service import Service
 
-_PAGE: Final = Path(__file__).parents[2] / "docs" / "simulator.md"
+_PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "simulator.md"
 
 
 def blocks(language: str) -> list[str]:

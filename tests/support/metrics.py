@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 _ROW: Final = re.compile(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", re.MULTILINE)
 
 
@@ -59,7 +59,7 @@ class Shown:
 
 
 def documented() -> Mapping[str, Described]:
-    """Every metric that docs/metrics.md has."""
+    """Every metric that docs/reference/metrics.md has."""
     return {
         name: Described(kind, frozenset(re.findall(r"`(\w+)`", labels)))
         for name, kind, labels in _ROW.findall(DOCUMENT.read_text("utf-8"))

@@ -1,7 +1,8 @@
 """What a tenant's record must say in `SUBSCRIPTIONS=each`, computed from what happened, in the order in which it did.
 
-Written from docs/subscriptions.md alone. Nothing is folded and nothing is kept: each answer looks through the history
-of one subscription again. The only order here is that of the list, so it says nothing about late events or batches.
+Written from docs/explanation/subscriptions.md alone. Nothing is folded and nothing is kept: each answer looks through
+the history of one subscription again. The only order here is that of the list, so it says nothing about late events or
+batches.
 """
 
 from collections import Counter

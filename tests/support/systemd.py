@@ -145,7 +145,7 @@ class Machine:
 
 @contextmanager
 def running_systemd(socket: Path, secrets: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[Machine]:
-    """systemd with the units of the examples, installed as docs/deploying.md says.
+    """systemd with the units of the examples, installed as docs/how-to/deploying.md says.
 
     ``socket`` is that of the PostgreSQL at /run/postgresql. ``secrets`` are the files of /etc/tenantry/secrets,
     ``settings`` lines that stand after the example's in /etc/tenantry/tenantry.env.

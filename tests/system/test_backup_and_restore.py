@@ -109,7 +109,7 @@ class PointInTime(Method):
     def restored(self) -> Iterator[str]:
         moment = (
             [self.moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")] if self.moment else []
-        )  # as in docs/backup.md
+        )  # as in docs/how-to/backup.md
         done = self.new.script("restore-to.sh", self._base, self._archive, self.new.data, *moment)
         assert done.returncode == 0, done.stderr
         hand_over(self.new.data, like=self.lost.data)

@@ -16,7 +16,7 @@ from tests.support.deployment import WORKERS, deployed
 from tests.support.stopping import Connect, Upload, connecting
 
 LONGEST_STOP: Final = 30
-"""Seconds after the drain for which a process has to be left alone (docs/stopping.md)."""
+"""Seconds after the drain for which a process has to be left alone (docs/how-to/stopping.md)."""
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "examples" / "prometheus"
 RULES: Final[list[dict[str, Any]]] = yaml.safe_load((EXAMPLES / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
 NAMES: Final = [rule["alert"] for rule in RULES]
-RUNBOOK: Final = (ROOT / "docs" / "operations.md").read_text("utf-8")
+RUNBOOK: Final = (ROOT / "docs" / "how-to" / "operations.md").read_text("utf-8")
 PARTS: Final = dict(re.findall(r"^### (\w+)\n(.*?)(?=^#|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
 _OF_HISTOGRAMS: Final = re.compile(r"_(bucket|sum|count)$")
 
@@ -44,7 +44,7 @@ def test_an_alert_has_a_severity_and_a_summary(rule: dict[str, Any]) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
 def test_an_alert_links_to_its_runbook(rule: dict[str, Any]) -> None:
     name = rule["alert"]
-    assert rule["annotations"]["runbook"] == f"docs/operations.md#{name.lower()}"
+    assert rule["annotations"]["runbook"] == f"docs/how-to/operations.md#{name.lower()}"
     assert PARTS[name].strip().startswith(f"*{rule['labels']['severity']}.*")
     assert "- Look at: " in PARTS[name]
     assert "- Do: " in PARTS[name]

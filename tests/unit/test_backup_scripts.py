@@ -43,7 +43,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_first_commands_of_the_guide_make_a_backup_where_there_was_no_folder(machine: Machine) -> None:
-    page = (ROOT / "docs" / "backup.md").read_text("utf-8")
+    page = (ROOT / "docs" / "how-to" / "backup.md").read_text("utf-8")
     [block] = re.findall(r"^\*\*A dump\*\*[^`]*```sh\n(.*?)```", page, re.DOTALL | re.MULTILINE)
     folder = machine.kept / "srv" / "backup"
     for name, does in {"pg_dump": WRITES_A_FILE, "pg_restore": ""}.items():

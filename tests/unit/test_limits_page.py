@@ -1,4 +1,4 @@
-"""docs/limits.md says what the code has."""
+"""docs/reference/limits.md says what the code has."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tenantry.server import asgi_types, client_limits
 from tenantry.server.load_shedding import MAX_WAIT, MIN_CONCURRENT
 from tenantry.settings import Settings
 
-PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "limits.md").read_text()
 LIMITS = client_limits.ClientLimits()
 
 

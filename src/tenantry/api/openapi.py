@@ -29,7 +29,7 @@ _RAISES_KEY: Final = "x-raises"  # the codes that an operation names itself; not
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
 _SCHEMES: Final = {Credential.CALLER: "bearer", Credential.USER: "userToken", Credential.OPERATOR: "operatorToken"}
 _MALFORMED: Final = {"invalid_request", "request_timeout", "head_too_large"}
-"""The server rejects these before a request exists (docs/limits.md)."""
+"""The server rejects these before a request exists (docs/reference/limits.md)."""
 _BODY: Final = {"invalid_json", "unsupported_media_type", "payload_too_large", "validation_failed"}
 _IDEMPOTENCY: Final = {"invalid_idempotency_key", "idempotency_in_flight", "idempotency_mismatch"}
 _OF_CALLERS: Final = {*CREDENTIAL, "org_suspended", "auth_unavailable", "database_unavailable", "rate_limited"}

@@ -1,8 +1,8 @@
 """The database roles of the service, their privileges, and row-level security between tenants.
 
-Four group roles without a login (docs/database-roles.md). The service's login is a member of the first three and has
-almost no other privileges; each transaction and lane takes the role that it needs. Row-level security limits `API` to
-its transaction's tenant. It does not restrict the other roles, which are limited by columns and statements.
+Four group roles without a login (docs/how-to/database-roles.md). The service's login is a member of the first three and
+has almost no other privileges; each transaction and lane takes the role that it needs. Row-level security limits `API`
+to its transaction's tenant. It does not restrict the other roles, which are limited by columns and statements.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -22,7 +22,7 @@ _BATCH_ITEMS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The service's metrics; docs/metrics.md describes them.
+    """The service's metrics; docs/reference/metrics.md describes them.
 
     With ``several_processes`` the processes share files in the folder PROMETHEUS_MULTIPROC_DIR, which must be set
     before this module is imported.

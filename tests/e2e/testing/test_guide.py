@@ -1,4 +1,4 @@
-"""Every example of docs/testing.md, run as it is shown."""
+"""Every example of docs/how-to/testing.md, run as it is shown."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ import pytest
 from tests.support.suites import OWN_PLUGINS
 
 ROOT: Final = Path(__file__).parents[3]
-PAGE: Final = ROOT / "docs" / "testing.md"
+PAGE: Final = ROOT / "docs" / "how-to" / "testing.md"
 INSTALL: Final = re.compile(r"`pip install ([^`]+)`")
 BLOCK: Final = re.compile(r"^```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 TEST: Final = re.compile(r"^(?:async )?def test_", re.MULTILINE)
@@ -41,7 +41,7 @@ def installed(arguments: str) -> set[str]:
 
 @pytest.mark.parametrize(("page", "more"), [("testing.md", {"tenantry-devkit"}), ("in-process.md", set[str]())])
 def test_what_is_installed_comes_with_what_no_registry_has(page: str, more: set[str]) -> None:
-    commands = INSTALL.findall((ROOT / "docs" / page).read_text("utf-8"))
+    commands = INSTALL.findall((ROOT / "docs" / "how-to" / page).read_text("utf-8"))
     own = set((ROOT / "requirements" / "own.in").read_text("utf-8").split())
     assert commands
     assert [installed(command) for command in commands] == [{"tenantry", *own, *more}] * len(commands)

@@ -1,4 +1,4 @@
-"""A pytest plugin for applications that use tenantry: the real service, and fixtures (docs/testing.md).
+"""A pytest plugin for applications that use tenantry: the real service, and fixtures (docs/how-to/testing.md).
 
 Load it with ``pytest_plugins = ["tenantry_devkit.testing"]``. It imports everything slow on first use.
 """
