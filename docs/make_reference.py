@@ -1,4 +1,6 @@
-"""Writes docs/reference/ from docstrings, `--help` and the settings: `python docs/make_reference.py`.
+"""Writes the generated pages of docs/: `python docs/make_reference.py`.
+
+The sources are docstrings, `--help`, the settings, the agreed OpenAPI document and the SDK's README.
 
 With `--check` it only compares.
 """
@@ -14,13 +16,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import tenantry_sdk
+from tenantry.api import reference
 from tenantry.cli import main as tenantry
 from tenantry.settings import FILE_SUFFIX, REQUIRED, SETTINGS, Setting, Settings
 from tenantry_sdk import Tenantry, errors, webhooks
 
-FOLDER: Final = Path(__file__).parent / "reference"
+FOLDER: Final = Path(__file__).parent
+_ROOT: Final = FOLDER.parent
+_METHODS: Final = ("get", "post", "put", "patch", "delete")
 _WIDTH: Final = 80
 _LONGEST: Final = 100
 _LINE: Final = 120
@@ -149,7 +156,7 @@ def sdk() -> str:
     parts = [
         _MADE,
         "# The SDK\n",
-        "[sdk/README.md](../../sdk/README.md) shows how to use it. The methods of `AsyncTenantry` are awaited.\n",
+        "[tenantry-sdk](../how-to/python-sdk.md) shows how to use it. The methods of `AsyncTenantry` are awaited.\n",
         f"## Tenantry\n\n{_call('Tenantry', Tenantry.__init__)}\n\n{_text(Tenantry)}\n",
     ]
     client = Tenantry("key")
@@ -215,10 +222,42 @@ def _base(kind: type) -> str:
     return f"`{base}`" if base != "Exception" else ""
 
 
+def http_api() -> str:
+    """Each operation of the agreed OpenAPI document, with what the service's own page at `/docs` shows."""
+    document = msgspec.json.decode((_ROOT / "tests" / "contract" / "openapi.json").read_bytes(), type=dict[str, Any])
+    document["paths"] = {
+        path: dict(sorted(operations.items(), key=lambda one: _METHODS.index(one[0])))
+        for path, operations in document["paths"].items()
+    }
+    environment = Environment(  # noqa: S701  # Markdown
+        loader=FileSystemLoader(FOLDER), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(cell=lambda text: text.replace("|", "\\|"), pretty=reference.pretty)
+    page = environment.get_template("http-api.md.jinja")
+    text = page.render(reference.contents(document), address=reference.DEFAULT_ADDRESS)
+    return _MADE + re.sub(r"\n{3,}", "\n\n", text) + "\n"
+
+
+def python_sdk() -> str:
+    """The SDK's README, which is the description of its package too."""
+    text = (_ROOT / "sdk" / "README.md").read_text("utf-8")
+    return f"<!-- Made by docs/make_reference.py from sdk/README.md: change that. -->\n{text}"
+
+
+PAGES: Final = {
+    "reference/command-line.md": command_line,
+    "reference/configuration.md": configuration,
+    "reference/http-api.md": http_api,
+    "reference/sdk.md": sdk,
+    "how-to/python-sdk.md": python_sdk,
+}
+
+
 def main(*, check: bool) -> int:
     """Write the pages, or say which ones are not what the code says."""
     stale = []
-    for name, text in {"command-line.md": command_line(), "configuration.md": configuration(), "sdk.md": sdk()}.items():
+    for name, make in PAGES.items():
+        text = make()
         page = FOLDER / name
         if not page.exists() or page.read_text() != text:
             stale.append(page)

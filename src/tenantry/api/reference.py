@@ -23,7 +23,7 @@ from tenantry.server.problems import CODES
 from tenantry.server.security_headers import PAGE_HEADERS
 
 PATH: Final = "/docs"
-_DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
+DEFAULT_ADDRESS: Final = "http://127.0.0.1:3001"
 _SCHEMES: Final = {
     "": ("No credential", None),
     "bearer": ("Any credential", "TENANTRY_API_KEY"),
@@ -61,6 +61,16 @@ def render(document: dict[str, Any], base_url: str, assets: str) -> str:
     """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its script."""
     environment = page_templates(PackageLoader(str(__package__)))
     environment.filters.update(prose=prose, slug=slug, pretty=pretty)
+    return environment.get_template("reference.html").render(
+        contents(document),
+        address=base_url if base_url.startswith("http") else DEFAULT_ADDRESS,
+        document_path=DOCUMENT_PATH,
+        assets=assets,
+    )
+
+
+def contents(document: dict[str, Any]) -> dict[str, Any]:
+    """What a page about this OpenAPI document shows, in the variables of a template."""
     schemas = Schemas(document["components"]["schemas"])
     operations = [
         _operation(path, method, operation, schemas)
@@ -70,20 +80,17 @@ def render(document: dict[str, Any], base_url: str, assets: str) -> str:
     groups = [
         {**tag, "operations": [one for one in operations if tag["name"] in one["tags"]]} for tag in document["tags"]
     ]
-    return environment.get_template("reference.html").render(
-        info=document["info"],
-        groups=groups,
-        operations=operations,
-        shared_codes=set.intersection(*[one["codes"] for one in operations if one["scope"]]),
-        schemas=schemas,
-        error_codes=CODES,
-        meanings=hand_written_part()[CODES_KEY],
-        address=base_url if base_url.startswith("http") else _DEFAULT_ADDRESS,
-        document_path=DOCUMENT_PATH,
-        assets=assets,
-        webhook_path=webhooks.PATH,
-        codes_key=CODES_KEY,
-    )
+    return {
+        "info": document["info"],
+        "groups": groups,
+        "operations": operations,
+        "shared_codes": set.intersection(*[one["codes"] for one in operations if one["scope"]]),
+        "schemas": schemas,
+        "error_codes": CODES,
+        "meanings": hand_written_part()[CODES_KEY],
+        "webhook_path": webhooks.PATH,
+        "codes_key": CODES_KEY,
+    }
 
 
 def prose(text: str) -> Markup:
