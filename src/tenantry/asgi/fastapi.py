@@ -10,9 +10,11 @@ from fastapi.requests import HTTPConnection
 from fastapi.security import SecurityScopes
 from fastapi.security.base import SecurityBase
 
-from tenantry.asgi.middleware import TenantryMiddleware, accepted_modes, check_scope, context_of
-from tenantry.asgi.tenantry import Tenantry
+from tenantry.asgi.middleware import TenantryMiddleware
 from tenantry.domain.permissions import Principal
+from tenantry.in_process.access_rules import requirement_of
+from tenantry.in_process.request import context_in
+from tenantry.in_process.tenantry import Tenantry, credentials_of
 from tenantry.server.problems import MEDIA_TYPE, Problem
 
 _SCHEME: Final = "tenantry"
@@ -57,19 +59,20 @@ def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
     ``principal: Annotated[Principal, Depends(require("projects:read"))]``. ``mode`` is as in `TenantryMiddleware`.
     Raises `ValueError` for an invalid scope or mode.
     """
-    accepted = accepted_modes(mode)
-    own = [] if scope is None else [str(check_scope(scope))]
+    needed = requirement_of(scope, mode)
 
     async def principal(
-        connection: HTTPConnection, asked: SecurityScopes, _scheme: Annotated[None, Security(_scheme, scopes=own)]
+        connection: HTTPConnection,
+        asked: SecurityScopes,
+        _scheme: Annotated[None, Security(_scheme, scopes=needed.scopes)],
     ) -> Principal:
-        context = context_of(connection.scope)
+        context = context_in(connection.scope)
         if context is None or context.app is not connection.app:
             raise RuntimeError("Call tenantry.asgi.fastapi.install(app, tenantry) on this application first.")
-        caller = await context.admit(connection.scope)
-        for needed in [*asked.scopes, *own]:
-            caller.require(needed)
-        caller.require_mode(accepted)
+        caller = await context.admit(credentials_of(connection.scope))
+        for also in asked.scopes:
+            caller.require(also)
+        needed.check(caller)
         return caller
 
     return principal

@@ -1,97 +1,31 @@
-"""The ASGI middleware. Method and path alone decide which scope a request needs; unclear cases are rejected."""
+"""The ASGI middleware."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from tenantry.asgi.tenantry import Tenantry
-from tenantry.domain.errors import DomainError, MissingCredentialError, RateLimitedError
-from tenantry.domain.permissions import ACCEPTED_MODES, ANYTHING, Mode, Principal, is_scope
-from tenantry.domain.rate_limits import RateLimitStatus
-from tenantry.server.asgi_types import REQUEST_ID, AsgiApp, Header, Receive, Scope, Send, header_of, request_id_of
-from tenantry.server.problems import STATUSES, Refusal, internal_error, refuse_domain_error
-from tenantry.server.rate_limit_headers import rate_headers
-from tenantry.server.security_headers import SECURITY_HEADERS
-
-ScopeRule = Callable[[str, str], str | None]
-"""Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts any credential."""
-
-WEBSOCKET: Final = "WEBSOCKET"
-CONTEXT: Final = "tenantry.context"
-_IDENTITY: Final = frozenset(
-    {
-        b"x-tenant-id",
-        b"x-principal-id",
-        b"x-principal-kind",
-        b"x-mode",
-        b"x-plan",
-        b"x-subscription-status",
-        b"x-access",
-        b"x-effective-plan",
-    }
+from tenantry.domain.errors import DomainError
+from tenantry.domain.permissions import Principal
+from tenantry.in_process.access_rules import WEBSOCKET, AccessRules, ScopeRule
+from tenantry.in_process.request import (
+    CONTEXT,
+    IDENTITY_HEADERS,
+    RequestContext,
+    context_in,
+    optional_principal_in,
+    principal_in,
 )
-"""Headers by which a gateway names the caller. Clients must not set them."""
+from tenantry.in_process.tenantry import Tenantry, credentials_of
+from tenantry.server.asgi_types import REQUEST_ID, AsgiApp, Receive, Scope, Send, header_of, request_id_of
+from tenantry.server.problems import STATUSES, Refusal
+
+_IDENTITY: Final = frozenset(name.encode() for name in IDENTITY_HEADERS)
 _RESPONSE_STARTS: Final = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 _POLICY_VIOLATION: Final = 1008
 _INTERNAL_ERROR: Final = 1011
 
 logger = logging.getLogger(__name__)
-
-
-def entries_for(path: str) -> Iterator[str]:
-    """Yield the entries of a table that match a path, the most specific first: itself, then prefixes that end in ``/``.
-
-    ``/`` is no prefix. An ambiguous path (with ``.``, ``..``, an empty segment, backslash or NUL) is below no prefix.
-    """
-    yield path
-    segments = path[1:].removesuffix("/").split("/")
-    if any(segment in ("", ".", "..") or "\\" in segment or "\0" in segment for segment in segments):
-        return
-    end = len(path)
-    while (end := path.rfind("/", 1, end)) > 0:
-        yield path[: end + 1]
-
-
-def scope_rule(scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None) -> ScopeRule:
-    """Make the rule of a table of methods and paths, or return a rule as it is.
-
-    A path is exact, or a prefix that ends in ``/``; the longest prefix counts. HEAD uses the entry of GET unless the
-    path has its own. Requests that the table does not list require ``*:*``. Raises `ValueError` for an invalid entry.
-    """
-    if scopes is None:
-        return lambda _method, _path: None
-    if callable(scopes):
-        return scopes
-    table = {(method.upper(), checked_path(path)): check_scope(scope) for (method, path), scope in scopes.items()}
-
-    def rule(method: str, path: str) -> str | None:
-        methods = ("HEAD", "GET") if method == "HEAD" else (method,)
-        requests = ((wanted, entry) for entry in entries_for(path) for wanted in methods)
-        return next((table[request] for request in requests if request in table), ANYTHING)
-
-    return rule
-
-
-def checked_path(path: str) -> str:
-    if not path.startswith("/"):
-        raise ValueError(f"{path!r} is not a path: it must begin with /")
-    return path
-
-
-def check_scope(scope: str | None) -> str | None:
-    if scope is not None and not is_scope(scope):
-        raise ValueError(f"{scope!r} is not a scope: it must be <resource>:<action>")
-    return scope
-
-
-def accepted_modes(name: str) -> frozenset[Mode]:
-    """Return the modes that ``live``, ``test`` or ``any`` accepts. Raises `ValueError` for another name."""
-    modes = ACCEPTED_MODES.get(name)
-    if modes is None:
-        raise ValueError(f"{name!r} is not a mode: it must be live, test or any")
-    return modes
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
@@ -108,53 +42,14 @@ class HasScope(Protocol):
         """The ASGI scope."""
 
 
-@dataclass
-class RequestContext:
-    """The middleware's data of one request or websocket."""
-
-    tenantry: Tenantry
-    request_id: bytes
-    principal: Principal | None = None
-    rate_limit_status: RateLimitStatus = ()
-    started: bool = False  # whether the response has started
-    app: object = None
-    """The framework's application around the middleware; None if the middleware wraps the application."""
-
-    def headers_over(self, headers: Iterable[Header]) -> list[Header]:
-        """Replace the request id and the rate limit headers of a response."""
-        ours = [(b"x-request-id", self.request_id), *rate_headers(self.rate_limit_status)]
-        names = {name for name, _ in ours}
-        return [*((name, value) for name, value in headers if name.lower() not in names), *ours]
-
-    async def admit(self, scope: Scope) -> Principal:
-        """Authenticate and count the request once. Raises the service's refusals."""
-        if self.principal is None:
-            try:
-                admitted = await self.tenantry.admit(scope)
-            except RateLimitedError as error:
-                self.rate_limit_status = error.rate_limits
-                raise
-            self.principal, self.rate_limit_status = admitted.principal, admitted.rate_limits
-        return self.principal
-
-
-def context_of(scope: Mapping[str, Any]) -> RequestContext | None:
-    context = scope.get(CONTEXT)
-    return context if isinstance(context, RequestContext) else None
-
-
 def optional_principal_of(request: Mapping[str, Any] | HasScope) -> Principal | None:
     """Return the caller of a request (or its ASGI scope); None if it needed and had no credential."""
-    context = context_of(request if isinstance(request, Mapping) else request.scope)
-    return None if context is None else context.principal
+    return optional_principal_in(request if isinstance(request, Mapping) else request.scope)
 
 
 def principal_of(request: Mapping[str, Any] | HasScope) -> Principal:
     """Return the caller of a request (or its ASGI scope). Raises `MissingCredentialError` (401) without one."""
-    principal = optional_principal_of(request)
-    if principal is None:
-        raise MissingCredentialError("Send a credential: Authorization: Bearer <API key or token>.")
-    return principal
+    return principal_in(request if isinstance(request, Mapping) else request.scope)
 
 
 class TenantryMiddleware:
@@ -181,11 +76,7 @@ class TenantryMiddleware:
     ) -> None:
         self._app = app
         self._tenantry = tenantry
-        self._public = frozenset(map(checked_path, public))
-        self._optional = optional
-        self._scope_needed = scope_rule(scopes)
-        self._accepted_modes = accepted_modes(mode)
-        self._on_demand = on_demand
+        self._rules = AccessRules(public=public, optional=optional, scopes=scopes, mode=mode, on_demand=on_demand)
         self._owns_lifespan = owns_lifespan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -193,7 +84,7 @@ class TenantryMiddleware:
             await self._run_lifespan(receive, send)
         elif scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif (context := context_of(scope)) is not None and context.tenantry is self._tenantry:
+        elif (context := context_in(scope)) is not None and context.tenantry is self._tenantry:
             await self._pass(context, scope, receive, send)
         else:
             await self._begin(scope, receive, send)
@@ -216,35 +107,24 @@ class TenantryMiddleware:
 
     async def _pass(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
         context.app = scope.get("app")
-        request_id = context.request_id.decode()
         try:
             await self._check(context, scope)
-        except DomainError as error:
-            await _refuse(scope, send, refuse_domain_error(error, request_id))
-            return
-        except Exception:
-            logger.exception("request %s failed", request_id)
-            await _refuse(scope, send, internal_error(request_id))
+        except Exception as error:  # noqa: BLE001  # the context logs it
+            await _refuse(scope, send, context.refusal(error))
             return
         try:
             await self._app(scope, receive, send)
         except DomainError as error:
             if type(error) not in STATUSES or (context.started and scope["type"] == "http"):
                 raise
-            await _refuse(scope, send, refuse_domain_error(error, request_id), begun=context.started)
+            await _refuse(scope, send, context.refusal(error), begun=context.started)
 
     async def _check(self, context: RequestContext, scope: Scope) -> None:
-        path = path_of(scope)
-        if self._on_demand or not self._public.isdisjoint(entries_for(path)):
-            return
-        needed = check_scope(self._scope_needed(scope.get("method", WEBSOCKET), path))
         has_credential = any(name == b"authorization" for name, _ in scope["headers"])
-        if needed is None and self._optional and not has_credential:
-            return
-        principal = await context.admit(scope)
+        method = scope.get("method", WEBSOCKET)
+        needed = self._rules.requirement(method, path_of(scope), has_credential=has_credential)
         if needed is not None:
-            principal.require(needed)
-        principal.require_mode(self._accepted_modes)
+            needed.check(await context.admit(credentials_of(scope)))
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -261,11 +141,10 @@ class TenantryMiddleware:
 
 
 async def _refuse(scope: Scope, send: Send, refusal: Refusal, *, begun: bool = False) -> None:
-    headers = [*refusal.headers, *SECURITY_HEADERS, (b"content-length", b"%d" % len(refusal.body))]
     is_http = scope["type"] == "http"
     if is_http or (not begun and "websocket.http.response" in (scope.get("extensions") or {})):
         kind = "http.response" if is_http else "websocket.http.response"
-        await send({"type": f"{kind}.start", "status": refusal.status, "headers": headers})
+        await send({"type": f"{kind}.start", "status": refusal.status, "headers": refusal.headers})
         await send({"type": f"{kind}.body", "body": refusal.body})
     else:
         is_internal = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tenantry.asgi.middleware import entries_for, path_of, scope_rule
+from tenantry.asgi.middleware import path_of
+from tenantry.in_process.access_rules import entries_for, scope_rule
 
 TABLE = scope_rule(
     {

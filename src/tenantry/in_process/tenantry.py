@@ -1,10 +1,10 @@
-"""Authenticates the requests of an application on the service's database."""
+"""Authenticates the requests of an application on the service's database, in the application's event loop."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Self
+from typing import NamedTuple, Self
 
 from tenantry.auth.admission import Admitted, AuthenticationParts
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
@@ -22,8 +22,16 @@ class SchemaMismatchError(RuntimeError):
     """The database's schema is older than this release, or not tenantry's."""
 
 
-class Tenantry:
-    """Authenticates an application's requests while it is started, by ``async with tenantry`` or `lifespan`."""
+class Credentials(NamedTuple):
+    """How a request identifies its sender: the headers ``Authorization`` and ``X-Organization-Id``, and its address."""
+
+    authorization: bytes | None
+    organization: bytes | None
+    address: str | None
+
+
+class InProcessConfiguration:
+    """The settings of in-process authentication, from the environment or from values."""
 
     def __init__(
         self, settings: Settings, *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS
@@ -31,8 +39,6 @@ class Tenantry:
         self._settings = settings
         self._clock = clock
         self._timeouts = timeouts
-        self._running: tuple[Database, AuthenticationParts, AsyncExitStack] | None = None
-        self._schema_checked = False
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -46,8 +52,26 @@ class Tenantry:
         """Use these variables and no others. Raises `SettingsError`."""
         return cls(load_for_authentication(values), clock=clock, timeouts=timeouts)
 
+
+class Tenantry(InProcessConfiguration):
+    """Authenticates an application's requests while it is started, by ``async with tenantry`` or `lifespan`."""
+
+    _running: tuple[Database, AuthenticationParts, AsyncExitStack] | None = None
+    _schema_checked = False
+
     async def start(self) -> None:
         """Connect; requests get 503 while a dependency is away. Raises `SchemaMismatchError` for an older schema."""
+        database = await self.connect()
+        try:
+            await self._check_schema(database)
+        except DatabaseUnavailableError:
+            logger.warning("the database is unreachable; the first request checks its schema")
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def connect(self) -> Database:
+        """Start without a look at the database: the first request checks its schema."""
         if self._running is not None:
             raise RuntimeError("This Tenantry has been started already.")
         settings = self._settings
@@ -61,10 +85,6 @@ class Tenantry:
             )
             await database.open()
             stack.push_async_callback(database.close)
-            try:
-                await self._check_schema(database)
-            except DatabaseUnavailableError:
-                logger.warning("the database is unreachable; the first request checks its schema")
             parts = AuthenticationParts(
                 database,
                 http_client,
@@ -75,6 +95,7 @@ class Tenantry:
             )
             await stack.enter_async_context(parts.running())
             self._running = database, parts, stack.pop_all()
+        return database
 
     async def stop(self) -> None:
         """Write pending data, and disconnect."""
@@ -98,6 +119,10 @@ class Tenantry:
 
     async def admit(self, scope: Scope) -> Admitted:
         """Authenticate and count the request of an ASGI scope. Raises the service's refusals (`DomainError`)."""
+        return await self.authenticate(credentials_of(scope))
+
+    async def authenticate(self, credentials: Credentials) -> Admitted:
+        """Authenticate and count a request. Raises the service's refusals (`DomainError`)."""
         if self._running is None:
             raise RuntimeError("This Tenantry has not been started: use its lifespan, or `async with`.")
         database, parts, _ = self._running
@@ -105,12 +130,7 @@ class Tenantry:
             async with asyncio.timeout(self._timeouts.request):
                 if not self._schema_checked:
                     await self._check_schema(database)
-                client = scope.get("client")
-                return await parts.admission.admit(
-                    header_of(scope, b"authorization"),
-                    header_of(scope, b"x-organization-id"),
-                    str(client[0]) if client else None,
-                )
+                return await parts.admission.admit(*credentials)
         except TimeoutError as error:
             raise AuthUnavailableError("The database does not answer. Try again shortly.") from error
         except DatabaseUnavailableError as error:
@@ -129,3 +149,11 @@ class Tenantry:
                 "run `tenantry migrate` of the same release first"
             )
         self._schema_checked = True
+
+
+def credentials_of(scope: Scope) -> Credentials:
+    """Return the credentials of an ASGI request."""
+    client = scope.get("client")
+    return Credentials(
+        header_of(scope, b"authorization"), header_of(scope, b"x-organization-id"), str(client[0]) if client else None
+    )

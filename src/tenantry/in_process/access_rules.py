@@ -1,0 +1,117 @@
+"""Which requests need a credential, and which scope. Method and path alone decide; unclear cases are rejected."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tenantry.domain.permissions import ACCEPTED_MODES, ANYTHING, Mode, Principal, is_scope
+
+ScopeRule = Callable[[str, str], str | None]
+"""Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts any credential."""
+
+WEBSOCKET: Final = "WEBSOCKET"
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What a caller needs: all of ``scopes``, and a credential of one of ``modes``."""
+
+    scopes: tuple[str, ...]
+    modes: frozenset[Mode]
+
+    def check(self, principal: Principal) -> None:
+        """Raise `InsufficientScopeError` or `ModeMismatchError` for a caller that does not meet it."""
+        for scope in self.scopes:
+            principal.require(scope)
+        principal.require_mode(self.modes)
+
+
+def requirement_of(scope: str | None, mode: str) -> Requirement:
+    """Return the requirement of a route: None accepts any credential. Raises `ValueError` for an invalid argument."""
+    return Requirement(() if scope is None else (checked_scope(scope),), accepted_modes(mode))
+
+
+class AccessRules:
+    """The access rules of an application. Its middleware documents the options."""
+
+    def __init__(
+        self,
+        *,
+        public: Iterable[str] = (),
+        optional: bool = False,
+        scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None = None,
+        mode: str = "live",
+        on_demand: bool = False,
+    ) -> None:
+        """Raises `ValueError` for an invalid path, scope or mode."""
+        self._public = frozenset(map(checked_path, public))
+        self._optional = optional
+        self._scope_needed = scope_rule(scopes)
+        self._accepted_modes = accepted_modes(mode)
+        self._on_demand = on_demand
+
+    def requirement(self, method: str, path: str, *, has_credential: bool) -> Requirement | None:
+        """Return what the caller of a request needs; None if it is not authenticated."""
+        if self._on_demand or not self._public.isdisjoint(entries_for(path)):
+            return None
+        needed = self._scope_needed(method, path)
+        if needed is None and self._optional and not has_credential:
+            return None
+        return Requirement(() if needed is None else (checked_scope(needed),), self._accepted_modes)
+
+
+def entries_for(path: str) -> Iterator[str]:
+    """Yield the entries of a table that match a path, the most specific first: itself, then prefixes that end in ``/``.
+
+    ``/`` is no prefix. An ambiguous path (with ``.``, ``..``, an empty segment, backslash or NUL) is below no prefix.
+    """
+    yield path
+    segments = path[1:].removesuffix("/").split("/")
+    if any(segment in ("", ".", "..") or "\\" in segment or "\0" in segment for segment in segments):
+        return
+    end = len(path)
+    while (end := path.rfind("/", 1, end)) > 0:
+        yield path[: end + 1]
+
+
+def scope_rule(scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None) -> ScopeRule:
+    """Make the rule of a table of methods and paths, or return a rule as it is.
+
+    A path is exact, or a prefix that ends in ``/``; the longest prefix counts. HEAD uses the entry of GET unless the
+    path has its own. Requests that the table does not list require ``*:*``. Raises `ValueError` for an invalid entry.
+    """
+    if scopes is None:
+        return lambda _method, _path: None
+    if callable(scopes):
+        return scopes
+    table = {
+        (method.upper(), checked_path(path)): None if scope is None else checked_scope(scope)
+        for (method, path), scope in scopes.items()
+    }
+
+    def rule(method: str, path: str) -> str | None:
+        methods = ("HEAD", "GET") if method == "HEAD" else (method,)
+        requests = ((wanted, entry) for entry in entries_for(path) for wanted in methods)
+        return next((table[request] for request in requests if request in table), ANYTHING)
+
+    return rule
+
+
+def checked_path(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError(f"{path!r} is not a path: it must begin with /")
+    return path
+
+
+def checked_scope(scope: str) -> str:
+    if not is_scope(scope):
+        raise ValueError(f"{scope!r} is not a scope: it must be <resource>:<action>")
+    return scope
+
+
+def accepted_modes(name: str) -> frozenset[Mode]:
+    """Return the modes that ``live``, ``test`` or ``any`` accepts. Raises `ValueError` for another name."""
+    modes = ACCEPTED_MODES.get(name)
+    if modes is None:
+        raise ValueError(f"{name!r} is not a mode: it must be live, test or any")
+    return modes

@@ -1,0 +1,105 @@
+"""What a middleware knows of one request: its credential, its caller, and the headers of its response."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from tenantry.auth.admission import Admitted
+from tenantry.domain.errors import DomainError, MissingCredentialError, RateLimitedError
+from tenantry.domain.permissions import Principal
+from tenantry.domain.rate_limits import RateLimitStatus
+from tenantry.in_process.tenantry import Credentials
+from tenantry.server.asgi_types import Header
+from tenantry.server.problems import Refusal, internal_error, refuse_domain_error
+from tenantry.server.rate_limit_headers import rate_headers
+from tenantry.server.security_headers import SECURITY_HEADERS
+
+CONTEXT: Final = "tenantry.context"
+"""The key of a request's `RequestContext` in its ASGI scope or WSGI environment."""
+IDENTITY_HEADERS: Final = frozenset(
+    {
+        "x-tenant-id",
+        "x-principal-id",
+        "x-principal-kind",
+        "x-mode",
+        "x-plan",
+        "x-subscription-status",
+        "x-access",
+        "x-effective-plan",
+    }
+)
+"""Headers by which a gateway names the caller. Clients must not set them."""
+
+logger = logging.getLogger(__name__)
+
+
+class SupportsAuthenticate(Protocol):
+    """A connection to the service's database."""
+
+    async def authenticate(self, credentials: Credentials) -> Admitted:
+        """Authenticate and count a request. Raises the service's refusals (`DomainError`)."""
+
+
+@dataclass
+class RequestContext:
+    """The middleware's data of one request or websocket."""
+
+    tenantry: SupportsAuthenticate
+    request_id: bytes
+    principal: Principal | None = None
+    rate_limit_status: RateLimitStatus = ()
+    started: bool = False  # whether the response has started
+    app: object = None
+    """The framework's application around the middleware; None if the middleware wraps the application."""
+
+    async def admit(self, credentials: Credentials) -> Principal:
+        """Authenticate and count the request once. Raises the service's refusals."""
+        if self.principal is None:
+            try:
+                admitted = await self.tenantry.authenticate(credentials)
+            except RateLimitedError as error:
+                self.rate_limit_status = error.rate_limits
+                raise
+            self.principal, self.rate_limit_status = admitted.principal, admitted.rate_limits
+        return self.principal
+
+    def headers_over(self, headers: Iterable[Header]) -> list[Header]:
+        """Replace the request id and the rate limit headers of a response."""
+        ours = self.headers()
+        names = {name for name, _ in ours}
+        return [*((name, value) for name, value in headers if name.lower() not in names), *ours]
+
+    def headers(self) -> list[Header]:
+        """Return the headers of every response: the request id and the status of the rate limits."""
+        return [(b"x-request-id", self.request_id), *rate_headers(self.rate_limit_status)]
+
+    def refusal(self, error: Exception) -> Refusal:
+        """Return the response to a request that could not be admitted, and log an error that is no refusal."""
+        request_id = self.request_id.decode()
+        if isinstance(error, DomainError):
+            refusal = refuse_domain_error(error, request_id)
+        else:
+            logger.error("request %s failed", request_id, exc_info=error)
+            refusal = internal_error(request_id)
+        refusal.headers += [*SECURITY_HEADERS, (b"content-length", b"%d" % len(refusal.body))]
+        return refusal
+
+
+def context_in(request: Mapping[str, Any]) -> RequestContext | None:
+    """Return the context of an ASGI scope or a WSGI environment; None if no middleware has set it."""
+    context = request.get(CONTEXT)
+    return context if isinstance(context, RequestContext) else None
+
+
+def optional_principal_in(request: Mapping[str, Any]) -> Principal | None:
+    context = context_in(request)
+    return None if context is None else context.principal
+
+
+def principal_in(request: Mapping[str, Any]) -> Principal:
+    """Return the caller of a request. Raises `MissingCredentialError` (401) without one."""
+    principal = optional_principal_in(request)
+    if principal is None:
+        raise MissingCredentialError("Send a credential: Authorization: Bearer <API key or token>.")
+    return principal
