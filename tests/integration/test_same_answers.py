@@ -1,8 +1,8 @@
-"""One table of callers with expected answers, for the service, the middleware, and a FastAPI route.
+"""One table of callers with expected answers, for the service and every way to authenticate in an own process.
 
 Statuses, codes, headers and words are those of the service wherever a request comes in. The service is asked the whole
-table; the middleware and FastAPI, which share its authenticator, are asked the `EVERYWHERE` rows of it: at least one
-for each step at which a request is refused.
+table; the middlewares and frameworks, which share its authenticator, are asked the `EVERYWHERE` rows of it: at least
+one for each step at which a request is refused.
 """
 
 import asyncio
@@ -20,12 +20,22 @@ from tenantry.domain.access import AccessPhase, to_access
 from tenantry.domain.api_keys import compose_secret
 from tenantry.domain.permissions import Mode
 from tests.support.database_link import DatabaseLink, database_link
-from tests.support.in_process import FASTAPI, MIDDLEWARE, SERVICE, AuthenticatedApp, running_app
+from tests.support.in_process import (
+    DJANGO,
+    DJANGO_ASGI,
+    FASTAPI,
+    FLASK,
+    MIDDLEWARE,
+    SERVICE,
+    WSGI,
+    AuthenticatedApp,
+    running_app,
+)
 from tests.support.issuer import running_issuer
 from tests.support.postgres import PostgresServer
 from tests.support.service import HURRIED, WHOAMI, Caller, Organization, Service, refusal, running_service
 
-KINDS: Final = (SERVICE, MIDDLEWARE, FASTAPI)
+KINDS: Final = (SERVICE, MIDDLEWARE, FASTAPI, WSGI, FLASK, DJANGO, DJANGO_ASGI)
 MISSING: Final = 'Bearer realm="api"'
 SUSPENDED: Final = {"name": "x", "ownerEmail": "a@x.example", "suspended": True}
 LEFT: Final = re.compile(r"r=\d+")

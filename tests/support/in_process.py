@@ -1,27 +1,41 @@
 """Applications that share the service's database and answer with the caller that they authenticated."""
 
-import json
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+import flask
 import httpx2
 import msgspec
+from django.core.handlers.asgi import ASGIHandler
 from fastapi import Depends, FastAPI
 
+from tenantry import wsgi
 from tenantry.asgi import Principal, Tenantry, TenantryMiddleware, principal_of
 from tenantry.asgi.fastapi import install, require
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.db.batcher import Batcher
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
+from tenantry.wsgi.flask import install as install_in_flask
+from tenantry.wsgi.flask import requires
 from tests.support.app import PEPPER, client_of, lifespan
+from tests.support.django_project import SCOPES, django_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID
+from tests.support.principals import as_json
 from tests.support.service import VERIFY, WHOAMI, Caller, Service
+from tests.support.wsgi import wsgi_client
 
 SERVICE: Final = "service"
 MIDDLEWARE: Final = "middleware"
 FASTAPI: Final = "fastapi"
-SCOPES: Final = ("projects:read", "projects:write", "api-keys:read", "*:*")
+WSGI: Final = "WSGI middleware"
+FLASK: Final = "Flask"
+DJANGO: Final = "Django"
+DJANGO_ASGI: Final = "Django under ASGI"
 CALLER: Final = "/caller/"
+_PATIENCE: Final = 30.0
 
 
 class AuthenticatedApp:
@@ -35,7 +49,8 @@ class AuthenticatedApp:
         """The path that accepts a caller whose grants cover ``scope``."""
         if self.kind == SERVICE:
             return WHOAMI if scope is None else f"{VERIFY}{scope}"
-        return f"{CALLER}{scope or '-'}"
+        below = "/async/" if self.kind == DJANGO_ASGI else CALLER
+        return f"{below}{scope or '-'}"
 
     def caller(self, credential: str | None, **headers: str) -> Caller:
         return Caller(self.client, credential, **headers)
@@ -65,9 +80,48 @@ async def running_app(
     if kind == SERVICE:
         yield AuthenticatedApp(kind, service.client)
         return
+    if kind in (WSGI, FLASK, DJANGO, DJANGO_ASGI):
+        threaded = threaded_tenantry_of(service, timeouts, **values)
+        async with closing_in_thread(threaded):
+            if kind == DJANGO_ASGI:
+                client = client_of(django_app(threaded, ASGIHandler, ON_DEMAND=True))
+            else:
+                client = wsgi_client(_WSGI_APPS[kind](threaded))
+            async with client:
+                yield AuthenticatedApp(kind, client)
+        return
     app = (plain_app if kind == MIDDLEWARE else fastapi_app)(tenantry_of(service, timeouts, **values))
     async with lifespan(app), client_of(app) as client:
         yield AuthenticatedApp(kind, client)
+
+
+def threaded_tenantry_of(service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str) -> wsgi.Tenantry:
+    """The same for an application without an event loop."""
+    return wsgi.Tenantry.from_values(values_of(service, **values), clock=service.clock, timeouts=timeouts)
+
+
+@asynccontextmanager
+async def closing_in_thread(tenantry: wsgi.Tenantry) -> AsyncIterator[wsgi.Tenantry]:
+    """The connection, closed after the block: in a thread, since its database may be a link of this event loop."""
+    try:
+        yield tenantry
+    finally:
+        await asyncio.to_thread(tenantry.close)
+
+
+def key_batcher(tenantry: wsgi.Tenantry) -> Batcher[Any, Any]:
+    """The batcher of the keys of all threads of this process."""
+    assert tenantry._thread is not None
+    running = tenantry._thread.tenantry._running
+    assert running is not None
+    return running[1].authenticator._keys
+
+
+async def until_submitted(batcher: Batcher[Any, Any], count: int) -> None:
+    """Return once so many items wait for their answers."""
+    async with asyncio.timeout(_PATIENCE):
+        while len(batcher._waiting) + sum(map(len, batcher._running.values())) < count:  # noqa: ASYNC110  # of another thread, which gives no notice
+            await asyncio.sleep(0.01)
 
 
 def plain_app(tenantry: Tenantry) -> AsgiApp:
@@ -108,7 +162,30 @@ def _add_route(app: FastAPI, scope: str | None) -> None:
         return as_json(principal)
 
 
-def as_json(principal: Principal) -> dict[str, Any]:
-    """The caller as `whoami` shows it."""
-    shown: dict[str, Any] = json.loads(msgspec.json.encode(principal))
-    return shown
+def plain_wsgi_app(tenantry: wsgi.Tenantry) -> WSGIApplication:
+    """The caller as JSON, under WSGI."""
+    return wsgi.TenantryMiddleware(answer_wsgi_caller, tenantry=tenantry, scopes=_scope_in_path)
+
+
+def answer_wsgi_caller(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    """A WSGI application without a framework."""
+    body = msgspec.json.encode(wsgi.principal_of(environ))
+    start_response("200 OK", [("Content-Type", "application/json")])
+    return [body]
+
+
+def flask_app(tenantry: wsgi.Tenantry) -> flask.Flask:
+    """The same with Flask: a route for each of `SCOPES`, and one that needs none."""
+    app = flask.Flask("tests")
+    install_in_flask(app, tenantry)
+    for scope in (None, *SCOPES):
+        view = requires(scope)(lambda: as_json(flask.g.principal))
+        app.add_url_rule(f"{CALLER}{scope or '-'}", f"caller with {scope}", view)
+    return app
+
+
+_WSGI_APPS: Final[dict[str, Callable[[wsgi.Tenantry], WSGIApplication]]] = {
+    WSGI: plain_wsgi_app,
+    FLASK: flask_app,
+    DJANGO: lambda tenantry: django_app(tenantry, ON_DEMAND=True),
+}

@@ -1,7 +1,8 @@
 """Callers and keys as plain values, for tests of the rules."""
 
+import json
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -80,3 +81,9 @@ def principal_of(key: ApiKey) -> Principal:
         access=NOTHING,
         expires_at=key.expires_at,
     )
+
+
+def as_json(principal: Principal) -> dict[str, Any]:
+    """The caller as `whoami` shows it."""
+    shown: dict[str, Any] = json.loads(msgspec.json.encode(principal))
+    return shown

@@ -11,7 +11,7 @@ NEEDED = {
     "DATABASE_URL": "postgresql://db/app",
     "API_KEY_PEPPER": "new-pepper-0123456789abcdef012345,old-" + "0aA" * 12,
 }
-HEAVY = {"litestar", "procrastinate", "alembic", "sqlalchemy", "uvicorn", "fastapi", "stripe"}
+HEAVY = {"litestar", "procrastinate", "alembic", "sqlalchemy", "uvicorn", "fastapi", "django", "flask", "stripe"}
 
 
 def test_database_and_pepper_are_enough() -> None:
@@ -43,8 +43,9 @@ def test_irrelevant_settings_are_not_validated() -> None:
     load_for_authentication({**NEEDED, **others})
 
 
-def test_import_brings_neither_the_services_framework_nor_its_queue() -> None:
-    script = "import sys, tenantry.asgi; print(*{name.partition('.')[0] for name in sys.modules})"
+@pytest.mark.parametrize("package", ["asgi", "wsgi"])
+def test_import_brings_neither_the_services_framework_nor_its_queue(package: str) -> None:
+    script = f"import sys, tenantry.{package}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "psycopg" in loaded
     assert not HEAVY & set(loaded)

@@ -1,0 +1,165 @@
+"""Django integration: a middleware with the setting ``TENANTRY``, and views that declare the scope that they need."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from tenantry.domain.permissions import Principal
+from tenantry.in_process.access_rules import AccessRules, Requirement, requirement_of
+from tenantry.in_process.request import RequestContext, context_in
+from tenantry.server.problems import STATUSES
+from tenantry.wsgi.middleware import PRINCIPAL, admit, begin, body_for, requirement_in, text_headers
+from tenantry.wsgi.tenantry import Tenantry, credentials_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CONNECTION: Final = "CONNECTION"
+_OPTIONS: Final = frozenset({"PUBLIC", "OPTIONAL", "SCOPES", "MODE", "ON_DEMAND"})
+
+
+class AuthenticatedRequest(HttpRequest):
+    """The type of a request behind the middleware, for annotations of views with `requires`."""
+
+    tenantry: Principal
+
+
+class TenantryMiddleware:
+    """Django middleware that accepts and rejects requests as the service does.
+
+    The setting ``TENANTRY`` has the options of the WSGI middleware in capitals, and ``CONNECTION``, a `Tenantry`; by
+    default it is that of the environment. ``request.tenantry`` is the caller, or None.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]) -> None:
+        """Raises `ImproperlyConfigured` for an invalid option, and `SettingsError`."""
+        self._get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+        options: Mapping[str, Any] = getattr(settings, "TENANTRY", {})
+        if unknown := options.keys() - _OPTIONS - {_CONNECTION}:
+            raise ImproperlyConfigured(f"TENANTRY has unknown options: {', '.join(sorted(unknown))}")
+        self._tenantry: Tenantry = options.get(_CONNECTION) or Tenantry.from_environment()
+        try:
+            self._rules = AccessRules(**{name.lower(): options[name] for name in _OPTIONS & options.keys()})
+        except ValueError as error:
+            raise ImproperlyConfigured(f"TENANTRY: {error}") from error
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        if self._is_async:
+            return self._respond(request)
+        context = self._begin(request)
+        try:
+            if (needed := self._requirement(request)) is not None:
+                needed.check(_admit(request, context))
+        except Exception as error:  # noqa: BLE001  # the context logs it
+            return _with_headers(context, _refuse(request, context, error))
+        return _with_headers(context, cast("HttpResponseBase", self._get_response(request)))
+
+    async def _respond(self, request: HttpRequest) -> HttpResponseBase:
+        context = self._begin(request)
+        try:
+            if (needed := self._requirement(request)) is not None:
+                needed.check(await _admit_async(request, context))
+        except Exception as error:  # noqa: BLE001  # the context logs it
+            return _with_headers(context, _refuse(request, context, error))
+        return _with_headers(context, await cast("Awaitable[HttpResponseBase]", self._get_response(request)))
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        """Refuse the request if the view does (`DomainError`)."""
+        context = context_in(request.META)
+        if context is None or type(exception) not in STATUSES:
+            return None
+        return _refuse(request, context, exception)
+
+    def _begin(self, request: HttpRequest) -> RequestContext:
+        context = context_in(request.META)
+        if context is None or context.tenantry is not self._tenantry:
+            context = begin(self._tenantry, request.META)
+        context.app = self
+        _set_principal(request, context.principal)
+        return context
+
+    def _requirement(self, request: HttpRequest) -> Requirement | None:
+        return requirement_in(self._rules, request.META, str(request.method), request.path_info)
+
+
+def requires(
+    scope: str | None = None, *, mode: str = "live"
+) -> Callable[[Callable[Concatenate[AuthenticatedRequest, P], R]], Callable[Concatenate[HttpRequest, P], R]]:
+    """Return a decorator of views: the caller needs ``scope``; None accepts any credential.
+
+    ``mode`` is as in `TenantryMiddleware`. The caller is ``request.tenantry``. For a class-based view:
+    ``@method_decorator(requires("projects:read"), name="dispatch")``. Raises `ValueError` for an invalid scope or mode.
+    """
+    needed = requirement_of(scope, mode)
+
+    def decorate(view: Callable[Concatenate[AuthenticatedRequest, P], R]) -> Callable[Concatenate[HttpRequest, P], R]:
+        @wraps(view)
+        def checked(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            needed.check(_admit(request, _context_of(request)))
+            return view(cast("AuthenticatedRequest", request), *args, **kwargs)
+
+        @wraps(view)
+        async def checked_async(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> object:
+            needed.check(await _admit_async(request, _context_of(request)))
+            return await cast("Awaitable[object]", view(cast("AuthenticatedRequest", request), *args, **kwargs))
+
+        if iscoroutinefunction(view):
+            return cast("Callable[Concatenate[HttpRequest, P], R]", checked_async)
+        return checked
+
+    return decorate
+
+
+def _context_of(request: HttpRequest) -> RequestContext:
+    context = context_in(request.META)
+    if context is None or not isinstance(context.app, TenantryMiddleware):
+        raise ImproperlyConfigured("Add tenantry.wsgi.django.TenantryMiddleware to MIDDLEWARE.")
+    return context
+
+
+def _admit(request: HttpRequest, context: RequestContext) -> Principal:
+    principal = admit(context, _connection_of(context), request.META)
+    _set_principal(request, principal)
+    return principal
+
+
+async def _admit_async(request: HttpRequest, context: RequestContext) -> Principal:
+    principal = context.principal
+    if principal is None:
+        principal = await _connection_of(context).call_async(context.admit, credentials_of(request.META))
+        request.META[PRINCIPAL] = principal
+    _set_principal(request, principal)
+    return principal
+
+
+def _connection_of(context: RequestContext) -> Tenantry:
+    return cast("Tenantry", context.tenantry)
+
+
+def _set_principal(request: HttpRequest, principal: Principal | None) -> None:
+    cast("Any", request).tenantry = principal
+
+
+def _refuse(request: HttpRequest, context: RequestContext, error: Exception) -> HttpResponse:
+    refusal = context.refusal(error)
+    return HttpResponse(
+        body_for(request.META, refusal), status=refusal.status, headers=dict(text_headers(refusal.headers))
+    )
+
+
+def _with_headers(context: RequestContext, response: HttpResponseBase) -> HttpResponseBase:
+    for name, value in text_headers(context.headers()):
+        response[name] = value
+    return response

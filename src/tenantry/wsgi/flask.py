@@ -1,0 +1,65 @@
+"""Flask integration: views declare the scope that they need."""
+
+from collections.abc import Callable
+from functools import wraps
+from http import HTTPStatus
+from typing import Any, Final, ParamSpec
+
+from flask import Flask, Response, current_app, g, request
+
+from tenantry.domain.errors import DomainError
+from tenantry.in_process.access_rules import requirement_of
+from tenantry.in_process.request import RequestContext, context_in
+from tenantry.wsgi.middleware import TenantryMiddleware, admit, optional_principal_of, text_headers
+from tenantry.wsgi.tenantry import Tenantry
+
+P = ParamSpec("P")
+
+_EXTENSION: Final = "tenantry"
+
+
+def install(app: Flask, tenantry: Tenantry) -> None:
+    """Prepare an application for views with `requires`, and set ``flask.g.principal``: the caller, or None."""
+    app.extensions[_EXTENSION] = tenantry
+    app.wsgi_app = TenantryMiddleware(app.wsgi_app, tenantry=tenantry, on_demand=True)  # type: ignore[method-assign]
+    app.before_request(_set_principal)
+    app.register_error_handler(DomainError, _refuse)
+
+
+def requires(scope: str | None = None, *, mode: str = "live") -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+    """Return a decorator of views: the caller needs ``scope``; None accepts any credential.
+
+    ``mode`` is as in `TenantryMiddleware`. The caller is ``flask.g.principal``. Below ``@app.get(...)``.
+    Raises `ValueError` for an invalid scope or mode.
+    """
+    needed = requirement_of(scope, mode)
+
+    def decorate(view: Callable[P, Any]) -> Callable[P, Any]:
+        @wraps(view)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> object:
+            tenantry, context = _installed()
+            g.principal = admit(context, tenantry, request.environ)
+            needed.check(g.principal)
+            return current_app.ensure_sync(view)(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def _installed() -> tuple[Tenantry, RequestContext]:
+    tenantry: Tenantry | None = current_app.extensions.get(_EXTENSION)
+    context = context_in(request.environ)
+    if tenantry is None or context is None or context.tenantry is not tenantry:
+        raise RuntimeError("Call tenantry.wsgi.flask.install(app, tenantry) on this application first.")
+    return tenantry, context
+
+
+def _set_principal() -> None:
+    g.principal = optional_principal_of(request.environ)
+
+
+def _refuse(error: DomainError) -> Response:
+    _, context = _installed()
+    refusal = context.refusal(error)
+    return Response(refusal.body, HTTPStatus(refusal.status), text_headers(refusal.headers))

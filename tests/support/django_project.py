@@ -1,0 +1,77 @@
+"""A Django project whose views answer with their caller."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import django
+from django.conf import settings
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.test.utils import override_settings
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from tenantry import wsgi
+from tenantry.wsgi.django import AuthenticatedRequest, requires
+from tests.support.principals import as_json
+
+SCOPES: Final = ("projects:read", "projects:write", "api-keys:read", "*:*")
+MIDDLEWARE: Final = "tenantry.wsgi.django.TenantryMiddleware"
+
+
+def caller(request: AuthenticatedRequest) -> HttpResponse:
+    return JsonResponse(as_json(request.tenantry))
+
+
+async def caller_async(request: AuthenticatedRequest) -> HttpResponse:
+    return JsonResponse(as_json(request.tenantry))
+
+
+def optional_caller(request: HttpRequest) -> HttpResponse:
+    principal = wsgi.optional_principal_of(request)
+    shown = sorted(name for name in request.headers if name.startswith("X-"))
+    return JsonResponse({"caller": None if principal is None else principal.id, "headers": shown})
+
+
+def all_scopes(request: HttpRequest) -> HttpResponse:
+    wsgi.principal_of(request).require("*:*")
+    return JsonResponse({})
+
+
+def stream(_request: HttpRequest) -> StreamingHttpResponse:
+    return StreamingHttpResponse(iter([b"a", b"b"]))
+
+
+def broken(_request: HttpRequest) -> HttpResponse:
+    raise LookupError("a fault of the view")
+
+
+@method_decorator(requires("projects:read"), name="dispatch")
+class Projects(View):
+    def get(self, request: AuthenticatedRequest, number: int) -> HttpResponse:
+        return JsonResponse({"caller": request.tenantry.id, "number": number})
+
+
+urlpatterns = [
+    *(path(f"caller/{scope or '-'}", requires(scope)(caller)) for scope in (None, *SCOPES)),
+    *(path(f"async/{scope or '-'}", requires(scope)(caller_async)) for scope in (None, *SCOPES)),
+    path("any-mode", requires("projects:read", mode="any")(caller)),
+    path("open", optional_caller),
+    path("all", all_scopes),
+    path("stream", stream),
+    path("broken", broken),
+    path("projects/<int:number>", Projects.as_view()),
+]
+
+
+def django_app(
+    tenantry: wsgi.Tenantry, handler: Callable[[], WSGIHandler | ASGIHandler] = WSGIHandler, **options: object
+) -> Any:
+    """The application; ``options`` are those of the middleware."""
+    if not settings.configured:
+        settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__)
+        django.setup()
+    with override_settings(TENANTRY={"CONNECTION": tenantry, **options}, MIDDLEWARE=[MIDDLEWARE]):
+        return handler()
