@@ -1,0 +1,34 @@
+"""A FastAPI service whose callers are authenticated by tenantry.
+
+pip install "tenantry[fastapi]" uvicorn
+DATABASE_URL=... API_KEY_PEPPER=... uvicorn app:app --port 8000
+"""
+
+from typing import Annotated
+
+from fastapi import Depends, FastAPI
+
+from tenantry.asgi import Principal, Tenantry
+from tenantry.asgi.fastapi import install, require
+
+tenantry = Tenantry.from_environment()
+app = FastAPI(lifespan=tenantry.lifespan)
+install(app, tenantry)
+
+Reader = Annotated[Principal, Depends(require("projects:read"))]
+Writer = Annotated[Principal, Depends(require("projects:write"))]
+
+
+@app.get("/health")
+def health() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@app.get("/projects")
+def list_projects(principal: Reader) -> dict[str, str]:
+    return {"tenant": principal.org_id, "caller": principal.id, "plan": principal.plan}
+
+
+@app.post("/projects", status_code=201)
+def create_project(principal: Writer) -> dict[str, str]:
+    return {"tenant": principal.org_id, "createdBy": principal.id}

@@ -1,0 +1,30 @@
+"""A Flask service whose callers are authenticated by tenantry.
+
+pip install "tenantry[flask]" gunicorn
+DATABASE_URL=... API_KEY_PEPPER=... gunicorn --threads 8 --bind 127.0.0.1:8000 app:app
+"""
+
+from flask import Flask, g
+
+from tenantry.wsgi import Tenantry
+from tenantry.wsgi.flask import install, requires
+
+app = Flask(__name__)
+install(app, Tenantry.from_environment())
+
+
+@app.get("/health")
+def health() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@app.get("/projects")
+@requires("projects:read")
+def list_projects() -> dict[str, str]:
+    return {"tenant": g.principal.org_id, "caller": g.principal.id, "plan": g.principal.plan}
+
+
+@app.post("/projects")
+@requires("projects:write")
+def create_project() -> tuple[dict[str, str], int]:
+    return {"tenant": g.principal.org_id, "createdBy": g.principal.id}, 201

@@ -1,0 +1,131 @@
+"""Django projects that authenticate in their own process, under WSGI and ASGI."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import httpx2
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.test import RequestFactory
+
+from tenantry.wsgi import Tenantry
+from tenantry.wsgi.django import requires
+from tests.support.app import client_of
+from tests.support.django_project import caller, django_app
+from tests.support.in_process import closing_in_thread, threaded_tenantry_of
+from tests.support.service import Caller, Service, refusal
+from tests.support.wsgi import wsgi_client
+
+READ: Final = "projects:read"
+CLIENTS: Final[dict[Any, Callable[[Any], httpx2.AsyncClient]]] = {WSGIHandler: wsgi_client, ASGIHandler: client_of}
+
+
+@pytest.fixture(scope="module")
+async def connection(service: Service) -> AsyncIterator[Tenantry]:
+    async with closing_in_thread(threaded_tenantry_of(service)) as tenantry:
+        yield tenantry
+
+
+@pytest.fixture(params=CLIENTS)
+def handler(request: pytest.FixtureRequest) -> Any:
+    """The handler of the server's interface."""
+    return request.param
+
+
+def client_for(handler: Any, tenantry: Tenantry, **options: object) -> httpx2.AsyncClient:
+    """A client of the project, whose middleware has these options."""
+    return CLIENTS[handler](django_app(tenantry, handler, **options))
+
+
+async def callers(service: Service, client: httpx2.AsyncClient) -> tuple[Caller, Caller]:
+    """An owner and a reader, as they meet this application."""
+    org = await service.organization()
+    reader = await service.key(org.owner, org.id, READ)
+    return Caller(client, org.owner.credential), Caller(client, reader.caller.credential)
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")  # under ASGI
+async def test_everything_but_public_paths_needs_a_credential(
+    service: Service, connection: Tenantry, handler: Any
+) -> None:
+    async with client_for(handler, connection, PUBLIC=["/open"]) as client:
+        owner, reader = await callers(service, client)
+        assert (await client.get("/open")).json()["caller"] is None
+        for path in ("/stream", "/all", "/nothing", "/caller/-", "/open/"):
+            assert refusal(await client.get(path)) == (401, "missing_credential"), path
+        answers = [await owner.get(f"/caller/{READ}") for _ in range(3)]
+        left = [int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0]) for answer in answers]
+        assert left == [left[0], left[0] - 1, left[0] - 2]
+        assert (await owner.get("/nothing")).status_code == 404
+        assert (await owner.get("/stream")).text == "ab"
+        assert (await owner.get("/all")).status_code == 200
+        answer = await reader.get("/all")
+        assert refusal(answer) == (403, "insufficient_scope")
+        assert answer.headers["www-authenticate"].endswith('scope="*:*"')
+
+
+async def test_table_of_scopes(service: Service, connection: Tenantry, handler: Any) -> None:
+    async with client_for(handler, connection, SCOPES={("GET", "/open"): READ}) as client:
+        _, reader = await callers(service, client)
+        assert (await reader.get("/open")).status_code == 200
+        assert (await reader.call("HEAD", "/open")).status_code == 200
+        assert refusal(await reader.post("/open")) == (403, "insufficient_scope")
+        head = await client.head("/open")
+        assert (head.status_code, head.content) == (401, b"")
+
+
+async def test_views_declare_their_scope_and_mode(service: Service, connection: Tenantry, handler: Any) -> None:
+    async with client_for(handler, connection, ON_DEMAND=True) as client:
+        owner, reader = await callers(service, client)
+        for kind in ("caller", "async"):
+            assert (await owner.get(f"/{kind}/projects:write")).status_code == 200
+            assert refusal(await reader.get(f"/{kind}/projects:write")) == (403, "insufficient_scope")
+            assert refusal(await client.get(f"/{kind}/-")) == (401, "missing_credential")
+        assert (await reader.get("/projects/7")).json()["number"] == 7
+        assert refusal(await client.get("/projects/7")) == (401, "missing_credential")
+        assert (await client.get("/open")).json()["caller"] is None
+        org = await service.organization()
+        test = Caller(client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential)
+        assert (await test.get("/any-mode")).json()["mode"] == "test"
+        assert refusal(await test.get(f"/caller/{READ}")) == (403, "mode_mismatch")
+
+
+async def test_client_cannot_name_itself(service: Service, connection: Tenantry, handler: Any) -> None:
+    sent = {
+        "X-Tenant-Id": "other",
+        "X-Plan": "business",
+        "X_Tenant_Id": "other",
+        "X-Mine": "1",
+        "tenantry.principal": "x",
+    }
+    async with client_for(handler, connection, PUBLIC=["/open"]) as client:
+        shown = (await Caller(client, None).call("GET", "/open", headers=sent)).json()
+    assert shown == {"caller": None, "headers": ["X-Mine"]}
+
+
+async def test_exceptions_of_views_reach_django(service: Service, connection: Tenantry, handler: Any) -> None:
+    async with client_for(handler, connection) as client:
+        owner, _ = await callers(service, client)
+        answer = await owner.get("/broken")
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert "x-request-id" in answer.headers
+
+
+def test_view_fails_without_the_middleware() -> None:
+    with pytest.raises(ImproperlyConfigured, match=r"Add tenantry\.wsgi\.django\.TenantryMiddleware to MIDDLEWARE"):
+        requires(READ)(caller)(RequestFactory().get("/"))
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"PUBLICK": []}, "TENANTRY has unknown options: PUBLICK"),
+        ({"MODE": "tset"}, "'tset' is not a mode"),
+        ({"PUBLIC": ["health"]}, "'health' is not a path"),
+    ],
+)
+def test_invalid_options_stop_the_start(connection: Tenantry, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=fault):
+        django_app(connection, **options)
