@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/in-process.md, run as they are shown, beside the service in two processes."""
+"""The examples of docs/how-to/in-process.md and its programs in examples/, run beside the service in two processes."""
 
 import re
 import signal
@@ -21,7 +21,20 @@ from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import refusal
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "in-process.md"
-EXAMPLES: Final = ("app", "plain", "api")
+EXAMPLES: Final = Path(__file__).parents[2] / "examples"
+UVICORN: Final = ("uvicorn", "--port", "{port}")
+GUNICORN: Final = ("gunicorn", "--threads", "8", "--bind", "127.0.0.1:{port}")
+SERVERS: Final = {
+    "app:app": UVICORN,
+    "plain:app": UVICORN,
+    "api:app": UVICORN,
+    "fastapi/app:app": UVICORN,
+    "wsgi_app:app": GUNICORN,
+    "flask/app:app": GUNICORN,
+    "django/app:application": GUNICORN,
+}
+"""Each example of the page, or below examples/, and the server that the page names for it."""
+READY: Final = {UVICORN: "Uvicorn running", GUNICORN: "Listening at"}
 TIMES: Final = 10
 ROLE: Final = "app"
 
@@ -32,7 +45,12 @@ def blocks(language: str) -> list[str]:
 
 
 def example(name: str) -> str:
-    """The block that is the file of this name."""
+    """The file of this name: below examples/, or a block of the page."""
+    file = EXAMPLES / f"{name}.py"
+    return file.read_text("utf-8") if file.exists() else _block(name)
+
+
+def _block(name: str) -> str:
     (found,) = [block for block in blocks("python") if block.startswith(f"# {name}.py\n")]
     return found
 
@@ -52,6 +70,14 @@ async def deployment(conninfo: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
+async def reader(deployment: Deployment) -> str:
+    """A key that may only read projects."""
+    async with deployment.client() as owner:
+        body = {"orgId": "acme", "name": "reader", "scopes": ["projects:read"]}
+        return str((await owner.post("/api/v1/api-keys", json=body)).json()["secret"])
+
+
+@pytest.fixture(scope="module")
 def address(conninfo: str) -> Iterator[str]:
     """The service's database, for a role that may do what the page grants and nothing else."""
     role = sql.Identifier(ROLE)
@@ -65,18 +91,24 @@ def address(conninfo: str) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def application(name: str, address: str, folder: Path) -> AsyncIterator[tuple[str, Running]]:
-    """An example under uvicorn: its address, and the command."""
-    (folder / f"{name}.py").write_text(example(name))
-    port = str(free_port())
+async def application(target: str, address: str, folder: Path) -> AsyncIterator[tuple[str, Running]]:
+    """An example under its server: its address, and the command."""
+    server, port = SERVERS[target], free_port()
     values = {"DATABASE_URL": address, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
-    async with running(f"{name}:app", "--port", port, folder=folder, module="uvicorn", **values) as command:
-        await command.until("Application startup complete", "err")
-        await command.until("Uvicorn running", "err")
+    async with running(*_arguments(target, folder, port), folder=folder, module=server[0], **values) as command:
+        await command.until(READY[server], "err")
         yield f"http://127.0.0.1:{port}", command
 
 
-@pytest.fixture(scope="module", params=EXAMPLES)
+def _arguments(target: str, folder: Path, port: int) -> list[str]:
+    """What its server is called with; the example is put into this folder."""
+    name, _, variable = target.partition(":")
+    file = folder / f"{Path(name).name}.py"
+    file.write_text(example(name))
+    return [*(argument.format(port=port) for argument in SERVERS[target][1:]), f"{file.stem}:{variable}"]
+
+
+@pytest.fixture(scope="module", params=SERVERS)
 async def client(
     request: pytest.FixtureRequest, address: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[httpx2.AsyncClient]:
@@ -119,7 +151,24 @@ async def test_key_revoked_through_the_service_is_refused_at_the_very_next_reque
     assert seen == {(200, 204, (401, "api_key_revoked")): TIMES}
 
 
-@pytest.mark.parametrize("client", ["app", "api"], indirect=True)
+@pytest.mark.parametrize("client", ["fastapi/app:app", "flask/app:app", "django/app:application"], indirect=True)
+async def test_services_of_the_examples(deployment: Deployment, reader: str, client: httpx2.AsyncClient) -> None:
+    assert (await client.get("/health")).json() == {"status": "ok"}
+    assert (await client.get("/projects", headers=bearer(reader))).json()["plan"] == "free"
+    refused = await client.post("/projects", headers=bearer(reader))
+    assert refusal(refused) == (403, "insufficient_scope")
+    assert refused.headers["www-authenticate"].endswith('scope="projects:write"')
+    made = await client.post("/projects", headers=bearer(deployment.credential))
+    assert (made.status_code, made.json()["tenant"]) == (201, "acme")
+
+
+@pytest.mark.parametrize("name", ["flask/app", "django/app"])
+def test_page_shows_the_examples_as_they_are(name: str) -> None:
+    _, _, program = example(name).partition('"""\n\n')
+    assert _block(f"examples/{name}") == f"# examples/{name}.py\n{program}"
+
+
+@pytest.mark.parametrize("client", ["app:app", "api:app"], indirect=True)
 async def test_scopes_of_the_examples(deployment: Deployment, client: httpx2.AsyncClient) -> None:
     async with deployment.client() as owner:
         keys = {
@@ -142,7 +191,7 @@ async def test_last_use_is_written_when_the_application_ends(
     async with deployment.client() as owner:
         body = {"orgId": "acme", "name": "used", "scopes": ["projects:read"]}
         made = (await owner.post("/api/v1/api-keys", json=body)).json()
-        async with application("plain", address, tmp_path) as (url, command):
+        async with application("plain:app", address, tmp_path) as (url, command):
             async with httpx2.AsyncClient(base_url=url, trust_env=False) as client:
                 assert (await client.get("/projects", headers=bearer(made["secret"]))).status_code == 200
             await command.end(signal.SIGTERM)
@@ -165,9 +214,10 @@ async def test_older_schema_stops_the_start_with_a_clear_message(
         assert "run `tenantry migrate`" in command.text["err"]
 
 
-async def test_faulty_settings_are_all_named(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(example("app"))
-    async with running("app:app", folder=tmp_path, module="uvicorn", API_KEY_PEPPER="short") as command:
+@pytest.mark.parametrize("target", ["app:app", "flask/app:app", "django/app:application"])
+async def test_faulty_settings_are_all_named(tmp_path: Path, target: str) -> None:
+    arguments = _arguments(target, tmp_path, free_port())
+    async with running(*arguments, folder=tmp_path, module=SERVERS[target][0], API_KEY_PEPPER="short") as command:
         assert await command.wait() != 0
     assert "DATABASE_URL: is missing" in command.text["err"]
     assert "API_KEY_PEPPER: is shorter than 32 characters" in command.text["err"]

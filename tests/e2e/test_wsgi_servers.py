@@ -212,7 +212,7 @@ async def test_workers_do_not_use_what_the_process_that_forked_them_has_opened(
     ):
         assert "200 OK" in server.command.text["err"]
         workers = {worker.pid for worker in psutil.Process(server.command.pid).children()}
-        seen = set()
+        seen: set[int] = set()
         while seen != workers:  # the kernel decides which worker takes a connection
             answers = await asyncio.gather(*(client.get("/") for _ in range(MANY)))
             assert {answer.status_code for answer in answers} == {200}
