@@ -126,8 +126,9 @@ def build_app(
     hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, partial(answer_gateway, parts.admission))
     api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of]))
     dispatcher: Callable[..., Dispatcher] = Dispatcher
-    if parts.tracing is not None or settings.log_requests:
-        dispatcher = partial(LoggingDispatcher, tracing=parts.tracing, logs=settings.log_requests)
+    logs_requests = settings.log_requests or settings.log_requests_to is not None
+    if parts.tracing is not None or logs_requests:
+        dispatcher = partial(LoggingDispatcher, tracing=parts.tracing, logs=logs_requests)
     return dispatcher(
         hot,
         api,

@@ -345,7 +345,11 @@ class Settings:
     log_format = Setting("LOG_FORMAT", choice("console", "json"), "console")
     """Log lines on stderr, for people or for machines."""
     log_requests = Setting("LOG_REQUESTS", FLAG, default=False)
-    """Log a line for each request ([logs](../how-to/operations.md#logs))."""
+    """Log a line for each request ([operations.md](../how-to/operations.md#logs))."""
+    log_requests_to = Setting[Path | None]("LOG_REQUESTS_TO", Kind("text", Path), None)
+    """The path of a file for these lines, as JSON, with or without `LOG_REQUESTS`. `tenantry logs tail` follows it. The
+    service opens a new file after a rotation.
+    """
     operator_token = Setting("OPERATOR_TOKEN", secret(32), None)
     """The bearer token of your own backend, for `PUT`, `DELETE` and export of tenants. Unset: these answer 401."""
 

@@ -96,7 +96,7 @@ async def test_request_is_logged_with_caller_route_and_outcome(service: Service,
     ]
 
 
-async def test_event_is_logged_with_tenant_and_outcome(service: Service, lines: Lines) -> None:
+async def test_event_is_logged_with_id_type_tenant_and_outcome(service: Service, lines: Lines) -> None:
     provider = Provider(service)
     subscriber = await provider.subscriber()
     event = events.updated(**subscriber.names)
@@ -108,10 +108,14 @@ async def test_event_is_logged_with_tenant_and_outcome(service: Service, lines: 
     lines.written.clear()
     await provider.post(event, secret="whsec_of_somebody_else_0123456789")
     told.append(lines.only())
-    assert [(entry["outcome"], entry.get("tenant"), entry["status"]) for entry in told] == [
-        ("applied", subscriber.id, 200),
-        ("duplicate", None, 200),
-        ("no_match", None, 400),
+    verified = event["id"], event["type"]
+    assert [
+        (entry["outcome"], entry.get("tenant"), entry["status"], entry.get("event"), entry.get("event_type"))
+        for entry in told
+    ] == [
+        ("applied", subscriber.id, 200, *verified),
+        ("duplicate", None, 200, *verified),
+        ("no_match", None, 400, None, None),  # the content of a forgery is not logged
     ]
 
 

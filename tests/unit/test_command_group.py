@@ -30,6 +30,7 @@ COMMANDS = (
     "worker",
     "migrate",
     "doctor",
+    "logs",
     "admin",
     "reconcile",
     "backfill",
@@ -37,7 +38,7 @@ COMMANDS = (
     "help",
     "version",
 )
-GROUPS = ("keys", "projects", "tenants", "members", "events")
+GROUPS = ("keys", "projects", "tenants", "members", "events", "logs")
 HEAVY = {"httpx2", "psycopg", "litestar", "rich", "asyncio", "uvicorn", "procrastinate"}
 
 

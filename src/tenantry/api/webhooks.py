@@ -14,7 +14,7 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError, PayloadTooLargeError
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 from tenantry.integrations.stripe.signature import SignatureFault, SignatureVerifier
-from tenantry.server.asgi_types import OUTCOME, TENANT, HotRequest, HotResponse
+from tenantry.server.asgi_types import EVENT, OUTCOME, TENANT, HotRequest, HotResponse
 from tenantry.server.metrics import Metrics
 
 PATH: Final = "/api/v1/webhooks/payment-provider"
@@ -83,6 +83,7 @@ class WebhookReceiver:
         if isinstance(arrival, HotResponse):
             return arrival
         event = arrival.event
+        request.scope[EVENT] = event.id, event.type
         try:
             entry = await self._service.receive(arrival)
         except HandlingFailedError:

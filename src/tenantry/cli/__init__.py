@@ -71,6 +71,10 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "worker": ("tenantry.cli.serve", "Run the background jobs alone."),
         "migrate": ("tenantry.cli.database", "Bring the database's schema up to date."),
         "doctor": ("tenantry.cli.doctor.command", "Check each setting and connection."),
+        "logs": _group(
+            "Follow the requests and provider events of a service.",
+            tail=("tenantry.cli.logs", "Show requests and provider events as they come."),
+        ),
         "admin": ("tenantry.cli.admin", "Work directly on the database."),
         "reconcile": ("tenantry.cli.billing", "Compare tenants with the payment provider, and repair them."),
         "backfill": ("tenantry.cli.billing", "Fetch provider events that never arrived."),

@@ -177,7 +177,7 @@ class ApiContext:
         try:
             self.done(key, message, key.secret.reveal())
         except OSError as error:
-            _discard_stdout()
+            output.discard_stdout()
             raise CommandError(
                 f"{key.id} was created, but its secret could not be written ({error.strerror}), and is lost.\n"
                 f"Revoke the key: tenantry keys revoke {key.id}"
@@ -259,12 +259,7 @@ class ApiContext:
             elif not output.print_table(items, columns):
                 self.say(nothing)
         except BrokenPipeError:  # the reader has enough, as `head` does
-            _discard_stdout()
-
-
-def _discard_stdout() -> None:
-    """Discard what Python still writes to the closed pipe at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            output.discard_stdout()
 
 
 def _encoded(value: Any) -> str:  # noqa: ANN401

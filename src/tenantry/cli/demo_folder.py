@@ -15,6 +15,9 @@ DEMO_FILE: Final = "demo.env"
 """The demo's generated settings, in the data folder."""
 ADDRESS: Final = "TENANTRY_DEMO_ADDRESS"
 LIVE_KEY: Final = "TENANTRY_DEMO_LIVE_KEY"
+REQUEST_LOG: Final = "requests.log"
+"""The demo's log of requests, in the data folder; each start begins a new one."""
+_REQUEST_LOG_SETTING: Final = "LOG_REQUESTS_TO"
 _DATA_DIR: Final = "TENANTRY_DATA_DIR"
 _DEFAULT: Final = ".tenantry"
 _ADDRESS: Final = re.compile(r"http://(?:127\.0\.0\.1|\[::1\]|localhost):[0-9]{1,5}")
@@ -71,8 +74,9 @@ def env_file_of(folder: Path) -> dict[str, str]:
 
 
 def demo_values(folder: Path) -> dict[str, str]:
-    """Read the settings that a demo generated, and its address."""
-    generated = {**_read(folder / DEMO_FILE), _DATA_DIR: str(folder)}
+    """Read the settings that a demo generated, its address, and the path of its request log."""
+    own = {_DATA_DIR: str(folder), _REQUEST_LOG_SETTING: str(folder / REQUEST_LOG)}
+    generated = {**_read(folder / DEMO_FILE), **own}
     if _ADDRESS.fullmatch(generated.get(ADDRESS, "")):
         parts = urlsplit(generated[ADDRESS])
         generated |= {"HOST": parts.hostname or "", "PORT": str(parts.port)}

@@ -173,6 +173,11 @@ def print_json(value: object, enc_hook: Callable[[Any], object] | None = None) -
     click.echo(json_text(msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2)))
 
 
+def discard_stdout() -> None:
+    """Discard what Python still writes at exit to a pipe that its reader has closed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def counted(number: int, what: str) -> str:
     """Format a count: ``1 event``, ``2 events``, ``12,000 events``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

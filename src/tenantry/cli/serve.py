@@ -87,8 +87,23 @@ def _load(values: dict[str, str]) -> Settings:
     """Load the settings and configure the log. Raises `CommandError`."""
     with settings_errors():
         settings = load(values)
-    logs.configure_service(settings.log_format, settings.secrets())
+    configure_logs(settings)
     return settings
+
+
+def configure_logs(settings: Settings) -> None:
+    """Raises `CommandError` if the file for requests cannot be opened."""
+    try:
+        logs.configure_service(
+            settings.log_format,
+            settings.secrets(),
+            logs_requests=settings.log_requests,
+            requests_to=settings.log_requests_to,
+        )
+    except OSError as error:
+        raise CommandError(
+            f"LOG_REQUESTS_TO: {settings.log_requests_to} cannot be opened: {error.strerror or error}"
+        ) from None
 
 
 def _say(settings: Settings, line: str, level: int = logging.INFO) -> None:
@@ -206,7 +221,7 @@ def _serve_supervised(listener: socket.socket, supervisor: int) -> None:
         except SettingsError as error:
             click.echo(f"The settings have changed:\n{error}", err=True)
             sys.exit(STARTUP_FAILURE)
-        logs.configure_service(settings.log_format, settings.secrets())
+        configure_logs(settings)
         _run_one(settings, settings.database_url or "", listener, supervisor)
 
 

@@ -4,14 +4,17 @@ It masks the deployment's own secrets, verbatim and as URLs, JSON and ``repr`` e
 prefix (``svc_``, ``whsec_``, ``sk_`` or ``rk_``, ``eyJ``); and user and password in a URL.
 """
 
+import contextlib
 import json
 import logging
+import logging.handlers
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
 from types import TracebackType
 from typing import Final, TextIO
 from urllib.parse import quote, quote_plus
@@ -19,6 +22,8 @@ from urllib.parse import quote, quote_plus
 from tenantry.common.secret import Secret
 
 FIELDS: Final = "fields"  # the key in a record's `extra` of the fields that a line names
+REQUESTS: Final = "tenantry.requests"
+"""The logger with a line for each request."""
 _CACHED_FIELDS: Final = 1024
 _SHORTEST_SECRET: Final = 6  # shorter secrets are not masked: they would mask ordinary words
 
@@ -125,6 +130,17 @@ class _Handler(logging.StreamHandler[TextIO]):
         """Ignore a closed stderr: logging would print the record's arguments unredacted."""
 
 
+class _FileHandler(logging.handlers.WatchedFileHandler):
+    """Writes to a file, and to the new one after a rotation. Lines that cannot be written are lost."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):  # a request must not fail because its line cannot be written
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Ignore a full disk, like `_Handler`."""
+
+
 def configure(log_format: str, level: int = logging.INFO, secrets: Iterable[Secret] = ()) -> None:
     """Log to stderr from ``level`` up, in the format ``console`` or ``json``, without these secrets."""
     redactor = Redactor(secrets)
@@ -135,9 +151,21 @@ def configure(log_format: str, level: int = logging.INFO, secrets: Iterable[Secr
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def configure_service(log_format: str, secrets: Iterable[Secret]) -> None:
-    """`configure` for a service process: also log warnings and uncaught exceptions."""
+def configure_service(
+    log_format: str, secrets: Iterable[Secret], *, logs_requests: bool = True, requests_to: Path | None = None
+) -> None:
+    """`configure` for a service process: also log warnings and uncaught exceptions.
+
+    ``requests_to`` is a file for the lines of requests, as JSON; ``logs_requests`` says whether stderr gets them.
+    Raises `OSError` if the file cannot be opened.
+    """
+    secrets = [*secrets]
     configure(log_format, secrets=secrets)
+    if requests_to is not None:
+        handler = _FileHandler(requests_to, encoding="utf-8")
+        handler.setFormatter(JsonFormatter(Redactor(secrets)))
+        requests = logging.getLogger(REQUESTS)
+        requests.handlers[:], requests.propagate = [handler], logs_requests
     logging.captureWarnings(True)  # noqa: FBT003  # logging's signature
     sys.excepthook = _log_uncaught
     threading.excepthook = lambda thread: _log_uncaught(thread.exc_type, thread.exc_value, thread.exc_traceback)

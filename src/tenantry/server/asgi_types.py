@@ -34,6 +34,7 @@ RATE_LIMITS: Final = "tenantry.rate_limits"  # the status of the caller's rate l
 OPERATOR: Final = "tenantry.operator"  # present if the operator sent the request
 TENANT: Final = "tenantry.tenant"  # the tenant that a request without a tenant's credential concerns, such as a webhook
 OUTCOME: Final = "tenantry.outcome"  # the error code of a refusal, or the outcome of an event
+EVENT: Final = "tenantry.event"  # the id and the type of a verified event
 
 
 class ClientGoneError(Exception):

@@ -7,19 +7,18 @@ from time import perf_counter
 from typing import Any, Final
 
 from tenantry.common.http import METHODS
-from tenantry.common.logs import FIELDS
+from tenantry.common.logs import FIELDS, REQUESTS
 from tenantry.common.tracing import RequestSpan, Tracing
 from tenantry.domain.permissions import Principal
 from tenantry.server import asgi_types
 from tenantry.server.asgi_types import HotRequest, HotResponse, HotRoute, Receive, Scope, Send
 from tenantry.server.dispatch import CLIENT_GONE, Dispatcher
 
-LOGGER: Final = "tenantry.requests"
 UNLOGGED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 _UNKNOWN: Final = "unknown"
 _FIRST_ERROR_STATUS: Final = 400
 
-logger = logging.getLogger(LOGGER)
+logger = logging.getLogger(REQUESTS)
 
 
 class LoggingDispatcher(Dispatcher):
@@ -87,5 +86,7 @@ def _fields(scope: Scope, request_id: bytes, status: int) -> dict[str, str]:
     if tenant := caller.org_id if caller else scope.get(asgi_types.TENANT):
         fields["tenant"] = tenant
     fields["principal"] = caller.kind.value if caller else "operator" if asgi_types.OPERATOR in scope else "none"
+    if event := scope.get(asgi_types.EVENT):
+        fields["event"], fields["event_type"] = event
     fields["outcome"] = scope.get(asgi_types.OUTCOME) or ("ok" if status < _FIRST_ERROR_STATUS else "refused")
     return fields

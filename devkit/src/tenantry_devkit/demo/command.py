@@ -21,10 +21,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.database import command_values, database, migrated, settings_errors
-from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY, data_dir, find_demo
+from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY, REQUEST_LOG, data_dir, find_demo
 from tenantry.cli.output import CommandError, confirm, own_command
-from tenantry.cli.serve import end_on_sigterm, run_server
-from tenantry.common import logs
+from tenantry.cli.serve import configure_logs, end_on_sigterm, run_server
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.state import BillingPolicy
@@ -43,6 +42,7 @@ from tenantry_devkit.demo import example_data
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
 from tenantry_devkit.demo.example_data import DemoFile, PersistentProvider
 from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
+from tenantry_devkit.files import write_private
 from tenantry_devkit.identity_tokens import DEFAULT_SCOPE, DemoUser, TokenIssuer, load_or_create_signing_key
 from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
 from tenantry_devkit.local.samples import catalog_prices
@@ -137,7 +137,9 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         people = ";".join(f"{user.sub}={_describe(user)}" for user in example_data.USERS)
         pages = f"Mail inbox={companion.http_url}/inbox;Payment provider={provider.url}/"
         # no load balancer has to notice its end
-        values = {"DRAIN_SECONDS": "0", **file.values, **environment}
+        write_private(directory / REQUEST_LOG, b"")
+        request_log = str(directory.resolve() / REQUEST_LOG)
+        values = {"DRAIN_SECONDS": "0", Settings.log_requests_to.name: request_log, **file.values, **environment}
         values |= {DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages, DEMO_COMMAND: own_command()}
         values[_WEBHOOK_SECRETS] = _with_listener(values)
         with settings_errors():
@@ -149,7 +151,7 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         if keys is not None:
             file.save({LIVE_KEY: keys[0], example_data.TEST_KEY: keys[1]})
         _fill(provider, settings.billing, base + WEBHOOK_PATH, settings.webhook_secrets[0])
-        logs.configure_service(settings.log_format, settings.secrets())
+        configure_logs(settings)
         banner = _banner(settings, file, base, companion, provider)
 
         def on_ready(_: str) -> None:
@@ -280,7 +282,7 @@ def _erase(directory: Path) -> None:
     inbox = directory / INBOX_DIRECTORY
     if inbox.is_dir() and not inbox.is_symlink():
         shutil.rmtree(inbox)
-    for file in (signing_key_path(directory), directory / example_data.PROVIDER_FILE):
+    for file in (signing_key_path(directory), directory / example_data.PROVIDER_FILE, directory / REQUEST_LOG):
         _unlink(file)
     EmbeddedServer(directory).erase()
     _unlink(directory / DEMO_FILE)

@@ -1,0 +1,313 @@
+"""``tenantry logs tail``: the requests and events of a service, from its request log."""
+
+import io
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Final, cast
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from tenantry.cli.database import command_values
+from tenantry.cli.output import CELL_STYLES, USAGE, CommandError, discard_stdout, json_text, printable
+from tenantry.common.encoding import NOT_JSON
+from tenantry.common.logs import REQUESTS, redact
+from tenantry.domain.tenants import is_tenant_id
+from tenantry.settings import Settings
+
+_STDIN: Final = "-"
+_POLL_SECONDS: Final = 0.2
+_BLOCK: Final = 64 * 1024
+_LONGEST_LINE: Final = 64 * 1024
+_LINES_BEFORE_HINT: Final = 20
+_FIRST_ERROR: Final = 400
+_HINT: Final = (
+    "No line is a request yet. The service logs requests to a file with LOG_REQUESTS_TO, and to stderr with "
+    "LOG_REQUESTS=true and LOG_FORMAT=json."
+)
+
+
+class RequestLine(msgspec.Struct, omit_defaults=True):
+    """A line of the request log. ``event`` and ``event_type`` are those of a provider event."""
+
+    time: datetime
+    logger: str
+    method: str
+    route: str
+    status: int
+    request_id: str = ""
+    tenant: str | None = None
+    principal: str | None = None
+    event: str | None = None
+    event_type: str | None = None
+    outcome: str | None = None
+    duration_ms: float | None = None
+    trace_id: str | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(RequestLine)
+
+
+def parse_line(line: bytes) -> RequestLine | None:
+    """Parse a line of the log, also after a prefix as container tools add; None if it is not of a request."""
+    if REQUESTS.encode() not in line:
+        return None
+    try:
+        parsed = _decoder.decode(line[line.index(b"{") :])
+    except (ValueError, *NOT_JSON):
+        return None
+    if parsed.logger != REQUESTS:
+        return None
+    fields = msgspec.structs.asdict(parsed).items()
+    # the service has masked secrets; the file may be another one
+    return msgspec.structs.replace(parsed, **{name: redact(value) for name, value in fields if isinstance(value, str)})
+
+
+class LineBuffer:
+    """Splits a stream of bytes into lines. A line that is too long is dropped."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def add(self, block: bytes) -> list[bytes]:
+        """Return the lines that this block completes."""
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            self._rest = self._rest[:_LONGEST_LINE]  # of no request: the service writes shorter lines
+        return lines
+
+
+class LogFile:
+    """A log file that is written to, rotated, truncated or created while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+        self._lines = LineBuffer()
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the lines that were added since the last call. Raises `OSError` for an unreadable file."""
+        if self._file is None and not self._open():
+            return
+        yield from self._read_rest()
+        if self._is_replaced():
+            self.close()
+            if self._open():
+                yield from self._read_rest()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> bool:
+        try:
+            self._file = self._path.open("rb")
+        except FileNotFoundError:  # between two files, in a rotation
+            return False
+        self._lines = LineBuffer()
+        return True
+
+    def _is_replaced(self) -> bool:
+        if self._file is None:
+            return False
+        own = os.fstat(self._file.fileno())
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return not os.path.samestat(own, found) or found.st_size < self._file.tell()
+
+    def _read_rest(self) -> Iterator[bytes]:
+        while self._file is not None and (block := self._file.read(_BLOCK)):
+            yield from self._lines.add(block)
+
+
+def status_filter(text: str) -> Callable[[int], bool]:
+    """Parse ``404``, ``4xx`` or ``error``, or several with commas between. Raises `click.BadParameter`."""
+    wanted = set[int]()
+    for part in text.lower().split(","):
+        match part.strip():
+            case "error":
+                wanted.update(range(_FIRST_ERROR, 600))
+            case status if len(status) == 3 and status[0] in "12345" and status[1:] == "xx":  # noqa: PLR2004
+                wanted.update(range(int(status[0]) * 100, int(status[0]) * 100 + 100))
+            case status if len(status) == 3 and status.isascii() and status.isdigit():  # noqa: PLR2004
+                wanted.add(int(status))
+            case _:
+                raise click.BadParameter(f"{text!r} is not a status such as 404, 5xx or error")
+    return wanted.__contains__
+
+
+def _parse_tenant(text: str) -> str:
+    if not is_tenant_id(text):
+        raise click.BadParameter(f"{text!r} is no tenant id: 1 to 64 of A-Za-z0-9_-")
+    return text
+
+
+@click.command("tail")
+@click.argument("file", metavar="[FILE|-]", required=False, type=click.Path(dir_okay=False, allow_dash=True))
+@click.option(
+    "--tenant", "tenants", multiple=True, metavar="ORG", type=_parse_tenant, help="Only of this tenant; repeatable."
+)
+@click.option(
+    "--status", "statuses", multiple=True, metavar="STATUS,...", type=status_filter,
+    help="Only with this status: 404, 5xx, or error for all from 400 up; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--only", type=click.Choice(("requests", "events")), help="Only requests to the API, or only the provider's events."
+)
+@click.option(
+    "--lines", type=click.IntRange(0), default=10, show_default=True, metavar="N",
+    help="Begin with the last so many that pass the filters.",
+)  # fmt: skip
+@click.option("--follow/--no-follow", default=True, help="Wait for more, until Ctrl-C (default: yes).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document a line.")
+def tail(
+    *,
+    file: str | None,
+    tenants: tuple[str, ...],
+    statuses: tuple[Callable[[int], bool], ...],
+    only: str | None,
+    lines: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Show the requests and provider events of a service as they come, from its request log.
+
+    FILE is the log: by default that of LOG_REQUESTS_TO, or the demo's. - is standard input, for services that log to
+    stderr (LOG_REQUESTS=true, LOG_FORMAT=json). The log may be rotated and the service restarted meanwhile. It holds no
+    secrets, paths, queries or bodies.
+
+    \b
+      tenantry logs tail
+      tenantry logs tail --tenant acme --status 4xx,5xx
+      journalctl -fu 'tenantry@*' -o cat | tenantry logs tail -
+
+    Exits with 2 if there is no log. `tenantry events show EVENT` shows what an event changed.
+    """
+    viewer = _Viewer(_Filter(frozenset(tenants), statuses, only), as_json=as_json)
+    try:
+        if file == _STDIN:
+            _follow_stdin(viewer)
+        else:
+            path = _log_path(file)
+            try:
+                with closing(LogFile(path)) as log:
+                    _follow_file(log, viewer, lines, follow=follow)
+            except OSError as error:
+                if isinstance(error, BrokenPipeError):
+                    raise
+                raise CommandError(f"{path} cannot be read: {error.strerror or error}", USAGE) from None
+    except (BrokenPipeError, KeyboardInterrupt):  # the reader has enough, as `head` does; Ctrl-C
+        discard_stdout()
+
+
+def _log_path(file: str | None) -> Path:
+    """Return the path of the log. Raises `CommandError`."""
+    values, is_demo = command_values()
+    name = Settings.log_requests_to.name
+    found = file or values.get(name, "").strip()
+    if not found:
+        raise CommandError(
+            f"There is no request log: name its FILE, or set {name} as at the service. If the service logs to stderr "
+            "(LOG_REQUESTS=true, LOG_FORMAT=json), pipe its log: ... | tenantry logs tail -",
+            USAGE,
+        )
+    path = Path(found)
+    if not path.exists():
+        source = "" if file else " of the demo" if is_demo else f" of {name}"
+        raise CommandError(f"The request log{source} does not exist: {path}. Start the service first.", USAGE)
+    return path
+
+
+class _Filter:
+    def __init__(self, tenants: frozenset[str], statuses: tuple[Callable[[int], bool], ...], only: str | None) -> None:
+        self._tenants = tenants
+        self._statuses = statuses
+        self._only = only
+
+    def passes(self, line: RequestLine) -> bool:
+        return (
+            (not self._tenants or line.tenant in self._tenants)
+            and (not self._statuses or any(matches(line.status) for matches in self._statuses))
+            and (self._only is None or (line.event is not None) == (self._only == "events"))
+        )
+
+
+class _Viewer:
+    """Shows the lines that pass the filter; a hint once if nothing is a request."""
+
+    def __init__(self, wanted: _Filter, *, as_json: bool) -> None:
+        self._wanted = wanted
+        self._as_json = as_json
+        self._console = Console(highlight=False)
+        self._others = 0
+
+    def select(self, line: bytes) -> RequestLine | None:
+        """Return a line that passes."""
+        parsed = parse_line(line)
+        if parsed is None:
+            self._others += 1
+            if self._others == _LINES_BEFORE_HINT:
+                click.echo(_HINT, err=True)
+            return None
+        self._others = -sys.maxsize  # some are requests
+        return parsed if self._wanted.passes(parsed) else None
+
+    def show_each(self, lines: Iterable[bytes]) -> None:
+        for parsed in filter(None, map(self.select, lines)):
+            self.show(parsed)
+
+    def show(self, line: RequestLine) -> None:
+        if self._as_json:
+            click.echo(json_text(msgspec.json.encode(line)))
+        else:
+            with self._console.capture() as captured:
+                self._console.print(_text(line), soft_wrap=True)
+            click.echo(captured.get(), nl=False, color=True)
+
+
+def _text(line: RequestLine) -> Text:
+    status_style = "green" if line.status < _FIRST_ERROR else "yellow" if line.status < 500 else "bold red"  # noqa: PLR2004
+    taken = "" if line.duration_ms is None else f"{line.duration_ms:,.0f} ms"
+    what = [line.event_type, line.event] if line.event else [f"{line.method:<6}", line.route]
+    outcome = line.outcome if line.outcome != "ok" else None
+    rest = [line.tenant, line.principal if line.principal != "none" else None, line.request_id]
+    text = Text.assemble(
+        (f"{line.time.astimezone():%H:%M:%S}", "dim"), "  ", (str(line.status), status_style), f"{taken:>10}"
+    )
+    for part in what:
+        text.append(f"  {_clean(part)}")
+    if outcome:
+        text.append(f"  {_clean(outcome)}", CELL_STYLES.get(outcome, "" if line.status < _FIRST_ERROR else "red"))
+    for part in filter(None, rest):
+        text.append(f"  {_clean(part)}", "dim")
+    return text
+
+
+def _clean(text: str | None) -> str:
+    return printable(text or "-")
+
+
+def _follow_stdin(viewer: _Viewer) -> None:
+    stream, lines = cast("io.BufferedReader", sys.stdin.buffer), LineBuffer()
+    while block := stream.read1(_BLOCK):
+        viewer.show_each(lines.add(block))
+    viewer.show_each(lines.add(b"\n"))
+
+
+def _follow_file(file: LogFile, viewer: _Viewer, last: int, *, follow: bool) -> None:
+    for parsed in deque(filter(None, map(viewer.select, file.read())), maxlen=last):
+        viewer.show(parsed)
+    while follow:
+        time.sleep(_POLL_SECONDS)
+        viewer.show_each(file.read())
