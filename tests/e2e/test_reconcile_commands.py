@@ -273,3 +273,55 @@ WRONG_USE: Final = ("reconcile acme", "backfill", "backfill --since soon", "back
 @pytest.mark.parametrize("arguments", WRONG_USE)
 def test_wrong_use_exits_with_2(arguments: str) -> None:
     assert CliRunner().invoke(main, arguments.split()).exit_code == 2
+
+
+async def test_events_are_resent_by_their_ids(operator: Operator) -> None:
+    world = operator.world
+    subscriber, moment, event_id = await lost_upgrade(world)
+    event = f"{moment}  customer.subscription.updated  {event_id}"
+    assert await operator.runs(f"events resend {event_id}") == Done(0, f"{event}  {subscriber.id}  applied\n", "")
+    assert await world.provider.state(subscriber) == ("business", "active")
+    assert await operator.runs(f"events resend {event_id}") == Done(0, f"{event}  -  duplicate\n", "")
+
+
+async def test_resent_events_that_the_provider_does_not_have_are_named(operator: Operator) -> None:
+    subscriber, moment, event_id = await lost_upgrade(operator.world)
+    done = await operator.runs(f"events resend evt_missing {event_id} evt_missing --json")
+    assert (done.code, done.err) == (5, "The payment provider has no event evt_missing.\n")
+    assert json.loads(done.out) == {
+        "events": [
+            {
+                "id": event_id, "type": "customer.subscription.updated", "created": moment, "tenantId": subscriber.id,
+                "outcome": "applied",
+            },
+        ],
+        "missing": ["evt_missing"],
+    }  # fmt: skip
+
+
+async def test_resend_of_a_type_that_is_not_handled_is_ignored(operator: Operator) -> None:
+    operator.world.simulator.customer("cus_other")
+    [created] = operator.world.simulator.events("customer.created")[-1:]
+    done = await operator.runs(f"events resend {created.id}")
+    assert (done.code, done.out.split()[1:]) == (0, ["customer.created", created.id, "-", "ignored"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "problem"),
+    [
+        ({"PROVIDER_SECRET_KEY": ""}, 1, UNSET),
+        ({"PROVIDER_SECRET_KEY": WRONG_KEY}, 4, "does not accept this service's API key"),
+        ({"PROVIDER_API_BASE": f"http://127.0.0.1:{free_port()}"}, 6, "The payment provider is out of reach."),
+    ],
+)
+async def test_resend_fails_without_the_provider(
+    operator: Operator, settings: dict[str, str], code: int, problem: str
+) -> None:
+    done = await operator.runs("events resend evt_1", **settings)
+    assert (done.code, done.out) == (code, "")
+    assert problem in done.err
+
+
+@pytest.mark.parametrize("event_id", ["evt_/../customers", "cus_1", "evt_", "evt_1?x=y", "sk_test_MustNeverBeShown"])
+def test_resend_takes_ids_of_events_only(event_id: str) -> None:
+    assert CliRunner().invoke(main, ["events", "resend", event_id]).exit_code == 2

@@ -1,6 +1,7 @@
 """Read the payment provider's subscriptions and events through its API."""
 
 import asyncio
+import json
 import logging
 import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -444,3 +445,23 @@ async def test_the_key_gets_nowhere_but_to_the_provider(
     assert secret not in "".join(traceback.format_exception(refused.value))
     assert secret not in caplog.text
     assert secret not in "".join(capfd.readouterr())
+
+
+async def test_event_is_read_by_its_id(server: ProviderServer, api: ProviderApi) -> None:
+    server.answers.append(Answer(200, {"id": "evt_1", "object": "event", "name": "ü"}))
+    body = await api.event("evt_1")
+    assert body is not None
+    assert json.loads(body) == {"id": "evt_1", "object": "event", "name": "ü"}
+    assert [(request.method, request.path) for request in server.requests] == [("GET", "/v1/events/evt_1")]
+
+
+async def test_unknown_event_is_none(server: ProviderServer, api: ProviderApi) -> None:
+    server.answers.append(refusal(404, code="resource_missing", param="id"))
+    assert await api.event("evt_1") is None
+
+
+@pytest.mark.parametrize("body", [{"id": "evt_2"}, {"id": None}, [], {}])
+async def test_answer_that_is_not_the_event_is_an_error(server: ProviderServer, api: ProviderApi, body: object) -> None:
+    server.answers.append(Answer(200, body))
+    with pytest.raises(ProviderUnavailableError):
+        await api.event("evt_1")

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.billing import ledger_store as store
-from tenantry.billing.ingest import WebhookService, shown_outcome
+from tenantry.billing.ingest import DUPLICATE, WebhookService, shown_outcome
 from tenantry.common.clock import Clock, from_epoch
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS
@@ -101,6 +101,19 @@ class Backfill:
             stopped = error
         by_outcome = {outcome: number for outcome, number in outcomes.items() if outcome}
         return BackfillResult(listed, outcomes.total(), by_outcome, stopped, reached)
+
+    async def resend(self, event_id: str) -> MissedEvent | None:
+        """Fetch one event from the provider and ingest it, whatever its type; None if the provider has no such event.
+
+        The outcome is `ingest.DUPLICATE` if the ledger has the event. Raises `ProviderUnavailableError`,
+        `ProviderRefusedError` and `DatabaseUnavailableError`.
+        """
+        body = await self.provider.event(event_id)
+        event = None if body is None else self._decode(body)
+        if body is None or event is None:
+            return None
+        missed = await self._ingest_missed([(event, body)], None, dry_run=False)
+        return missed[0] if missed else MissedEvent(event.id, event.type, from_epoch(event.created), None, DUPLICATE)
 
     async def missed_since(
         self, second: int, *, until: int | None = None, only: Container[str | None] | None = None, dry_run: bool

@@ -59,6 +59,7 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "Show the ledger of provider events; replay it.",
             list=("tenantry.cli.tenants:list_events", "List your tenant's events, the newest first."),
             show=("tenantry.cli.tenants:show_event", "Show what an event changed, and why."),
+            resend=("tenantry.cli.billing", "On the database: fetch events from the provider, and process them anew."),
             replay=("tenantry.cli.billing", "On the database: fold tenants' events again, and repair what differs."),
             body=("tenantry.cli.billing", "On the database: print what the provider sent, byte for byte."),
         ),

@@ -1,6 +1,7 @@
 """The operator's commands on billing: explain, rebuild, replay and body of the ledger; reconcile and backfill."""
 
 import logging
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -29,7 +30,17 @@ from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reco
 from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
 from tenantry.cli import output
 from tenantry.cli.database import exit_code, on_database, outbox
-from tenantry.cli.output import FAILED, CommandError, counted, parse_time, print_json, printable, progress, shown
+from tenantry.cli.output import (
+    FAILED,
+    NOT_FOUND,
+    CommandError,
+    counted,
+    parse_time,
+    print_json,
+    printable,
+    progress,
+    shown,
+)
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
@@ -41,7 +52,14 @@ from tenantry.settings import Settings
 DIFFERENCES: Final = 3
 """The exit code of a comparison that found drift, and of a dry run that found something to repair."""
 _CONNECTIONS: Final = 5
+_EVENT_ID: Final = re.compile(r"evt_[A-Za-z0-9_]{1,250}")
 _JSON_NAMES: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True))
+
+
+def _event_id(text: str) -> str:
+    if _EVENT_ID.fullmatch(text) is None:
+        raise click.BadParameter(f"{text!r} is not an event's id, such as evt_1SQk7xLm3Rk2pXw7")
+    return text
 
 
 @click.command("explain")
@@ -307,6 +325,46 @@ def body(event_id: str) -> None:
     Bodies are kept for RAW_BODY_DAYS. Exits with 5 if there is no such event, or if its body was removed.
     """
     click.echo(on_database(lambda _, database: raw_body(database, event_id)), nl=False)
+
+
+@click.command("resend")
+@click.argument("event_ids", metavar="EVENT...", nargs=-1, required=True, type=_event_id)
+@click.option("--json", "as_json", is_flag=True, help="The events and their outcomes as one JSON document.")
+def resend(event_ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Fetch events from the payment provider by their ids, and process them as if the provider sent them again.
+
+    For events that never arrived, failed or were invalid. An event that the ledger has changes nothing: its outcome is
+    `duplicate`. A failed payment is mailed if it is recent and still unpaid. The provider keeps events for 30 days.
+    Safe while the service runs. Needs PROVIDER_SECRET_KEY.
+
+    \b
+      tenantry events resend evt_1SQk7xLm3Rk2pXw7
+
+    Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a request, with 4 if it
+    rejects the API key, with 5 if it has no such event, and with 6 if the provider or the database is out of reach.
+    """
+    events, missing = list[MissedEvent](), list[str]()
+
+    async def action(settings: Settings, database: Database) -> None:
+        async with _reconciler(settings, database) as reconciler:
+            for event_id in dict.fromkeys(event_ids):
+                event = await reconciler.backfill.resend(event_id)
+                if event is None:
+                    missing.append(event_id)
+                    continue
+                events.append(event)
+                if not as_json:
+                    click.echo(f"{_event_line(event)}  {shown(event.tenant_id)}  {event.outcome}")
+
+    logs.configure("console", logging.WARNING)
+    try:
+        on_database(action, pool_size=_CONNECTIONS)
+    finally:
+        if as_json:
+            print_json({"events": events, "missing": missing})
+    if missing:
+        raise CommandError(f"The payment provider has no event {', '.join(missing)}.", NOT_FOUND)
+    sys.exit(FAILED if any(event.outcome == NOT_HANDLED for event in events) else 0)
 
 
 @click.command("reconcile")

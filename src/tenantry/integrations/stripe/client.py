@@ -197,6 +197,24 @@ class ProviderApi:
                     for event in page.objects:
                         yield event
 
+    async def event(self, event_id: str) -> bytes | None:
+        """Return an event as JSON; None for an unknown one, or one that is older than 30 days."""
+        path = f"{_EVENTS}/{quote(event_id, safe='')}"
+        with self._connected() as connection:
+            try:
+                response = await connection.send("GET", path, {})
+            except RequestRejectedError as error:
+                if error.code == _MISSING:
+                    return None
+                raise
+        try:
+            found = msgspec.json.decode(response.body, type=_ObjectId).id
+        except NOT_JSON as error:
+            raise _malformed(f"{path}: {error}", response.request_id) from None
+        if found != event_id:
+            raise _malformed(f"{path}: another event", response.request_id)
+        return response.body
+
     @contextmanager
     def _connected(self) -> Iterator[ProviderConnection]:
         if self._connection is None:
