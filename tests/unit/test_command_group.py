@@ -16,6 +16,8 @@ COMMANDS = (
     "login",
     "logout",
     "whoami",
+    "status",
+    "open",
     "keys",
     "projects",
     "tenants",

@@ -17,6 +17,8 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "login": ("tenantry.cli.sign_in", "Sign in with the browser, or with a code on another device."),
         "logout": ("tenantry.cli.sign_in", "Sign out and remove the stored tokens."),
         "whoami": ("tenantry.cli.sign_in", "Show who you are, where, and until when."),
+        "status": ("tenantry.cli.status", "Show the service's health, your credential, plan and limits."),
+        "open": ("tenantry.cli.open_page:open_page", "Open the dashboard, the API reference or an object."),
         "keys": _group(
             "Create, list, rotate and revoke API keys, and find leaked ones.",
             create=("tenantry.cli.keys", "Create a key and print its secret, alone, on stdout."),

@@ -17,7 +17,7 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from tenantry.cli import output
-from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
+from tenantry.cli.client_configuration import DEFAULT_SOURCE, ClientConfiguration, ServiceOptions, Target
 from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, USAGE, CommandError, printable, printable_lines
 from tenantry.cli.sign_in_storage import StoreError
 from tenantry_sdk import Fault, NewApiKey, Pager, Secret, Tenantry, errors
@@ -146,6 +146,11 @@ def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
         return "The service may have carried the request out: check before you try again."
     if isinstance(error, errors.TokenTimedOutError):
         return "Try again in a moment."
+    if target.base_url.source == DEFAULT_SOURCE:
+        return (
+            "No service is configured: set TENANTRY_BASE_URL, pass --base-url, or run "
+            f"`{output.own_command()} config set base_url URL`. On this machine: {output.own_command()} demo"
+        )
     if target.demo is None:
         return f"Is the address right? It is from {target.base_url.source}."
     folder = target.demo.folder
@@ -350,7 +355,7 @@ def id_argument(
         nargs=-1 if many else 1,
         required=required,
         type=parse_id,
-        shell_complete=partial(_complete_ids, resource, filters),
+        shell_complete=partial(complete_ids, resource, filters),
     )
 
 
@@ -363,7 +368,7 @@ def parse_id(text: str) -> str:
     return text
 
 
-def _complete_ids(
+def complete_ids(
     resource: str, filters: dict[str, str], ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the newest ids of a list; nothing if the service fails."""

@@ -17,6 +17,8 @@ from tenantry_sdk._tokens import http_address, is_plain
 from tenantry_sdk.errors import ConfigurationError
 
 DEFAULT_PROFILE: Final = "default"
+DEFAULT_SOURCE: Final = "the default"
+"""The source of an address that nothing sets."""
 _SIGN_IN: Final = "tenantry login"
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -154,7 +156,7 @@ class ClientConfiguration:
         demo = None if self._named or has_key else demo_here(self.environment)
         if demo is not None:
             return SourcedValue(demo.base_url, demo.source), demo
-        return SourcedValue("http://127.0.0.1:3001", "the default"), None
+        return SourcedValue("http://127.0.0.1:3001", DEFAULT_SOURCE), None
 
     def organization(self, sign_in: StoredSignIn | None, *, has_key: bool = False) -> str | None:
         """Return the organization; with a key, which belongs to one, only that of command line or environment."""

@@ -1,12 +1,7 @@
 """An OAuth client without a secret: signs in with a browser or with a code on another device, and revokes tokens."""
 
-import contextlib
 import hmac
-import os
-import re
 import secrets
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -20,6 +15,7 @@ import msgspec
 from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
+from tenantry.cli.browser import open_browser
 from tenantry.cli.client_configuration import checked_address
 from tenantry.cli.demo_folder import is_loopback_url
 from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable
@@ -32,8 +28,6 @@ from tenantry_sdk.errors import TenantryError
 
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
-_SECRETS: Final = re.compile(r"(TENANTRY|DATABASE)_.*|.*(SECRET|PASS|PEPPER|CREDENTIAL|KEY|TOKEN).*", re.IGNORECASE)
-"""Variables that the browser's process must not get."""
 _PAGE: Final = (
     b'<!doctype html><html lang="en"><meta charset="utf-8"><title>tenantry</title>'
     b"<h1>Go back to the terminal. You can close this page.</h1></html>\n"
@@ -176,25 +170,11 @@ def sign_in_with_browser(
             **provider.client,
         )
         if opens:
-            _open(url)
+            open_browser(url)
         tell(f"{'Your browser opens. If it does not, open' if opens else 'Open'} this address:\n\n{url}\n")
         response = server.wait(timeout)
     form = {"grant_type": "authorization_code", "code": _code_of(response, provider), "code_verifier": verifier}
     return provider.token_in(provider.grant({**form, "redirect_uri": server.redirect_uri}))
-
-
-def _open(url: str) -> None:
-    """Start the browser in the background, without our streams and without secrets.
-
-    Other users of the machine can see the address, but the response is useless without the verifier.
-    """
-    environment = {name: value for name, value in os.environ.items() if not _SECRETS.fullmatch(name)}
-    command = [sys.executable, "-I", "-m", "webbrowser", url]  # -I: do not import from the current folder
-    silent = subprocess.DEVNULL
-    with contextlib.suppress(OSError):  # the user can open the address
-        subprocess.Popen(  # noqa: S603  # ours, and no shell
-            command, env=environment, stdin=silent, stdout=silent, stderr=silent, start_new_session=True
-        )
 
 
 def _code_of(response: Fields, provider: IdentityProvider) -> str:

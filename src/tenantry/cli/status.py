@@ -1,0 +1,211 @@
+"""``tenantry status``: the service, the credential, the tenant, and the use of its limits."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+import click
+import msgspec
+
+from tenantry.cli.api_command import ServiceCommand, failure_of, wait_times
+from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
+from tenantry.cli.output import OUT_OF_REACH, CommandError, access_words, print_json, print_record, printable, shown
+from tenantry_sdk import Limits, Pager, Secret, Tenantry, Whoami, record_responses
+from tenantry_sdk.errors import APIError, PermissionDeniedError, TenantryError
+
+_SECONDS: Final = 10.0
+_MOST_COUNTED: Final = 1000
+_PAGE: Final = 100
+_RATE: Final = re.compile(r'"(tenant|key)";([qr])=(\d{1,9})')
+_READY: Final = "ok"
+_NO_KEY: Final = Secret("none")
+"""The health check needs no credential, and gets none."""
+
+
+class ServiceHealth(msgspec.Struct, rename="camel"):
+    """The answer of ``/readyz``. ``status`` is unknown if a proxy does not let it through."""
+
+    status: str = "unknown"
+    waiting_for: list[str] = []
+
+    @property
+    def is_good(self) -> bool:
+        return self.status in {_READY, "unknown"}
+
+    @property
+    def words(self) -> str:
+        """Describe it for people."""
+        if self.status == _READY:
+            return "ready"
+        return self.status + (f", waiting for {', '.join(self.waiting_for)}" if self.waiting_for else "")
+
+
+class LimitUse(msgspec.Struct, rename="camel"):
+    """The use of a limit. ``used`` is None if the credential may not see it, and ``is_least`` if there is more."""
+
+    limit: int | None
+    used: int | None = None
+    is_least: bool = False
+
+    @property
+    def words(self) -> str:
+        """Describe it for people."""
+        if self.limit is None:
+            return "no limit"
+        used = "?" if self.used is None else f"{self.used:,}{' or more' if self.is_least else ''}"
+        return f"{used} of {self.limit:,}"
+
+
+@click.command(
+    "status", cls=ServiceCommand, json_help="As one JSON document; after a failure with what is known until then."
+)
+def status(service: ServiceOptions, *, as_json: bool) -> None:
+    """Show whether the service is ready, who you are there, and how much of the limits is used.
+
+    \b
+      tenantry status
+      tenantry status --json --profile staging
+
+    Limits without add-ons; "?" where your credential may not count. Exits with 0 if the service is ready and accepts
+    the credential, with 4 if there is no credential or it is rejected, and with 6 if the service does not answer or is
+    not ready.
+    """
+    configuration = ClientConfiguration(service, os.environ)
+    address, demo = configuration.address()
+    probe = Target(configuration.name, address, None, _NO_KEY, None, "", demo)
+    try:
+        health = _health(probe)
+    except TenantryError as error:
+        failure_of(error, probe).exit(as_json=as_json)
+    known: dict[str, Any] = {"service": address.value, "profile": configuration.name, "health": health}
+    rows = [
+        ("service", f"{address.value} (from {address.source})"),
+        ("health", printable(health.words)),
+        ("profile", configuration.name),
+    ]
+    if not health.is_good:
+        _report(known, rows, as_json=as_json)
+        raise CommandError(f"The service at {address.value} is {health.words}.", OUT_OF_REACH)
+    try:
+        target = configuration.target()
+    except CommandError:
+        _report(known, rows, as_json=as_json)
+        raise
+    known["credential"] = target.credential
+    rows.append(("credential", f"from {target.credential}"))
+    try:
+        with target.client(timeout=_SECONDS, _backoff=wait_times().backoff) as client:
+            who, limits = _whoami(client)
+    except TenantryError as error:
+        _report(known, rows, as_json=as_json)
+        failure_of(error, target).exit(as_json=as_json)
+    rows[-1] = ("credential", f"{_principal(who)} from {target.credential}")
+    _report(
+        {**known, **msgspec.to_builtins(who), "limits": limits},
+        [*rows, *_tenant_rows(who), *((name, use.words) for name, use in _named(limits))],
+        as_json=as_json,
+    )
+
+
+def _report(document: dict[str, Any], rows: list[tuple[str, str]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        print_record(rows)
+
+
+def _health(probe: Target) -> ServiceHealth:
+    """Ask the service whether it is ready. Raises `TenantryError` if it does not answer."""
+    with probe.client(timeout=_SECONDS, attempts=1) as client, record_responses() as responses:
+        try:
+            client.request("GET", "/readyz")
+        except APIError:
+            if responses[-1].status_code != 503:  # noqa: PLR2004
+                return ServiceHealth()
+        try:
+            health: ServiceHealth = responses[-1].parse(ServiceHealth)
+        except TenantryError:  # of a proxy
+            is_unavailable = responses[-1].status_code == 503  # noqa: PLR2004
+            return ServiceHealth("unavailable") if is_unavailable else ServiceHealth()
+    return health
+
+
+def _whoami(client: Tenantry) -> tuple[Whoami, dict[str, LimitUse]]:
+    with record_responses() as responses:
+        who = client.auth.whoami()
+    rates = _rates(responses[-1].headers)
+    plan = who.access.plan if who.access is not None else who.plan
+    limits = next((each.limits for each in client.plans.list() if each.id == plan), Limits())
+    counted: dict[str, tuple[int | None, Callable[[], Iterator[object]]]] = {
+        "apiKeys": (limits.api_keys, lambda: _keys(client)),
+        "projects": (limits.projects, lambda: _items(client.projects.list)),
+        "members": (limits.members, lambda: _members(client)),
+    }
+    # a test key does not see the keys of live mode, nor members
+    visible = {name: who.mode == "live" or name == "projects" for name in counted}
+    uses = {name: _use(limit, find if visible[name] else None) for name, (limit, find) in counted.items()}
+    return who, {**rates, **uses}
+
+
+def _rates(headers: Any) -> dict[str, LimitUse]:  # noqa: ANN401  # any mapping
+    """Read the RateLimit headers: the requests of the last minute, for the organization and for the credential."""
+    found = {
+        (policy, kind): int(number)
+        for name in ("ratelimit-policy", "ratelimit")
+        for policy, kind, number in _RATE.findall(headers.get(name, ""))
+    }
+    names = {"tenant": "requestsPerMinute", "key": "requestsPerMinutePerKey"}
+    return {
+        name: LimitUse(found[policy, "q"], max(0, found[policy, "q"] - found[policy, "r"]))
+        for policy, name in names.items()
+        if (policy, "q") in found and (policy, "r") in found
+    }
+
+
+def _use(limit: int | None, find: Callable[[], Iterator[object]] | None) -> LimitUse:
+    if limit is None or find is None:
+        return LimitUse(limit)
+    try:
+        number = sum(1 for _ in islice(find(), _MOST_COUNTED))
+    except PermissionDeniedError:
+        return LimitUse(limit)
+    return LimitUse(limit, number, is_least=number == _MOST_COUNTED)
+
+
+def _items(find: Callable[..., Pager[Any]], **filters: str) -> Iterator[Any]:
+    return iter(find(limit=_PAGE, **filters))
+
+
+def _keys(client: Tenantry) -> Iterator[object]:
+    """Yield the keys that count: the active ones that were not replaced."""
+    return (key for key in _items(client.api_keys.list, status="active") if key.superseded_by is None)
+
+
+def _members(client: Tenantry) -> Iterator[object]:
+    return (member for member in _items(client.members.list) if member.removed_at is None)
+
+
+def _named(limits: dict[str, LimitUse]) -> Iterator[tuple[str, LimitUse]]:
+    names = {
+        "requestsPerMinute": "requests a minute",
+        "requestsPerMinutePerKey": "of this credential",
+        "apiKeys": "API keys",
+        "projects": "projects",
+        "members": "members",
+    }
+    return ((names[name], use) for name, use in limits.items())
+
+
+def _principal(who: Whoami) -> str:
+    return f"{printable(who.id)} ({'API key' if who.kind == 'api_key' else printable(who.kind)})"
+
+
+def _tenant_rows(who: Whoami) -> Iterator[tuple[str, str]]:
+    yield "expires", shown(who.expires_at) if who.expires_at else "never"
+    yield "may", "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing"
+    yield "organization", f"{who.org_id}, {who.mode} mode"
+    yield "plan", f"{who.plan}, subscription {who.subscription_status}"
+    if who.access is not None:
+        yield "access", access_words(who.access)
