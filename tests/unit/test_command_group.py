@@ -24,6 +24,7 @@ COMMANDS = (
     "members",
     "events",
     "plans",
+    "config",
     "completion",
     "listen",
     "trigger",
@@ -40,7 +41,7 @@ COMMANDS = (
     "help",
     "version",
 )
-GROUPS = ("keys", "projects", "tenants", "members", "events", "logs")
+GROUPS = ("keys", "projects", "tenants", "members", "events", "logs", "config")
 HEAVY = {"httpx2", "psycopg", "litestar", "rich", "asyncio", "uvicorn", "procrastinate"}
 
 

@@ -17,7 +17,14 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from tenantry.cli import output
-from tenantry.cli.client_configuration import DEFAULT_SOURCE, ClientConfiguration, ServiceOptions, Target
+from tenantry.cli.client_configuration import (
+    DEFAULT_SOURCE,
+    ClientConfiguration,
+    ServiceOptions,
+    Target,
+    config_path,
+    read_config,
+)
 from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, USAGE, CommandError, printable, printable_lines
 from tenantry.cli.sign_in_storage import StoreError
 from tenantry_sdk import Fault, NewApiKey, Pager, Secret, Tenantry, errors
@@ -47,12 +54,25 @@ _ENDED: Final = {"signed_out", "invalid_grant", "invalid_client", "unauthorized_
 # Neither a retry nor another sign-in helps.
 _FAULTY: Final = {"invalid_request", "invalid_scope", "invalid_target", "unsupported_grant_type"}
 _KEY_HELP: Final = "A file with the API key. Default: TENANTRY_API_KEY, or the sign-in of `tenantry login`."
+
+
+def _complete_profiles(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        names = read_config(config_path(os.environ)).profiles
+    except CommandError:  # a completion cannot show errors
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
 _SERVICE_OPTIONS: Final = (
     click.Option(
         ["--base-url"], metavar="URL", help="The service's address. [TENANTRY_BASE_URL; http://127.0.0.1:3001]"
     ),
     click.Option(
-        ["--profile"], metavar="NAME", help="A profile of the configuration file. [TENANTRY_PROFILE; default]"
+        ["--profile"],
+        metavar="NAME",
+        help="A profile of the configuration file. [TENANTRY_PROFILE; default]",
+        shell_complete=_complete_profiles,
     ),
     click.Option(
         ["--organization"], metavar="ORG", help="The organization, for users of several. [TENANTRY_ORGANIZATION]"

@@ -99,6 +99,11 @@ def xdg_folder(environment: Mapping[str, str], name: str, default: str) -> Path:
         raise CommandError(f"There is no home folder: set HOME, or {name}.", USAGE) from None
 
 
+def config_path(environment: Mapping[str, str]) -> Path:
+    """Return the path of the configuration file. Raises `CommandError` without a home folder."""
+    return xdg_folder(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
+
+
 class ClientConfiguration:
     """The options of a command, and what applies beside them: environment, configuration file, sign-in, demo.
 
@@ -111,18 +116,21 @@ class ClientConfiguration:
                 raise CommandError(f"--{name.replace('_', '-')}: is empty.", USAGE)
         self.options = options
         self.environment = environment
-        path = xdg_folder(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
+        path = config_path(environment)
         config = read_config(path)
         self._named = options.profile or environment.get("TENANTRY_PROFILE")
         self.name = checked_id(self._named or config.profile, "A profile's name")
         self._file = f"profile {self.name} in {path}"
         self._folder = path.parent
         self.profile = config.profiles.get(self.name, Profile())
-        self.storage = SignInStorage(xdg_folder(environment, "XDG_STATE_HOME", ".local/state"), self.name)
+        self.storage = self.storage_of(self.name)
         is_named = self._named or self.name != DEFAULT_PROFILE
         if is_named and not signs_in and self.name not in config.profiles and not self.storage.exists():
             known = ", ".join(config.profiles) or "none"
             raise CommandError(f"There is no profile {self.name}. {path} has: {known}.", USAGE)
+
+    def storage_of(self, profile: str) -> SignInStorage:
+        return SignInStorage(xdg_folder(self.environment, "XDG_STATE_HOME", ".local/state"), profile)
 
     @cached_property
     def sign_in(self) -> StoredSignIn | None:
