@@ -21,7 +21,7 @@ from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.findings import free_port
-from tests.support.local import QUICK, SECRET, Receiver, RelayRecorder, provider_api, running, served_service
+from tests.support.local import QUICK, SECRET, Receiver, RelayRecorder, Served, provider_api, running, served_service
 
 ALL: Final = frozenset({"*"})
 
@@ -357,3 +357,25 @@ async def test_status_counts_even_if_the_body_breaks_off(status: int, outcome: R
         await recorder.until(lambda recorder: bool(recorder.attempts))
     assert [(attempt.response.status, attempt.outcome) for attempt in recorder.attempts] == [(status, outcome)]
     assert breaking.requests == 1
+
+
+async def test_given_headers_are_sent_beside_the_signature() -> None:
+    received = list[list[tuple[bytes, bytes]]]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        received.append(list(scope["headers"]))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    given = [("X-A", "1"), ("X-A", "2"), ("User-Agent", "mine"), ("Host", "app.example")]
+    async with serving(Served(app)) as served, new_http_client() as client:
+        endpoint = Endpoint(client, served.url, Secret(SECRET), headers=given)
+        assert (await endpoint.post(b"{}")).is_good
+        assert (await endpoint.post(b"{}", signature="")).is_good
+    for headers, is_signed in zip(received, (True, False), strict=True):
+        assert [value for name, value in headers if name == b"x-a"] == [b"1", b"2"]
+        values = dict(headers)
+        assert (values[b"user-agent"], values[b"host"]) == (b"mine", b"app.example")
+        assert values[b"content-type"] == b"application/json; charset=utf-8"
+        assert (b"stripe-signature" in values) == is_signed
+        assert len([name for name, _ in headers if name == b"host"]) == 1

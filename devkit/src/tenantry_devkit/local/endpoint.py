@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import csv
+import itertools
 import random
 import re
 import secrets
 import ssl
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
@@ -32,7 +34,18 @@ _BODY_SECONDS: Final = 10.0
 _BODY_BYTES: Final = 2000
 _SECRET: Final = re.compile(r"whsec_[A-Za-z0-9]{16,}")
 _RETRY_AFTER: Final = re.compile(r"[0-9]{1,3}")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")  # RFC 9110, 5.6.2
+_HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?")
+_RESERVED_HEADERS: Final = frozenset(
+    {
+        "provider-signature", "stripe-signature", "content-type", "content-length", "content-encoding",
+        "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "expect",
+    }
+)  # fmt: skip
 _RETRIED: Final = frozenset({408, 425, 429, *range(500, 600)})
+
+
+Header = tuple[str, str]
 
 
 def webhook_address(text: str) -> str:
@@ -81,6 +94,28 @@ def service_address(values: Mapping[str, str], forward_to: str | None) -> str:
         raise click.BadParameter(str(error), param_hint=option) from error
 
 
+def parse_headers(texts: Iterable[str]) -> list[Header]:
+    """Parse ``Name: value`` pairs with commas between; a pair in double quotes may contain commas.
+
+    Raises `ValueError`, whose message names no value, since that may be a secret.
+    """
+    try:
+        rows = [next(csv.reader([text], skipinitialspace=True, strict=True)) or [""] for text in texts]
+    except csv.Error:
+        raise ValueError("has a quote without its end") from None
+    headers = list[Header]()
+    for number, pair in enumerate(itertools.chain(*rows), start=1):
+        name, colon, value = pair.strip().partition(":")
+        if not colon or _HEADER_NAME.fullmatch(name) is None:
+            raise ValueError(f"number {number} is not Name: value, such as X-Tunnel: 1")
+        if _HEADER_VALUE.fullmatch(value.strip(" \t")) is None:
+            raise ValueError(f"the value of {name} is empty or has characters other than printable ASCII")
+        if name.lower() in _RESERVED_HEADERS or name.lower().startswith("proxy-"):
+            raise ValueError(f"{name} cannot be set: the relay sets it, or it is for one connection")
+        headers.append((name, value.strip(" \t")))
+    return headers
+
+
 class RetryPolicy(NamedTuple):
     """How often to read the provider's list, and the delays after failures, in seconds; ``retries`` is per event."""
 
@@ -116,9 +151,12 @@ class EndpointResponse(NamedTuple):
 
 
 class Endpoint:
-    """Sends events to one address, signed with ``secret``. The caller closes ``client``."""
+    """Sends events to one address, signed with ``secret``, and with these ``headers``. The caller closes ``client``."""
 
-    def __init__(self, client: httpx2.AsyncClient, url: str, secret: Secret) -> None:
+    def __init__(self, client: httpx2.AsyncClient, url: str, secret: Secret, *, headers: Sequence[Header] = ()) -> None:
+        own = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "tenantry"}
+        given = {name.lower() for name, _ in headers}
+        self._headers = [*((name, value) for name, value in own.items() if name.lower() not in given), *headers]
         self.client = client
         self.url = url
         self.secret = secret
@@ -133,9 +171,9 @@ class Endpoint:
         The signature is in both headers, so any Stripe library can check it.
         """
         signature = self.signature(body) if signature is None else signature
-        headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "tenantry"}
+        headers = [*self._headers]
         if signature:
-            headers |= {"Provider-Signature": signature, "Stripe-Signature": signature}
+            headers += [("Provider-Signature", signature), ("Stripe-Signature", signature)]
         begun = time.monotonic()
         try:
             async with self.client.stream("POST", self.url, content=body, headers=headers) as response:

@@ -32,7 +32,9 @@ from tenantry_devkit.local.endpoint import (
     TIMEOUT,
     WEBHOOK_SECRET,
     Endpoint,
+    Header,
     RetryPolicy,
+    parse_headers,
     service_address,
     signing_secret,
 )
@@ -62,6 +64,10 @@ _MAX_SIGNALS: Final = 3
     "--events", "types", multiple=True, metavar="TYPE,...",
     help="Which types; '*' is a wildcard. Default: those that tenantry handles. '*' alone: all.",
 )  # fmt: skip
+@click.option(
+    "-H", "--headers", multiple=True, metavar="NAME:VALUE,...",
+    help="Headers of the forwarded requests, such as 'X-Tunnel: 1'; repeatable.",
+)  # fmt: skip
 @click.option("--since", metavar="AGO", help="Begin with the events since then: 30m, 2h, 7d, or a time.")
 @click.option("--exec", "command", metavar="COMMAND", help="Start this command with the secret set, and end with it.")
 @click.option(
@@ -81,6 +87,7 @@ def listen(
     *,
     forward_to: str | None,
     types: tuple[str, ...],
+    headers: tuple[str, ...],
     since: str | None,
     command: str | None,
     concurrency: int,
@@ -98,6 +105,7 @@ def listen(
     \b
       PROVIDER_WEBHOOK_SECRET="$(tenantry listen --print-secret)" tenantry serve
       tenantry listen --exec "tenantry serve"
+      tenantry listen --forward-to 4000 --headers 'X-Tunnel: 1, X-Stage: dev'
 
     Events arrive in order. They wait while the service accepts no connections; failed requests are repeated. Rejected
     events (4xx) are printed and skipped. Ctrl-C ends the relay with a summary.
@@ -111,7 +119,7 @@ def listen(
         return
     logs.configure("console", logging.ERROR)  # the relay prints the warnings of the provider's client itself
     address = service_address(values, forward_to)
-    begin, words = _parse_since(since), _parse_command(command)
+    begin, words, extra = _parse_since(since), _parse_command(command), _parse_headers(headers)
     settings = admin_settings(values)
     if settings.provider_secret_key is None:
         raise CommandError("PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events.")
@@ -120,12 +128,19 @@ def listen(
     wanted = frozenset(part for text in types for each in text.split(",") if (part := each.strip())) or handled
     source = f"{settings.provider_api_base}{_MODES[mode_of_key(settings.provider_secret_key)]}"
     policy = RetryPolicy(interval=interval, retries=retries)
-    session = _Session(source, wanted, address, signing_secret(values), as_json=as_json)
+    session = _Session(source, wanted, address, signing_secret(values), extra, as_json=as_json)
     try:
         code = asyncio.run(session.run(provider, begin, words, policy, concurrency))
     except (ProviderRefusedError, ProviderUnavailableError) as error:
         raise CommandError(error.detail, exit_code(error)) from None
     sys.exit(code)
+
+
+def _parse_headers(texts: tuple[str, ...]) -> list[Header]:
+    try:
+        return parse_headers(texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--headers") from None
 
 
 def _parse_since(text: str | None) -> int | None:
@@ -161,7 +176,10 @@ def _parse_command(command: str | None) -> list[str]:
 class _Session:
     """One run of the command."""
 
-    def __init__(self, source: str, types: frozenset[str], address: str, secret: Secret, *, as_json: bool) -> None:
+    def __init__(
+        self, source: str, types: frozenset[str], address: str, secret: Secret, headers: list[Header], *, as_json: bool
+    ) -> None:
+        self._headers = headers
         self._source = source
         self._types = types
         self._address = address
@@ -187,7 +205,7 @@ class _Session:
             feed = ProviderEventFeed(provider, self._types)
             if not await self._until_stopped(feed.begin(since)):
                 return 0
-            endpoint = Endpoint(client, self._address, self._secret)
+            endpoint = Endpoint(client, self._address, self._secret, headers=self._headers)
             relay = Relay(feed, endpoint, self, policy=policy, concurrency=concurrency)
             self._introduce(has_child=bool(words))
             code = 0
@@ -254,6 +272,8 @@ class _Session:
         self._print(f"listening to   {self._source}")
         self._print(f"events         {'all' if ALL_TYPES in self._types else which}")
         self._print(f"forwarding to  {self._address}")
+        if self._headers:
+            self._print(f"with headers   {', '.join(name for name, _ in self._headers)}")
         if not has_child:
             self._print(f"signing with   {self._secret.reveal()}")
         self._print("")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 import httpx2
 import msgspec
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.text import Text
 
@@ -66,8 +67,13 @@ _STATUSES: Final = (
 )  # fmt: skip
 
 
+def _complete_what(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    offers = {**TYPES, **EXTENDED_TYPES, **{STORY + name: story.summary for name, story in stories().items()}}
+    return [CompletionItem(name, help=text) for name, text in offers.items() if name.startswith(incomplete)]
+
+
 @click.command("trigger")
-@click.argument("what", metavar="[TYPE|story:NAME]", required=False)
+@click.argument("what", metavar="[TYPE|story:NAME]", required=False, shell_complete=_complete_what)
 @click.option("--tenant", metavar="ORG", help="The tenant. Default: the demo's, or that of TENANTRY_API_KEY.")
 @click.option("--plan", default="pro", show_default=True, help="The plan that is paid for.")
 @click.option(
@@ -98,6 +104,11 @@ def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # n
     them and the stories. A story, such as story:failed-renewal, plays weeks on a simulated clock and shows the tenant
     after each step. With --chaos, the command sends a history (of TYPE, of a story, or its own long one) duplicated, in
     any order, and among forgeries, and says whether the tenant has the correct state.
+
+    \b
+      tenantry trigger customer.subscription.updated --plan pro
+      tenantry trigger story:failed-renewal
+      tenantry trigger --chaos all --times 500 --seed 7
 
     Without --tenant, stories and --chaos create their own tenant if OPERATOR_TOKEN is set, as in the demo. The command
     reads the tenant with TENANTRY_API_KEY or OPERATOR_TOKEN; without them it sends events all the same.
