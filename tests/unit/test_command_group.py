@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import click
 import pytest
@@ -166,3 +168,37 @@ def test_help_fits_the_terminal(width: int) -> None:
     for arguments in (["--help"], ["keys", "--help"], ["keys", "create", "--help"], ["login", "--help"]):
         shown = CliRunner().invoke(main, arguments, terminal_width=width).output
         assert max(map(len, shown.splitlines())) <= width
+
+
+def commands(
+    command: click.Command, name: str = "tenantry", parent: click.Context | None = None
+) -> Iterator[tuple[str, click.Context]]:
+    """Every command with its path, as on a terminal of 80 columns."""
+    context = click.Context(command, parent, info_name=name, terminal_width=80)
+    yield context.command_path, context
+    if isinstance(command, click.Group):
+        for each in command.list_commands(context):
+            _, child, _ = command.resolve_command(context, [each])
+            assert child is not None
+            yield from commands(child, each, context)
+
+
+ALL_COMMANDS: Final = dict(commands(main))
+
+
+@pytest.mark.parametrize("path", ALL_COMMANDS)
+def test_help_of_every_command_is_complete(path: str) -> None:
+    context = ALL_COMMANDS[path]
+    command, text = context.command, context.get_help()
+    assert command.help
+    assert not command.hidden
+    assert [each.name for each in command.params if isinstance(each, click.Option) and not each.help] == []
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, each in ALL_COMMANDS.items() if any(param.required for param in each.command.params)]
+)
+def test_help_of_a_command_with_arguments_has_an_example(path: str) -> None:
+    _, *lines = ALL_COMMANDS[path].get_help().splitlines()  # without the usage
+    assert [line for line in lines if f"{path} " in line], lines

@@ -54,7 +54,11 @@ def admin() -> None:
 def create_tenant(
     tenant_id: str, name: str, owner_email: str, owner_id: str | None, customer: str | None, plan: str | None
 ) -> None:
-    """Create a tenant and print its record as JSON."""
+    """Create a tenant and print its record as JSON.
+
+    \b
+      tenantry admin create-tenant --id acme --name Acme --owner-email a@b.example
+    """
     if not is_tenant_id(tenant_id):
         raise click.BadParameter("must be 1 to 64 of A-Za-z0-9_-", param_hint="--id")
     if "@" not in owner_email or not owner_email.isprintable() or " " in owner_email:
@@ -76,12 +80,18 @@ def create_tenant(
 @click.option("--name", required=True, help="The key's name.")
 @click.option("--scope", "scopes", multiple=True, help="<resource>:<action>; repeatable.")
 @click.option("--owner", is_flag=True, help="The highest level, instead of scopes.")
-@click.option("--mode", type=click.Choice(["live", "test"]), default="live", show_default=True)
+@click.option(
+    "--mode", type=click.Choice(["live", "test"]), default="live", show_default=True, help="Whose objects the key sees."
+)
 @click.option("--expires-at", type=parse_time, metavar="TIME", help="When it expires, such as 2027-01-31T00:00:00Z.")
 def create_key(
     org_id: str, name: str, scopes: Sequence[str], *, owner: bool, mode: str, expires_at: datetime | None
 ) -> None:
-    """Create an API key and print its secret, alone, on stdout."""
+    """Create an API key and print its secret, alone, on stdout.
+
+    \b
+      KEY=$(tenantry admin create-key --org acme --name CI --scope projects:read)
+    """
     if bool(scopes) == owner:
         raise click.UsageError("Pass either --scope (once or more) or --owner.")
     for scope in scopes:
@@ -110,7 +120,11 @@ def create_key(
 @click.argument("org_id", metavar="ORG")
 @click.option("--json", "as_json", is_flag=True, help="The record as the API gives it.")
 def show_tenant(org_id: str, *, as_json: bool) -> None:
-    """Show a tenant."""
+    """Show a tenant.
+
+    \b
+      tenantry admin show-tenant acme
+    """
     tenant = on_database(lambda settings, database: _tenants(settings, database).show(org_id), unreachable=FAILED)
     if as_json:
         print_json(tenant)
@@ -127,6 +141,9 @@ def link(customer: str, org: str, *, as_json: bool) -> None:
     """Link a customer of the payment provider to a tenant.
 
     Fails if another tenant has the customer, unless that one has ended: use `tenantry admin move`.
+
+    \b
+      tenantry admin link cus_NffrFeUfNV2Hib --org acme
     """
     _change_link(lambda links: links.link(BY_OPERATOR, customer, org), as_json=as_json)
 
@@ -138,6 +155,9 @@ def unlink(customer: str, *, as_json: bool) -> None:
     """Remove the link of a customer of the payment provider.
 
     The customer's invoice events no longer count for the tenant. They wait for another link for 30 days.
+
+    \b
+      tenantry admin unlink cus_NffrFeUfNV2Hib
     """
     _change_link(lambda links: links.unlink(BY_OPERATOR, customer), as_json=as_json)
 
@@ -150,6 +170,9 @@ def move(customer: str, org: str, *, as_json: bool) -> None:
     """Move a customer of the payment provider to another tenant, with the customer's invoice events.
 
     Both tenants are folded again. Subscriptions whose metadata names a tenant stay with that tenant.
+
+    \b
+      tenantry admin move cus_NffrFeUfNV2Hib --org globex
     """
     _change_link(lambda links: links.move(BY_OPERATOR, customer, org), as_json=as_json)
 
@@ -173,6 +196,9 @@ def verify_owner_address(org_id: str) -> None:
     """Record that a tenant's owner address is verified, and print the address.
 
     Security notices go to the address from then on, without a confirmation mail.
+
+    \b
+      tenantry admin verify-owner-address acme
     """
     address = on_database(
         lambda _, database: verify_as_operator(database, BY_OPERATOR, org_id, system_clock), unreachable=FAILED
@@ -186,6 +212,9 @@ def export_audit(since: datetime | None) -> None:
     """Print the audit trail of all tenants, one JSON object a line.
 
     Store it outside the database: `tenantry admin after-restore` needs it.
+
+    \b
+      tenantry admin export-audit --since 2026-01-20T00:00:00Z >>audit.jsonl
     """
 
     async def export(_: Settings, database: Database) -> None:
@@ -213,6 +242,9 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
     or lowers their roles, and ends and suspends tenants again. Ends all dashboard sessions. You can run it again.
 
     Exits with 1 if some changes need an operator.
+
+    \b
+      tenantry admin after-restore --audit audit.jsonl --dry-run
     """
     if bool(files) == no_audit:
         raise click.UsageError("Pass either --audit FILE (once or more) or --no-audit.")

@@ -49,6 +49,9 @@ def explain_token_command(source: str, *, token_file: BinaryIO | None, organizat
 
     Exits with 0 if the token is accepted, with 4 if it is rejected, and with 6 if the identity provider is out of
     reach.
+
+    \b
+      tenantry auth explain-token <token.txt
     """
     if source != _STDIN:
         # the message does not repeat it: it may be the token

@@ -67,7 +67,11 @@ def _event_id(text: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Entries and state as one JSON document.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Only the newest so many.")
 def explain(org_id: str, *, as_json: bool, limit: int) -> None:
-    """Show why a tenant's billing state is what it is: each event, oldest first, what it changed and why."""
+    """Show why a tenant's billing state is what it is: each event, oldest first, what it changed and why.
+
+    \b
+      tenantry tenants explain acme
+    """
     explanation = on_database(
         lambda settings, database: ledger_queries.explain(database, settings.billing, org_id, limit, system_clock())
     )
@@ -297,6 +301,9 @@ def rebuild(org_ids: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
 
     The same as `tenantry events replay`, in more detail: safe while the service runs; sends no mail. Exits with 0 when
     done, with 5 if a tenant does not exist, and with 3 if a dry run found differences.
+
+    \b
+      tenantry tenants rebuild acme --dry-run
     """
     _replay(Selection(org_ids or None), dry_run=dry_run, as_json=as_json, in_full=bool(org_ids))
 
@@ -313,6 +320,9 @@ def replay(tenants: tuple[str, ...], since: datetime | None, *, dry_run: bool, a
     were invalid, or ignored because of PROVIDER_ACCOUNTS or PROVIDER_LIVEMODE; they take their place if they are now
     valid. Safe while the service runs; sends no mail. Exits with 0 when done, with 5 if a tenant does not exist, and
     with 3 if a dry run found differences.
+
+    \b
+      tenantry events replay --since 2026-01-20T00:00:00Z --dry-run
     """
     _replay(Selection(tenants or None, since), dry_run=dry_run, as_json=as_json, in_full=False)
 
@@ -323,6 +333,9 @@ def body(event_id: str) -> None:
     """Print what the provider sent for an event, byte for byte.
 
     Bodies are kept for RAW_BODY_DAYS. Exits with 5 if there is no such event, or if its body was removed.
+
+    \b
+      tenantry events body evt_1SQk7xLm3Rk2pXw7 >event.json
     """
     click.echo(on_database(lambda _, database: raw_body(database, event_id)), nl=False)
 
@@ -380,11 +393,17 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     \b
     Exits with
       0  without drift
-      1  without drift, if a tenant could not be compared or the provider rejects every request
+      1  without drift, if a tenant could not be compared or the provider
+         rejects every request
       3  if there was drift, repaired or not
       4  if the provider rejects the API key
-      5  if a tenant that you name does not exist or has no customer; then nothing is done
+      5  if a tenant that you name does not exist or has no customer; then
+         nothing is done
       6  if the provider or the database is out of reach
+
+    \b
+      tenantry reconcile --dry-run
+      tenantry reconcile --tenant acme
     """
 
     async def action(settings: Settings, database: Database) -> Reconciliation:
@@ -430,6 +449,9 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
     Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a request, with 4 if it
     rejects the API key, and with 6 if the provider or the database is out of reach. A stopped run keeps the events that
     it has processed, and prints the command that continues it.
+
+    \b
+      tenantry backfill --since 2026-01-20T00:00:00Z
     """
     now = system_clock()
     if since > now:

@@ -151,6 +151,9 @@ def migrate(login: str | None) -> None:
     With --grant-to the service can run as a login without direct privileges: it takes roles that have only the
     privileges needed, and the role for requests sees one tenant's rows at a time. The command creates missing roles. If
     DATABASE_URL's role may not do that, it prints the statements, for a role that may.
+
+    \b
+      tenantry migrate --grant-to tenantry_service
     """
     values, _ = command_values()
     with database(values) as conninfo:

@@ -73,6 +73,10 @@ def scan_command(paths: tuple[str, ...], *, globs: tuple[str, ...], as_json: boo
     settings. Skips folders named .git, symbolic links in folders, and lines with tenantry:allow. A glob without /
     matches names at any depth, one with / matches paths below PATH. Exits with 1 if a key is found or a file is
     unreadable, else with 0.
+
+    \b
+      tenantry keys scan src .env --exclude node_modules
+      git diff | tenantry keys scan -
     """
     errors: list[OSError] = []
     report: dict[str, Any] = {"keys": [], "unreadable": [], "files": 0, "bytes": 0}

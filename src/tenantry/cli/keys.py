@@ -22,7 +22,11 @@ from tenantry_sdk import ApiKey, NewApiKey
 )
 @limit_option
 def list_keys(api: ApiContext, *, status: str | None, search: str | None, limit: int | None) -> None:
-    """List the API keys of the organization, the newest first. A test key sees only keys of test mode."""
+    """List the API keys of the organization, the newest first. A test key sees only keys of test mode.
+
+    \b
+      tenantry keys list --status active --search CI
+    """
     columns = [
         Column("ID", lambda key: key.id),
         Column("NAME", lambda key: key.name if key.mode == "live" else f"{key.name} ({key.mode})", loose=True),
@@ -40,7 +44,11 @@ def list_keys(api: ApiContext, *, status: str | None, search: str | None, limit:
 @click.command("show", cls=ApiCommand)
 @id_argument("key_id", "KEY", "api_keys")
 def show(api: ApiContext, *, key_id: str) -> None:
-    """Show an API key: its scopes, its expiry, and when and from where it was last used. Never its secret."""
+    """Show an API key: its scopes, its expiry, and when and from where it was last used. Never its secret.
+
+    \b
+      tenantry keys show key_01a1f97751a3e4c5b6d7f8091a2b3c4d
+    """
     key = api.client.api_keys.get(key_id)
     api.record(key, _rows(api, key))
 
@@ -159,6 +167,9 @@ def revoke(api: ApiContext, *, key_ids: tuple[str, ...], force: bool, yes: bool)
     """Revoke API keys: the very next request with one is rejected. You cannot undo that.
 
     A key that is already revoked or expired is no error.
+
+    \b
+      tenantry keys revoke key_01a1f97751a3e4c5b6d7f8091a2b3c4d --yes
     """
     end = partial(api.client.api_keys.delete, force=force or None)
     api.end_each(key_ids, lambda key: f"Revoke {_described(api, key)}?", end, "Revoked", yes=yes, status="revoked")

@@ -23,7 +23,11 @@ def list_members(api: ApiContext, *, role: str | None, status: str | None, limit
 @click.command("show", cls=ApiCommand)
 @id_argument("member_id", "MEMBER", "members")
 def show(api: ApiContext, *, member_id: str) -> None:
-    """Show a member."""
+    """Show a member.
+
+    \b
+      tenantry members show mbr_01a1f97751a3e4c5b6d7f8091a2b3c4d
+    """
     member = api.client.members.get(member_id)
     names = {"user": "user_id", "role": "role", "status": "status", "organization": "org_id"}
     dates = {"created": "created_at", "updated": "updated_at", "removed": "removed_at"}
@@ -37,6 +41,9 @@ def add(api: ApiContext, *, user_id: str, role: str) -> None:
     """Invite a user, and print the member's id on stdout.
 
     USER is the user's id at the identity provider, the sub of their tokens. The user has to accept.
+
+    \b
+      tenantry members add user_0123 --role admin
     """
     member = api.client.members.create(user_id=user_id, role=role)
     message = f"Added {member.user_id} as {member.role} of {member.org_id}."
@@ -50,7 +57,11 @@ def add(api: ApiContext, *, user_id: str, role: str) -> None:
 @id_argument("member_id", "MEMBER", "members")
 @click.option("--role", type=_ROLES, required=True, help="The new role.")
 def update(api: ApiContext, *, member_id: str, role: str) -> None:
-    """Give a member another role."""
+    """Give a member another role.
+
+    \b
+      tenantry members update mbr_01a1f97751a3e4c5b6d7f8091a2b3c4d --role owner
+    """
     member = api.client.members.update(member_id, role=role)
     api.done(member, f"{member.user_id} is now {member.role} of {member.org_id}.")
 
@@ -59,7 +70,11 @@ def update(api: ApiContext, *, member_id: str, role: str) -> None:
 @id_argument("member_ids", "MEMBER", "members", many=True)
 @yes_option
 def remove(api: ApiContext, *, member_ids: tuple[str, ...], yes: bool) -> None:
-    """Remove members, whose next request is rejected, or withdraw their invitations."""
+    """Remove members, whose next request is rejected, or withdraw their invitations.
+
+    \b
+      tenantry members remove mbr_01a1f97751a3e4c5b6d7f8091a2b3c4d --yes
+    """
 
     def question(member_id: str) -> str:
         member = api.client.members.get(member_id)
@@ -80,7 +95,11 @@ def list_memberships(api: ApiContext, *, status: str | None, limit: int | None) 
 @click.command("accept", cls=ApiCommand, json_help="The membership as one JSON document.")
 @id_argument("membership_id", "MEMBERSHIP", "memberships", status="invited")
 def accept(api: ApiContext, *, membership_id: str) -> None:
-    """Accept an invitation."""
+    """Accept an invitation.
+
+    \b
+      tenantry memberships accept mbr_01a1f97751a3e4c5b6d7f8091a2b3c4d
+    """
     membership = api.client.memberships.accept(membership_id)
     api.done(membership, f"You are now {membership.role} of {membership.org_id}.")
 
@@ -89,6 +108,10 @@ def accept(api: ApiContext, *, membership_id: str) -> None:
 @id_argument("membership_ids", "MEMBERSHIP", "memberships", many=True)
 @yes_option
 def leave(api: ApiContext, *, membership_ids: tuple[str, ...], yes: bool) -> None:
-    """Leave organizations, or decline their invitations."""
+    """Leave organizations, or decline their invitations.
+
+    \b
+      tenantry memberships leave mbr_01a1f97751a3e4c5b6d7f8091a2b3c4d --yes
+    """
     question = "End your membership {}? Only a new invitation brings it back.".format
     api.end_each(membership_ids, question, api.client.memberships.delete, "Ended", yes=yes, status="removed")

@@ -21,7 +21,11 @@ def list_projects(api: ApiContext, *, limit: int | None) -> None:
 @click.command("show", cls=ApiCommand)
 @id_argument("project_id", "PROJECT", "projects")
 def show(api: ApiContext, *, project_id: str) -> None:
-    """Show a project."""
+    """Show a project.
+
+    \b
+      tenantry projects show proj_01a1f97751a3e4c5b6d7f8091a2b3c4d
+    """
     project = api.client.projects.get(project_id)
     dates = {"created": "created_at", "updated": "updated_at"}
     api.record(project, pairs(project, "id", "name", "description", "mode", organization="org_id", **dates))
@@ -31,7 +35,11 @@ def show(api: ApiContext, *, project_id: str) -> None:
 @click.option("--name", required=True, help="The name.")
 @click.option("--description", help="What it is for.")
 def create(api: ApiContext, *, name: str, description: str | None) -> None:
-    """Create a project and print its id, alone, on stdout."""
+    """Create a project and print its id, alone, on stdout.
+
+    \b
+      PROJECT=$(tenantry projects create --name "First project")
+    """
     project = api.client.projects.create(name=name, description=description)
     api.done(project, f'Made "{project.name}" ({project.mode}).', project.id)
 
@@ -44,7 +52,11 @@ def create(api: ApiContext, *, name: str, description: str | None) -> None:
 def update(
     api: ApiContext, *, project_id: str, name: str | None, description: str | None, no_description: bool
 ) -> None:
-    """Change a project's name or description."""
+    """Change a project's name or description.
+
+    \b
+      tenantry projects update proj_01a1f97751a3e4c5b6d7f8091a2b3c4d --name Shop
+    """
     if description is not None and no_description:
         raise click.UsageError("Pass --description or --no-description, not both.")
     changes: dict[str, str | None] = {}
@@ -62,7 +74,11 @@ def update(
 @id_argument("project_ids", "PROJECT", "projects", many=True)
 @yes_option
 def delete(api: ApiContext, *, project_ids: tuple[str, ...], yes: bool) -> None:
-    """Delete projects. You cannot undo that."""
+    """Delete projects. You cannot undo that.
+
+    \b
+      tenantry projects delete proj_01a1f97751a3e4c5b6d7f8091a2b3c4d --yes
+    """
 
     def question(project_id: str) -> str:
         project = api.client.projects.get(project_id)

@@ -51,6 +51,9 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
     """Run the service at HOST:PORT on DATABASE_URL, in WORKERS processes.
 
     DATABASE_URL=embedded starts a PostgreSQL under TENANTRY_DATA_DIR, for development.
+
+    \b
+      tenantry serve --no-jobs
     """
     values = read_environment()
     if jobs is not None:

@@ -72,6 +72,11 @@ def login(
     in the keyring, and renews them. It sends them only to the service at this address.
 
     Exits with 0 if you are signed in, with 4 if not, and with 6 if the identity provider is out of reach.
+
+    \b
+      tenantry login --base-url https://accounts.example.com \\
+        --issuer https://login.example.com --client-id tenantry-cli
+      tenantry login --device --profile work
     """
     from tenantry.cli.oauth_client import IdentityProvider, sign_in_with_browser, sign_in_with_code  # noqa: PLC0415
 

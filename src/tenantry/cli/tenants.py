@@ -71,7 +71,11 @@ def list_events(api: ApiContext, *, limit: int | None) -> None:
 @click.command("show", cls=ApiCommand)
 @id_argument("event_id", "EVENT", "billing.events")
 def show_event(api: ApiContext, *, event_id: str) -> None:
-    """Show what an event changed in your tenant, and why."""
+    """Show what an event changed in your tenant, and why.
+
+    \b
+      tenantry events show evt_1SQk7xLm3Rk2pXw7
+    """
     event = api.client.billing.events.get(event_id)
     api.record(event, _event_rows(event))
 
