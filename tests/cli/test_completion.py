@@ -1,26 +1,10 @@
-"""Completion, in bash too. `tests/system/cli` tests the other shells."""
-
-import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Final
+"""What the commands offer for completion. `tests/system/cli` tests it in shells."""
 
 import psycopg
 
 from tests.cli.sign_in_support import SignInHome
 from tests.cli.support import Home, Workspace
-from tests.support.commands import AS_INSTALLED
 from tests.support.findings import free_port
-
-# Prints what bash offers for the words of a line, the last of which is incomplete.
-BASH: Final = """
-source completion.bash
-COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-_tenantry_completion tenantry
-printf '%s\\n' "${COMPREPLY[@]}"
-"""
 
 
 async def offered(home: Home, *words: str, **values: str) -> list[str]:
@@ -30,14 +14,6 @@ async def offered(home: Home, *words: str, **values: str) -> list[str]:
     done = await home.run(_TENANTRY_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=count, **values)
     assert (done.code, done.err) == (0, "")
     return [offer.partition(",")[2] for offer in done.out.splitlines() if offer]
-
-
-async def environment(home: Home, values: dict[str, str]) -> dict[str, str]:
-    """Return the variables of a bash that finds ``tenantry``, and write its completion script."""
-    script = await home.run("completion", "bash")
-    (home.folder / "completion.bash").write_text(script.out)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {"PATH": path, "PYTHONPATH": AS_INSTALLED, "LANG": "C.UTF-8", **home.values, **values}
 
 
 async def test_commands_options_and_ids_are_completed(workspace: Workspace) -> None:
@@ -55,18 +31,6 @@ async def test_control_characters_in_names_are_replaced(workspace: Workspace) ->
     line = f"tenantry keys show {key_id}"
     done = await workspace.run(_TENANTRY_COMPLETE="zsh_complete", COMP_WORDS=line, COMP_CWORD="3")
     assert done.out.splitlines() == ["plain", key_id, "a\ufffd[31m\ufffdb\ufffdc"]
-
-
-async def test_bash_completes_commands_and_ids(workspace: Workspace) -> None:
-    key_id, _ = await workspace.key("a:b", name="CI für: alle")
-    variables = await environment(workspace.home, workspace.values)
-    for words, expected in ((["keys", "re"], "revoke"), (["keys", "show", key_id[:-3]], key_id)):
-        done = await asyncio.to_thread(
-            subprocess.run,
-            ["bash", "--norc", "-c", BASH, "bash", "tenantry", *words], cwd=workspace.home.folder, env=variables,
-            check=False, capture_output=True, text=True,
-        )  # fmt: skip
-        assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
 async def test_ids_on_the_line_are_not_offered_again(workspace: Workspace) -> None:
