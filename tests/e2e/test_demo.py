@@ -256,6 +256,14 @@ def test_demo_on_an_external_database_is_not_reset(tmp_path: Path) -> None:
     assert "uses a database of yours (DATABASE_URL)" in done.err
 
 
+async def test_applications_find_the_database_of_the_running_demo(shared: Shared) -> None:
+    settings = (shared.folder / ".tenantry" / "demo.env").read_text()
+    [url] = re.findall(r"^TENANTRY_DEMO_DATABASE_URL=(.+)$", settings, re.MULTILINE)
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        found = await (await connection.execute("SELECT id FROM tenants WHERE id = 'demo'")).fetchall()
+    assert found == [("demo",)]
+
+
 async def test_running_demo_is_not_reset(shared: Shared) -> None:
     done = await invoke_async("demo", "reset", "--yes", folder=shared.folder)
     assert (done.code, done.out) == (1, "")

@@ -14,6 +14,8 @@ from tenantry.common.http import is_loopback
 DEMO_FILE: Final = "demo.env"
 """The demo's generated settings, in the data folder."""
 ADDRESS: Final = "TENANTRY_DEMO_ADDRESS"
+DATABASE: Final = "TENANTRY_DEMO_DATABASE_URL"
+"""The embedded database's address, for applications that authenticate in-process; empty for another database."""
 LIVE_KEY: Final = "TENANTRY_DEMO_LIVE_KEY"
 REQUEST_LOG: Final = "requests.log"
 """The demo's log of requests, in the data folder; each start begins a new one."""

@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.database import command_values, database, migrated, settings_errors
-from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY, REQUEST_LOG, data_dir, find_demo
+from tenantry.cli.demo_folder import ADDRESS, DATABASE, DEMO_FILE, LIVE_KEY, data_dir, find_demo
 from tenantry.cli.output import CommandError, confirm, own_command
 from tenantry.cli.serve import configure_logs, end_on_sigterm, run_server
 from tenantry.common.clock import system_clock
@@ -146,7 +146,8 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
             settings = load(values)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         base = f"http://{host}:{settings.port}"
-        file.save({ADDRESS: base})
+        # another database's address may have a password
+        file.save({ADDRESS: base, DATABASE: EmbeddedServer(directory).url if settings.database_url is None else ""})
         keys = asyncio.run(example_data.seed(settings, conninfo))
         if keys is not None:
             file.save({LIVE_KEY: keys[0], example_data.TEST_KEY: keys[1]})
