@@ -11,6 +11,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import tenantry_sdk
 from tenantry.api import reference
+from tenantry.api.openapi import CODES_KEY, REMEDIES_KEY, hand_written_part
 from tenantry.cli import main as tenantry
+from tenantry.server.problems import CODES
 from tenantry.settings import FILE_SUFFIX, REQUIRED, SETTINGS, Setting, Settings
 from tenantry_sdk import Tenantry, errors, webhooks
 
@@ -75,6 +78,15 @@ _SECTIONS: Final = {
     ),
 }
 """The sections of the settings page: the first setting of each, its title and introduction."""
+_ERRORS: Final = """\
+Every error answer of the API is a problem document (RFC 9457) with a `code`, which does not change, and a `requestId`,
+which is in the service's log. Decide by `code` and the status; `detail` is for people, and its wording may change.
+
+- Repeat a request after 408, 429, 500 and 503, and after 409 `idempotency_in_flight`. Send `Idempotency-Key` with each
+  request that creates something: then a repetition cannot create it twice.
+- Other 4xx answers stay the same until the request, the credential or the plan changes.
+- The SDK repeats where that is safe, and raises a class for each status ([SDK](sdk.md#errors)).
+- The payment provider's webhook answers in plain text ([contract](../contract.md), section 6)."""
 _MADE: Final = "<!-- Made by docs/make_reference.py from the code: change that. -->\n"
 
 
@@ -238,6 +250,16 @@ def http_api() -> str:
     return _MADE + re.sub(r"\n{3,}", "\n\n", text) + "\n"
 
 
+def error_codes() -> str:
+    """Each error code of the API: its status, its meaning, and what to do."""
+    texts = hand_written_part()
+    parts = [_MADE, "# Error codes\n", _ERRORS]
+    for status, codes in CODES.items():
+        parts.append(f"\n## {status} {HTTPStatus(status).phrase}\n\n| `code` | meaning | what to do |\n|---|---|---|")
+        parts += [f"| `{code}` | {texts[CODES_KEY][code]} | {texts[REMEDIES_KEY][code]} |" for code in codes]
+    return "\n".join(parts) + "\n"
+
+
 def python_sdk() -> str:
     """The SDK's README, which is the description of its package too."""
     text = (_ROOT / "sdk" / "README.md").read_text("utf-8")
@@ -247,6 +269,7 @@ def python_sdk() -> str:
 PAGES: Final = {
     "reference/command-line.md": command_line,
     "reference/configuration.md": configuration,
+    "reference/errors.md": error_codes,
     "reference/http-api.md": http_api,
     "reference/sdk.md": sdk,
     "how-to/python-sdk.md": python_sdk,

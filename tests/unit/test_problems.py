@@ -7,9 +7,10 @@ from http import HTTPStatus
 import msgspec
 import pytest
 
+from tenantry.api.openapi import CODES_KEY, REMEDIES_KEY, hand_written_part
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError
-from tenantry.server.problems import STATUSES, Refusal, fault_of, refuse, refuse_domain_error
+from tenantry.server.problems import STATUS_OF, STATUSES, Refusal, fault_of, refuse, refuse_domain_error
 
 CODES = {
     "missing_credential": 401, "invalid_credential": 401, "api_key_revoked": 401, "api_key_expired": 401,
@@ -36,6 +37,12 @@ def headers_of(refusal: Refusal) -> dict[bytes, bytes]:
 
 def test_every_domain_error_has_a_status() -> None:
     assert set(subclasses(DomainError)) == set(STATUSES)
+
+
+def test_every_code_has_a_meaning_and_a_remedy() -> None:
+    texts = hand_written_part()
+    assert set(texts[CODES_KEY]) == set(texts[REMEDIES_KEY]) == set(STATUS_OF)
+    assert all(text.endswith((".", ")")) for key in (CODES_KEY, REMEDIES_KEY) for text in texts[key].values())
 
 
 def test_every_code_is_that_of_one_error() -> None:

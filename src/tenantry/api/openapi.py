@@ -25,6 +25,7 @@ from tenantry.server.problems import CODES, CREDENTIAL, MEDIA_TYPE, Problem
 PATH: Final = "/api/v1/openapi.json"
 REF_PREFIX: Final = "#/components/schemas/"
 CODES_KEY: Final = "x-error-codes"
+REMEDIES_KEY: Final = "x-error-remedies"
 _RAISES_KEY: Final = "x-raises"  # the codes that an operation names itself; not in the finished document
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
 _SCHEMES: Final = {Credential.CALLER: "bearer", Credential.USER: "userToken", Credential.OPERATOR: "operatorToken"}
@@ -43,7 +44,10 @@ _HEADERS: Final = {"401": ("WWW-Authenticate",), "429": ("Retry-After", *_RATE_L
 
 
 def hand_written_part() -> dict[str, Any]:
-    """Return what no route can say: texts, the hot routes, and under `CODES_KEY` the meaning of each error code."""
+    """Return what no route can say: texts, the hot routes, and the meaning and remedy of each error code.
+
+    Those are under `CODES_KEY` and `REMEDIES_KEY`, and not in the finished document.
+    """
     content = resources.files(__package__).joinpath("openapi.json").read_bytes()
     return msgspec.json.decode(content, type=dict[str, Any])
 
@@ -51,7 +55,7 @@ def hand_written_part() -> dict[str, Any]:
 def describe(app: Litestar, base_url: str) -> dict[str, Any]:
     """Return the OpenAPI document of ``app``, which takes 0.1 s."""
     document = hand_written_part()
-    del document[CODES_KEY]
+    del document[CODES_KEY], document[REMEDIES_KEY]
     document["servers"] = [{"url": base_url}]
     components = document["components"]
     texts = {status: text["description"] for status, text in components.pop("responses").items()}

@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.database import command_values, database, migrated, settings_errors
-from tenantry.cli.demo_folder import ADDRESS, DATABASE, DEMO_FILE, LIVE_KEY, data_dir, find_demo
+from tenantry.cli.demo_folder import ADDRESS, DATABASE, DEMO_FILE, LIVE_KEY, REQUEST_LOG, data_dir, find_demo
 from tenantry.cli.output import CommandError, confirm, own_command
 from tenantry.cli.serve import configure_logs, end_on_sigterm, run_server
 from tenantry.common.clock import system_clock
