@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -55,9 +56,13 @@ class Running:
 
     async def until(self, text: str, stream: str) -> None:
         """Return once this text was written; fail if the command ends without it."""
+        await self.until_match(re.compile(re.escape(text)), stream)
+
+    async def until_match(self, pattern: re.Pattern[str], stream: str) -> None:
+        """The same for what a pattern finds."""
         async with asyncio.timeout(_PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: text in self.text[stream] or self._has_ended())
-        assert text in self.text[stream], f"it ended: {self.text}"
+            await self._changed.wait_for(lambda: pattern.search(self.text[stream]) or self._has_ended())
+        assert pattern.search(self.text[stream]), f"it ended: {self.text}"
 
     async def end(self, how: signal.Signals) -> int:
         """Send a signal and wait for the end; returns the exit code."""

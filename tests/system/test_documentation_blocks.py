@@ -1,0 +1,36 @@
+"""The tutorials, followed from an empty folder as they are printed."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.documentation import ROOT, BlockError, reader
+
+DOCS: Final = ROOT / "docs"
+
+
+@pytest.mark.parametrize("page", ["tutorials/first-ten-minutes", "tutorials/protect-fastapi", "tutorials/sell-a-plan"])
+async def test_each_block_does_what_its_page_says(page: str, place: Path, tmp_path: Path) -> None:
+    async with reader(place, tmp_path) as following:
+        await following.follow(DOCS / f"{page}.md")
+
+
+@pytest.mark.parametrize(
+    ("block", "failure"),
+    [
+        ("```sh\necho a\n```\n\n```text\nb\n```\n", "the output is not the one below the block"),
+        ("```sh\nfalse\n```\n", "a command failed"),
+        ("<!-- keeps running -->\n\n```sh\necho no\n```\n\n```text\nready\n```\n", "it ended"),
+        ("```text\nb\n```\n", "neither run nor marked"),
+    ],
+    ids=["other output", "failure", "server that ends", "unmarked"],
+)
+async def test_block_that_does_something_else_is_reported(
+    block: str, failure: str, place: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{block}")
+    async with reader(place, tmp_path) as following:
+        with pytest.raises(BlockError, match=rf"page\.md:\d+: .*{failure}"):
+            await following.follow(page)
