@@ -6,14 +6,31 @@ from typing import Final
 import pytest
 
 from tests.support.documentation import ROOT, BlockError, reader
+from tests.system.test_typescript_client import Package, package
+
+__all__ = ["package"]
 
 DOCS: Final = ROOT / "docs"
+PAGES: Final = (
+    "tutorials/first-ten-minutes",
+    "tutorials/protect-django",
+    "tutorials/protect-fastapi",
+    "tutorials/protect-flask",
+    "tutorials/sell-a-plan",
+)
+WITH_NODE: Final = "tutorials/protect-express"
 
 
-@pytest.mark.parametrize("page", ["tutorials/first-ten-minutes", "tutorials/protect-fastapi", "tutorials/sell-a-plan"])
+@pytest.mark.parametrize("page", PAGES)
 async def test_each_block_does_what_its_page_says(page: str, place: Path, tmp_path: Path) -> None:
     async with reader(place, tmp_path) as following:
         await following.follow(DOCS / f"{page}.md")
+
+
+async def test_each_block_of_the_page_for_node_does_what_it_says(package: Package, place: Path, tmp_path: Path) -> None:
+    (place / "node_modules").symlink_to(package.folder / "node_modules")
+    async with reader(place, tmp_path) as following:
+        await following.follow(DOCS / f"{WITH_NODE}.md")
 
 
 @pytest.mark.parametrize(
