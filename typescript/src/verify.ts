@@ -1,0 +1,94 @@
+import { ApiError, errorOf } from "./errors.js";
+import type { Mode, PrincipalKind, Problem, TenantAccess } from "./generated/types.gen.js";
+import { attemptOnce } from "./transport.js";
+
+/** A request that your service received: a `Request`, or that of Express, Fastify, Koa or `node:http`. */
+export interface ReceivedRequest {
+  headers: Headers | Record<string, string | string[] | undefined>;
+}
+
+/** Who sent a request, and what the tenant has. */
+export interface Caller {
+  tenantId: string;
+  /** The key's id, or the user's at the identity provider. */
+  principalId: string;
+  principalKind: PrincipalKind;
+  mode: Mode;
+  plan: string;
+  subscriptionStatus: string;
+  access: TenantAccess["state"];
+  /** The plan whose limits count now. */
+  effectivePlan: string;
+}
+
+export interface VerifyOptions {
+  /** The mode of keys that are accepted; `live` by default. Users act in live mode. */
+  mode?: "live" | "test" | "any";
+  /** Milliseconds after which the request is rejected with 503; 5 s by default. */
+  timeout?: number;
+}
+
+const SCOPE = /^(-|([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*))$/;
+const SENDABLE = /^[\x20-\x7e]+$/;
+const CREDENTIAL_HEADERS = ["authorization", "x-organization-id"];
+const REJECTIONS = new Set([401, 403, 429, 503]);
+const UNAVAILABLE: Problem = {
+  type: "urn:tenantry:problem:auth_unavailable",
+  title: "Service Unavailable",
+  status: 503,
+  code: "auth_unavailable",
+  detail: "The credential cannot be checked now. Retry later.",
+  requestId: "",
+};
+
+/** Return a function that asks tenantry about the credential of a request. */
+export function verifier(baseUrl: string, fetch: typeof globalThis.fetch) {
+  return async (received: ReceivedRequest, scope: string, options: VerifyOptions): Promise<Caller> => {
+    const { mode = "live", timeout = 5000 } = options;
+    if (!SCOPE.test(scope)) throw new TypeError(`${JSON.stringify(scope)} is not a scope`);
+    const url = `${baseUrl}/api/v1/auth/verify/${scope}/mode/${mode}`;
+    const init: RequestInit = { headers: credentialOf(received), redirect: "manual", cache: "no-store" };
+    let response: Response;
+    try {
+      response = await attemptOnce(new Request(url, init), timeout, fetch);
+    } catch (cause) {
+      throw unavailable(cause);
+    }
+    const caller = response.status === 200 ? callerIn(response.headers) : undefined;
+    if (caller) return caller;
+    const error = errorOf(response.status, response.headers, await response.text());
+    // Another status, or a page of a proxy, says nothing about the credential.
+    throw REJECTIONS.has(response.status) && !error.code.startsWith("http_") ? error : unavailable(error);
+  };
+}
+
+function unavailable(cause: unknown): ApiError {
+  return new ApiError(503, UNAVAILABLE, new Headers({ "retry-after": "1" }), { cause });
+}
+
+/** The headers that say who sends a request. A value that no client of tenantry sends becomes an invalid one. */
+function credentialOf({ headers }: ReceivedRequest): Headers {
+  const found = new Headers();
+  for (const name of CREDENTIAL_HEADERS) {
+    const value = headers instanceof Headers ? headers.get(name) : headers[name];
+    if (value !== undefined && value !== null) {
+      found.set(name, typeof value === "string" && SENDABLE.test(value) ? value : "?");
+    }
+  }
+  return found;
+}
+
+function callerIn(headers: Headers): Caller | undefined {
+  const [tenantId, principalId] = [headers.get("x-tenant-id"), headers.get("x-principal-id")];
+  if (!tenantId || !principalId) return undefined; // another service answered
+  return {
+    tenantId,
+    principalId,
+    principalKind: headers.get("x-principal-kind") as PrincipalKind,
+    mode: headers.get("x-mode") as Mode,
+    plan: headers.get("x-plan") ?? "",
+    subscriptionStatus: headers.get("x-subscription-status") ?? "",
+    access: headers.get("x-access") as TenantAccess["state"],
+    effectivePlan: headers.get("x-effective-plan") ?? "",
+  };
+}
