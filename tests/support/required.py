@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 _NODE_PACKAGES = Path(__file__).parent
+_ROOT = Path(__file__).parents[2]
 
 
 def lacking(what: str) -> NoReturn:
@@ -31,9 +32,14 @@ def debian_program(name: str, package: str | None = None) -> str:
 
 def node_package(folder: str, package: str) -> Path:
     """Where a package of npm is, which is installed in a folder of `tests/support`."""
-    installed = _NODE_PACKAGES / folder / "node_modules" / package
+    return npm_dependency(_NODE_PACKAGES / folder, package)
+
+
+def npm_dependency(project: Path, package: str) -> Path:
+    """Where a package of npm is, which is installed in the folder of a project."""
+    installed = project / "node_modules" / package
     if not installed.is_dir():
-        lacking(f"needs {package}: `npm ci` in tests/support/{folder}")
+        lacking(f"needs {package}: `npm ci` in {project.relative_to(_ROOT)}")
     return installed
 
 
