@@ -354,6 +354,66 @@ async def test_page_of_another_service_is_no_result(package: Package, served: Se
     ]
 
 
+async def test_creation_is_repeated_with_one_key_while_the_lost_attempt_still_runs(
+    package: Package, served: Served
+) -> None:
+    program = (
+        ELSEWHERE
+        + """
+        const keys = [];
+        const body = { status: 409, code: "idempotency_in_flight", detail: "Wait.", requestId: "r" };
+        const answers = [
+            (request) => request.socket.destroy(),
+            ...Array(4).fill((_, response) => response.writeHead(409).end(JSON.stringify(body))),
+            (_, response) => response.writeHead(201, { "content-type": "application/json" }).end('{"id":"proj_1"}'),
+        ];
+        const answer = (request, response) => {
+            keys.push(request.headers["idempotency-key"]);
+            answers.shift()(request, response);
+        };
+        const { id } = await elsewhere.projects.create({ name: "x" });
+        print([id, keys.length, new Set(keys).size]);
+        server.close();
+    """
+    )
+    assert await package.result_of(program, served.url, "svc_live_x") == ["proj_1", 6, 1]
+
+
+async def test_call_is_not_retried_when_it_would_end_before_retry_after(package: Package, served: Served) -> None:
+    program = (
+        ELSEWHERE
+        + """
+        const values = ["3600", "999999999", new Date(Date.now() + 3600_000).toUTCString()];
+        let asked = 0;
+        const answer = (_, response) => response.writeHead(503, { "retry-after": values[asked++] }).end();
+        const errors = [];
+        for (const _ of values) errors.push(await rejection(elsewhere.projects.list()));
+        print([asked, errors.map(({ code, retryAfter }) => [code, retryAfter > 3000])]);
+        server.close();
+    """
+    )
+    assert await package.result_of(program, served.url, "svc_live_x") == [3, [["http_503", True]] * 3]
+
+
+async def test_verify_passes_the_rate_limit_on(package: Package, served: Served) -> None:
+    program = (
+        ELSEWHERE
+        + """
+        const policy = { "ratelimit": '"tenant";r=0;t=7', "ratelimit-policy": '"tenant";q=600;w=60' };
+        const told = { "retry-after": "7", ...policy, "set-cookie": "x" };
+        const body = JSON.stringify({ status: 429, code: "rate_limited", detail: "Wait.", requestId: "r" });
+        const answer = (_, response) => response.writeHead(429, told).end(body);
+        const { status, headers } = await rejection(elsewhere.verify(request(apiKey), "-"));
+        print([status, headers]);
+        server.close();
+    """
+    )
+    assert await package.result_of(program, served.url, "svc_live_x") == [
+        429,
+        {"retry-after": "7", "ratelimit": '"tenant";r=0;t=7', "ratelimit-policy": '"tenant";q=600;w=60'},
+    ]
+
+
 async def test_verify_returns_the_caller_until_its_key_is_revoked(
     package: Package, served: Served, acme: Organization
 ) -> None:

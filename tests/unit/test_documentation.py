@@ -10,7 +10,9 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
-PAGES: Final = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "sdk").glob("*.md")])
+PAGES: Final = sorted(
+    [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "sdk").glob("*.md"), *(ROOT / "typescript").glob("*.md")]
+)
 NAMES: Final = [str(page.relative_to(ROOT)) for page in PAGES]
 _CODE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
