@@ -205,6 +205,21 @@ async def test_rejection_is_an_error_with_the_problem_document(
     assert error["requestId"] in error["text"]
 
 
+async def test_readme_lists_every_method(package: Package, served: Served) -> None:
+    program = """
+        const methods = (name, object) => {
+            const parts = Object.getOwnPropertyDescriptors(Object.getPrototypeOf(object));
+            delete parts.constructor;
+            return Object.entries(parts).flatMap(([part, { get }]) =>
+                get ? methods([...name, part], object[part]) : [[...name, part]]);
+        };
+        print(methods([], Object.getPrototypeOf(tenantry)).map((parts) => parts.join(".")));
+    """
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", (SOURCE / "README.md").read_text("utf-8"), re.MULTILINE)
+    listed = {f"{group}.{name}" for group, names in rows for name in re.findall(r"`([\w.]+)`", names)}
+    assert set(await package.result_of(program, served.url)) == {name for name in listed if name[0].islower()}
+
+
 async def test_audit_trail_is_exported_as_text(package: Package, served: Served, acme: Organization) -> None:
     exported = await package.result_of("print(await tenantry.auditEvents.export());", served.url, key_of(acme))
     assert [json.loads(line)["action"] for line in exported.splitlines()] == ["api_key.created", "tenant.created"]
@@ -257,10 +272,11 @@ async def test_creation_is_retried_and_applied_once(
         assert await package.result_of(program, url, key_of(acme)) == [True]
 
 
+@pytest.mark.parametrize("fault", [Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER], ids=lambda fault: fault.name)
 async def test_deletion_succeeds_when_the_response_to_the_first_attempt_is_lost(
-    package: Package, served: Served, acme: Organization
+    package: Package, served: Served, acme: Organization, fault: Fault
 ) -> None:
-    faults = iter([Fault.NONE, Fault.RESET_AFTER])
+    faults = iter([Fault.NONE, fault])
     program = """
         const { id } = await tenantry.projects.create({ name: "x" });
         await tenantry.projects.delete({ projectId: id });
@@ -516,21 +532,29 @@ async def test_verify_rejects_when_another_server_answers(package: Package, serv
     program = (
         ELSEWHERE
         + """
-        const identity = { "x-tenant-id": "acme", "x-principal-id": "ada" };
+        const names = ["tenant-id", "principal-id", "principal-kind", "mode", "plan", "subscription-status", "access",
+            "effective-plan"];
+        const identity = Object.fromEntries(names.map((name) => [`x-${name}`, "x"]));
         const answers = [[200, {}], [200, { "x-tenant-id": "acme" }], [204, identity], [201, identity],
-            [302, { location: `${baseUrl}/healthz` }], [307, { ...identity, location: baseUrl }],
+            [302, { location: "/granted" }], [307, { ...identity, location: "/granted" }],
             [401, {}], [404, {}], [500, {}]];
         let answer;
         const codes = [];
         for (const [status, headers] of answers) {
-            answer = (_, response) => response.writeHead(status, headers).end();
+            answer = ({ url }, response) => {
+                const granted = url === "/granted"; // where a redirect leads
+                response.writeHead(granted ? 200 : status, granted ? identity : headers).end();
+            };
             codes.push((await rejection(elsewhere.verify(request(apiKey), "-")))?.code);
         }
-        print(codes);
+        answer = (_, response) => response.writeHead(200, identity).end();
+        print([codes, (await elsewhere.verify(request(apiKey), "-")).tenantId]);
         server.close();
     """
     )
-    assert await package.result_of(program, served.url, key_of(acme)) == ["auth_unavailable"] * 9
+    codes, accepted = await package.result_of(program, served.url, key_of(acme))
+    assert codes == ["auth_unavailable"] * 9
+    assert accepted == "x"  # what is rejected above is not the identity
 
 
 @asynccontextmanager

@@ -31,6 +31,16 @@ export interface VerifyOptions {
 const SCOPE = /^(-|([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*))$/;
 const SENDABLE = /^[\x20-\x7e]+$/;
 const CREDENTIAL_HEADERS = ["authorization", "x-organization-id"];
+const IDENTITY_HEADERS: Record<keyof Caller, string> = {
+  tenantId: "x-tenant-id",
+  principalId: "x-principal-id",
+  principalKind: "x-principal-kind",
+  mode: "x-mode",
+  plan: "x-plan",
+  subscriptionStatus: "x-subscription-status",
+  access: "x-access",
+  effectivePlan: "x-effective-plan",
+};
 const REJECTIONS = new Set([401, 403, 429, 503]);
 const UNAVAILABLE: Problem = {
   type: "urn:tenantry:problem:auth_unavailable",
@@ -78,17 +88,8 @@ function credentialOf({ headers }: ReceivedRequest): Headers {
   return found;
 }
 
+/** The identity in the headers; undefined if another service answered. */
 function callerIn(headers: Headers): Caller | undefined {
-  const [tenantId, principalId] = [headers.get("x-tenant-id"), headers.get("x-principal-id")];
-  if (!tenantId || !principalId) return undefined; // another service answered
-  return {
-    tenantId,
-    principalId,
-    principalKind: headers.get("x-principal-kind") as PrincipalKind,
-    mode: headers.get("x-mode") as Mode,
-    plan: headers.get("x-plan") ?? "",
-    subscriptionStatus: headers.get("x-subscription-status") ?? "",
-    access: headers.get("x-access") as TenantAccess["state"],
-    effectivePlan: headers.get("x-effective-plan") ?? "",
-  };
+  const found = Object.entries(IDENTITY_HEADERS).map(([name, header]) => [name, headers.get(header)]);
+  return found.every(([, value]) => value) ? (Object.fromEntries(found) as Caller) : undefined;
 }
