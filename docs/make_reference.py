@@ -26,7 +26,7 @@ from tenantry.api.openapi import CODES_KEY, REMEDIES_KEY, hand_written_part
 from tenantry.cli import main as tenantry
 from tenantry.server.problems import CODES
 from tenantry.settings import FILE_SUFFIX, REQUIRED, SETTINGS, Setting, Settings
-from tenantry_sdk import Tenantry, errors, webhooks
+from tenantry_sdk import Tenantry, errors, types, webhooks
 
 FOLDER: Final = Path(__file__).parent
 _ROOT: Final = FOLDER.parent
@@ -78,15 +78,9 @@ _SECTIONS: Final = {
     ),
 }
 """The sections of the settings page: the first setting of each, its title and introduction."""
-_ERRORS: Final = """\
-Every error answer of the API is a problem document (RFC 9457) with a `code`, which does not change, and a `requestId`,
-which is in the service's log. Decide by `code` and the status; `detail` is for people, and its wording may change.
-
-- Repeat a request after 408, 429, 500 and 503, and after 409 `idempotency_in_flight`. Send `Idempotency-Key` with each
-  request that creates something: then a repetition cannot create it twice.
-- Other 4xx answers stay the same until the request, the credential or the plan changes.
-- The SDK repeats where that is safe, and raises a class for each status ([SDK](sdk.md#errors)).
-- The payment provider's webhook answers in plain text ([contract](../contract.md), section 6)."""
+_SDK: Final = """\
+[sdk/README.md](../../sdk/README.md) shows how to use it. The methods of `AsyncTenantry` are awaited. Every method also
+takes the options of `CallOptions` as named arguments. Every record has the methods of `Model`."""
 _MADE: Final = "<!-- Made by docs/make_reference.py from the code: change that. -->\n"
 
 
@@ -137,13 +131,11 @@ def _attribute_docstrings(kind: type) -> dict[str, str]:
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)  # noqa: S101
     return {
-        statement.targets[0].id: " ".join(below.value.value.split())
+        ast.unparse(target): " ".join(below.value.value.split())
         for statement, below in pairwise(definition.body)
-        if isinstance(statement, ast.Assign)
-        and isinstance(statement.targets[0], ast.Name)
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
-        and isinstance(below.value.value, str)
+        if isinstance(statement, ast.Assign | ast.AnnAssign)
+        for target in [statement.targets[0] if isinstance(statement, ast.Assign) else statement.target]
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
     }
 
 
@@ -168,7 +160,7 @@ def sdk() -> str:
     parts = [
         _MADE,
         "# The SDK\n",
-        "[tenantry-sdk](../how-to/python-sdk.md) shows how to use it. The methods of `AsyncTenantry` are awaited.\n",
+        _filled(_SDK) + "\n",
         f"## Tenantry\n\n{_call('Tenantry', Tenantry.__init__)}\n\n{_text(Tenantry)}\n",
     ]
     client = Tenantry("key")
@@ -178,13 +170,15 @@ def sdk() -> str:
     records = {name: getattr(tenantry_sdk, name) for name in tenantry_sdk.__all__}
     others = {name: kind for name, kind in records.items() if inspect.isclass(kind) and "Tenantry" not in name}
     parts.append("## Classes\n")
-    parts += [f"### {name}\n\n{_text(kind)}{_fields(kind)}\n" for name, kind in sorted(others.items())]
+    parts += [f"### {name}\n\n{_about(kind)}\n" for name, kind in sorted(others.items())]
     parts.append(f"## Functions\n\n### record_responses\n\n{_text(tenantry_sdk.record_responses)}\n")
     parts += [
         f"### webhooks.{name}\n\n{_call(name, getattr(webhooks, name))}\n\n{_text(getattr(webhooks, name))}\n"
         for name in ("verify", "sign")
     ]
+    parts.append(f"## Types\n\n{_text(types)}\n\n{_aliases()}\n")
     kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.TenantryError)]
+    parts.append(f"## APIError\n\n{_about(errors.APIError)}\n")
     parts.append("## Errors\n\n| class | is | |\n|---|---|---|")
     parts += [
         f"| `{kind.__name__}` | {_base(kind)} | {(inspect.getdoc(kind) or '').partition(chr(10))[0]} |"
@@ -210,7 +204,7 @@ def _call(name: str, function: Any) -> str:  # noqa: ANN401
     for one in signature.parameters.values():
         if one.kind is one.KEYWORD_ONLY and "*" not in parameters:
             parameters.append("*")
-        if one.name != "self" and not one.name.startswith("_"):
+        if one.name != "self" and not one.name.startswith("_") and one.kind is not one.VAR_KEYWORD:
             parameters.append(_QUOTED.sub(r": \1", str(one)))
     result = signature.return_annotation
     begin, end = f"{name.rpartition('.')[2]}(", f") -> {result}" if result not in (None, "None") else ")"
@@ -224,9 +218,54 @@ def _text(thing: object) -> str:
     return (inspect.getdoc(thing) or "").strip()
 
 
+def _about(kind: type) -> str:
+    return _text(kind) + _fields(kind) + _own_methods(kind)
+
+
 def _fields(kind: type) -> str:
-    own = getattr(kind, "__struct_fields__", ())
-    return f"\n\nFields: {', '.join(f'`{name}`' for name in own)}." if own else ""
+    """A table of the fields of a record or of options."""
+    meanings, annotations = dict[str, str](), dict[str, str]()
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("tenantry_sdk"):
+            meanings |= _attribute_docstrings(base)
+            found = inspect.get_annotations(base).items()
+            annotations |= {name: str(getattr(one, "__forward_arg__", one)) for name, one in found}
+    rows = [
+        _cells(f"`{name}`", f"`{annotations[name]}`", meanings.get(name, ""))
+        for name in getattr(kind, "__struct_fields__", annotations)
+        if not name.startswith("_")
+    ]
+    return "\n".join(["\n\n| field | type | |\n|---|---|---|", *rows]) if rows else ""
+
+
+def _cells(*cells: str) -> str:
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |".replace("|  |", "| |")
+
+
+def _own_methods(kind: type) -> str:
+    """A list of the methods and properties of a class."""
+    lines = []
+    for name, value in vars(kind).items():
+        if name.startswith("_") or not (inspect.isfunction(value) or isinstance(value, property)):
+            continue
+        shown = name if isinstance(value, property) else f"{name}()"
+        lines.append(f"- `{shown}`: {' '.join(_text(value).split())}")
+    return "\n".join(["\n", *lines]) if lines else ""
+
+
+def _aliases() -> str:
+    """A table of the sets of values."""
+    rows = []
+    statements = ast.parse(inspect.getsource(types)).body
+    for alias, below in pairwise(statements):
+        if isinstance(alias, ast.AnnAssign) and alias.value is not None and isinstance(below, ast.Expr):
+            [values] = re.findall(r"Literal\[(.*?)\]", ast.unparse(alias.value))
+            meaning = ast.literal_eval(below.value)
+            rows.append(
+                _cells(f"`types.{ast.unparse(alias.target)}`", values.replace("'", "`"), " ".join(meaning.split()))
+            )
+    return "\n".join(["| type | values | |\n|---|---|---|", *rows])
 
 
 def _base(kind: type) -> str:

@@ -14,6 +14,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from tenantry.cli import main as tenantry_command
 from tenantry_sdk import Tenantry
+from tenantry_sdk.types import Mode
 
 FOLDER: Final = Path(__file__).parent / "images"
 _SIZE: Final = (1280, 800)
@@ -30,11 +31,12 @@ def furnish(base_url: str, key: str) -> None:
     with Tenantry(key, base_url=base_url) as tenantry:
         for name in ("Storefront", "Warehouse"):
             tenantry.projects.create(name=name)
+        modes: dict[str, Mode] = {"Storefront": "live", "CI": "test", "Nightly export": "live", "Old laptop": "live"}
         made = {
             name: tenantry.api_keys.create(
                 org_id="demo", name=name, scopes=["projects:read"], expires_at=until, mode=mode
             )
-            for name, mode in (("Storefront", None), ("CI", "test"), ("Nightly export", None), ("Old laptop", None))
+            for name, mode in modes.items()
         }
         tenantry.api_keys.rotate(made["Nightly export"].id, overlap_seconds=86_400)
         tenantry.api_keys.delete(made["Old laptop"].id)

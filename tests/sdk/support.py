@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import httpx2
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS
-from tenantry_sdk import AsyncTenantry, Pager, Secret, Tenantry
+from tenantry_sdk import AsyncTenantry, Page, Pager, Secret, Tenantry
 from tenantry_sdk._retry import Backoff
 from tests.support.app import client_of, make_app
 from tests.support.issuer import running_issuer
@@ -57,6 +57,23 @@ class Flavour(NamedTuple):
         return self.client(str(organization.owner.credential), base_url=served.url, **arguments)
 
 
+@asynccontextmanager
+async def answered_by(
+    flavour: Flavour, answer: Callable[[httpx2.Request], httpx2.Response], credential: str | None = "key", **values: Any
+) -> AsyncIterator[Any]:
+    """A client whose requests ``answer`` gets; ``http_headers`` are those of the program's own HTTP client."""
+    headers = values.pop("http_headers", {})
+    transport = httpx2.MockTransport(answer)
+    kind = httpx2.AsyncClient if flavour is ASYNC else httpx2.Client
+    http_client: httpx2.AsyncClient | httpx2.Client = kind(transport=transport, headers=headers)
+    async with flavour.client(credential, http_client=http_client, **values) as client:
+        yield client
+    if isinstance(http_client, httpx2.AsyncClient):
+        await http_client.aclose()
+    else:
+        await asyncio.to_thread(http_client.close)
+
+
 class Threaded:
     """The synchronous client as if it were the other one: its methods run in threads."""
 
@@ -69,6 +86,8 @@ class Threaded:
             return Threaded(value)
         if name == "list":
             return lambda **arguments: ThreadedPager(value(**arguments))
+        if name == "with_options":
+            return lambda **arguments: Threaded(value(**arguments))
 
         async def call(*positional: Any, **arguments: Any) -> Any:
             return await asyncio.to_thread(value, *positional, **arguments)
@@ -83,7 +102,7 @@ class ThreadedPager:
         self._pager = pager
 
     async def first_page(self) -> Any:
-        return await asyncio.to_thread(self._pager.first_page)
+        return ThreadedPage(await asyncio.to_thread(self._pager.first_page))
 
     async def pages(self) -> AsyncIterator[Any]:
         async for page in _in_thread(self._pager.pages()):
@@ -92,6 +111,19 @@ class ThreadedPager:
     async def __aiter__(self) -> AsyncIterator[Any]:
         async for item in _in_thread(iter(self._pager)):
             yield item
+
+
+class ThreadedPage:
+    """A `Page` as if it were the other one."""
+
+    def __init__(self, page: Page[Any]) -> None:
+        self._page = page
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._page, name)
+
+    async def next(self) -> Any:
+        return ThreadedPage(await asyncio.to_thread(self._page.next))
 
 
 async def _in_thread(items: Iterator[Any]) -> AsyncIterator[Any]:

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +10,7 @@ import httpx2
 import pytest
 
 from tenantry_sdk import Secret, errors, record_responses
-from tests.sdk.support import Flavour, Served
+from tests.sdk.support import Flavour, Served, answered_by
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.issuer import NOW
 
@@ -85,7 +84,7 @@ async def test_operator_sets_exports_and_ends_a_tenant(served: Served, flavour: 
             await operator.tenants.put(acme, name="Acme", owner_email="owner@acme.example")
     assert (made.plan, made.subscription_status, made.stripe_customer_id) == ("free", "none", None)
     assert (suspended.name, suspended.stripe_customer_id) == ("Acme Inc.", customer)
-    assert exported["tenant"]["id"] == acme
+    assert (exported.tenant.id, exported.suspended, exported.customers) == (acme, True, [customer])
     assert ended.value.code == "tenant_deleted"
 
 
@@ -279,17 +278,6 @@ async def test_endless_answer_is_aborted(flavour: Flavour) -> None:
                 await client.auth.whoami()
 
 
-@asynccontextmanager
-async def answering(flavour: Flavour, status: int, content: str, **headers: str) -> AsyncIterator[Any]:
+def answering(flavour: Flavour, status: int, content: str, **headers: str) -> AbstractAsyncContextManager[Any]:
     """A client of something that always answers the same."""
-
-    def answer(_: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(status, text=content, headers=headers)
-
-    transport = httpx2.MockTransport(answer)
-    http_client = (httpx2.AsyncClient if flavour.name == "async" else httpx2.Client)(transport=transport)
-    async with flavour.client("key", http_client=http_client) as client:
-        yield client
-    await (
-        http_client.aclose() if isinstance(http_client, httpx2.AsyncClient) else asyncio.to_thread(http_client.close)
-    )
+    return answered_by(flavour, lambda _: httpx2.Response(status, text=content, headers=headers))

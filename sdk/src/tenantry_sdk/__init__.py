@@ -15,51 +15,60 @@ from tenantry_sdk._models import (
     BillingEvent,
     BillingState,
     Fault,
+    Health,
     HostedSession,
     Limits,
     Member,
     Membership,
+    Model,
     NewApiKey,
-    Page,
     Plan,
+    Principal,
     Project,
     RevokedKey,
     Tenant,
     TenantAccess,
+    TenantExport,
     Whoami,
 )
+from tenantry_sdk._options import CallOptions
 from tenantry_sdk._request import Response, record_responses
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._sync._client import Tenantry
-from tenantry_sdk._sync._pager import Pager
+from tenantry_sdk._sync._pager import Page, Pager
 from tenantry_sdk._token_stores import FileStore, KeyringStore
 from tenantry_sdk._tokens import ClientCredentials, RefreshToken, Token, TokenStore
 from tenantry_sdk._version import __version__
 
 if TYPE_CHECKING:
-    from tenantry_sdk import webhooks
+    from tenantry_sdk import types, webhooks
     from tenantry_sdk._async._client import AsyncTenantry
-    from tenantry_sdk._async._pager import AsyncPager
+    from tenantry_sdk._async._pager import AsyncPage, AsyncPager
 
 __all__ = [
     "ApiKey",
+    "AsyncPage",
     "AsyncPager",
     "AsyncTenantry",
     "AuditEvent",
     "BillingEvent",
     "BillingState",
+    "CallOptions",
     "ClientCredentials",
     "Fault",
     "FileStore",
+    "Health",
     "HostedSession",
     "KeyringStore",
     "Limits",
     "Member",
     "Membership",
+    "Model",
     "NewApiKey",
     "Page",
     "Pager",
     "Plan",
+    "Principal",
     "Project",
     "RefreshToken",
     "Response",
@@ -67,6 +76,7 @@ __all__ = [
     "Secret",
     "Tenant",
     "TenantAccess",
+    "TenantExport",
     "Tenantry",
     "Token",
     "TokenStore",
@@ -74,13 +84,16 @@ __all__ = [
     "__version__",
     "errors",
     "record_responses",
+    "types",
     "webhooks",
 ]
 
 # Imported on first use, because many programs do not need them.
 _LAZY: Final = {
+    "types": "tenantry_sdk.types",
     "webhooks": "tenantry_sdk.webhooks",
     "AsyncTenantry": "tenantry_sdk._async._client",
+    "AsyncPage": "tenantry_sdk._async._pager",
     "AsyncPager": "tenantry_sdk._async._pager",
 }
 

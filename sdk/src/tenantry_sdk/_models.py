@@ -1,22 +1,104 @@
-"""The records of the API. Fields that a newer service adds are ignored."""
+"""The records of the API. Fields and values that a newer service adds are kept."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tenantry_sdk._secret import Secret
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from tenantry_sdk._request import Response
+    from tenantry_sdk.types import (
+        AccessLevel,
+        AccessState,
+        ActorKind,
+        AuditAction,
+        EventOutcome,
+        HealthStatus,
+        KeyStatus,
+        MemberStatus,
+        Mode,
+        OwnMembershipStatus,
+        PrincipalKind,
+        Role,
+        SubscriptionStatus,
+    )
+else:
+    # msgspec would reject the values that a newer service adds.
+    AccessLevel = AccessState = ActorKind = AuditAction = EventOutcome = HealthStatus = KeyStatus = MemberStatus = str
+    Mode = OwnMembershipStatus = PrincipalKind = Role = SubscriptionStatus = str
 
 NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """The errors of msgspec for invalid JSON, for too deep nesting, and for another type than expected."""
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+_EXTRA: Final = "_extra"
+_RESPONSE: Final = "_response"
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True):
     """A record of the API, with field names in snake case."""
+
+    @property
+    def extra_fields(self) -> Mapping[str, Any]:
+        """The fields that this version of the client does not know, in the API's spelling."""
+        extra: Mapping[str, Any] = self.__dict__.get(_EXTRA, {})
+        return extra
+
+    @property
+    def response(self) -> Response:
+        """The raw response that the record came with: its status, headers, ``request_id`` and body.
+
+        Raises `AttributeError` for a record that did not come from the service.
+        """
+        try:
+            response: Response = self.__dict__[_RESPONSE]
+        except KeyError:
+            raise AttributeError(f"This {type(self).__name__} did not come with a response.") from None
+        return response
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON values in the API's spelling, unknown fields included.
+
+        The secret of a new key stays a `Secret`, which no JSON encoder accepts: reveal it where that is intended.
+        """
+        fields = {one.encode_name: _plain(getattr(self, one.name)) for one in msgspec.structs.fields(self)}
+        return {**fields, **self.extra_fields}
+
+    def __copy__(self) -> Model:
+        return _with(msgspec.structs.replace(self), self.__dict__)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return _rebuild, (type(self), fields, {name: self.__dict__[name] for name in self.__dict__.keys() & _KEPT})
+
+
+_KEPT: Final = frozenset({_EXTRA, _RESPONSE})
+
+
+def _rebuild(kind: type[Model], fields: dict[str, Any], attributes: dict[str, Any]) -> Model:
+    return _with(kind(**fields), attributes)
+
+
+def _with(record: Model, attributes: Mapping[str, Any]) -> Model:
+    record.__dict__.update(attributes)
+    return record
+
+
+def _plain(value: object) -> object:
+    match value:
+        case Model():
+            return value.to_dict()
+        case list():
+            return [_plain(item) for item in value]
+        case datetime():
+            return msgspec.to_builtins(value)
+        case _:
+            return value
 
 
 class ApiKey(Model, frozen=True, kw_only=True):
@@ -26,12 +108,12 @@ class ApiKey(Model, frozen=True, kw_only=True):
     org_id: str
     name: str
     scopes: list[str]
-    access_level: str
+    access_level: AccessLevel
     """``SCOPED``, or ``OWNER`` for a key with every permission."""
-    mode: str
+    mode: Mode
     """``live`` or ``test``. A key sees only objects of the same mode."""
     expires_at: datetime | None
-    status: str
+    status: KeyStatus
     """``active``, ``revoked`` or ``expired``."""
     start: str
     last4: str
@@ -57,7 +139,7 @@ class RevokedKey(Model, frozen=True, kw_only=True):
     """A key that a leak report revoked."""
 
     id: str
-    status: str
+    status: KeyStatus
     revoked_at: datetime
 
 
@@ -68,7 +150,7 @@ class Project(Model, frozen=True, kw_only=True):
     org_id: str
     name: str
     description: str | None
-    mode: str
+    mode: Mode
     created_at: datetime
     updated_at: datetime
 
@@ -77,7 +159,7 @@ class BillingState(Model, frozen=True, kw_only=True):
     """The fields of a tenant that billing events set."""
 
     plan: str
-    subscription_status: str
+    subscription_status: SubscriptionStatus
     """The provider's status, such as ``active``, ``past_due`` or ``canceled``; ``none`` without a subscription."""
     current_period_end: datetime | None
     cancel_at_period_end: bool
@@ -86,7 +168,7 @@ class BillingState(Model, frozen=True, kw_only=True):
 class TenantAccess(Model, frozen=True, kw_only=True):
     """What a tenant's subscriptions give now."""
 
-    state: str
+    state: AccessState
     """``full``, ``grace`` (a payment is due) or ``none``."""
     plan: str
     """The plan whose limits count; ``free`` without access."""
@@ -139,9 +221,9 @@ class Member(Model, frozen=True, kw_only=True):
     id: str
     org_id: str
     user_id: str
-    role: str
+    role: Role
     """``owner``, ``admin`` or ``member``."""
-    status: str
+    status: MemberStatus
     """``invited`` until the user accepts, then ``active``; finally ``removed``."""
     created_at: datetime
     updated_at: datetime
@@ -154,9 +236,9 @@ class Membership(Model, frozen=True, kw_only=True):
     id: str
     org_id: str
     org_name: str
-    role: str
+    role: Role
     """``owner``, ``admin`` or ``member``."""
-    status: str
+    status: OwnMembershipStatus
     """``invited`` or ``active``."""
 
 
@@ -168,7 +250,7 @@ class BillingEvent(Model, frozen=True, kw_only=True):
     created: datetime
     received_at: datetime
     livemode: bool | None
-    outcome: str
+    outcome: EventOutcome
     reason: str
     before: BillingState | None
     after: BillingState | None
@@ -181,8 +263,8 @@ class AuditEvent(Model, frozen=True, kw_only=True):
     id: str
     org_id: str
     at: datetime
-    action: str
-    actor_kind: str
+    action: AuditAction
+    actor_kind: ActorKind
     actor_id: str | None
     address: str | None
     request_id: str | None
@@ -200,25 +282,65 @@ class HostedSession(Model, frozen=True, kw_only=True):
 class Whoami(Model, frozen=True, kw_only=True):
     """The identity and the permissions of the credential."""
 
-    kind: str
+    kind: PrincipalKind
     """``api_key`` or ``user``."""
     id: str
     org_id: str
-    mode: str
+    mode: Mode
     scopes: list[str]
-    access_level: str
+    access_level: AccessLevel
     plan: str
-    subscription_status: str
+    subscription_status: SubscriptionStatus
     access: TenantAccess | None = None
     """None from a service without this field."""
     expires_at: datetime | None
 
 
-class Page(Model, Generic[T], frozen=True, kw_only=True):
-    """A page of a list. ``next_cursor`` is None on the last one."""
+class Principal(Model, frozen=True, kw_only=True):
+    """The caller of a request that `verify` accepted.
 
-    data: list[T]
-    next_cursor: str | None
+    Characters of ``id`` and ``plan`` outside visible ASCII are ``?``.
+    """
+
+    kind: PrincipalKind
+    """``api_key`` or ``user``."""
+    id: str
+    """The key's id, or the user's at the identity provider."""
+    org_id: str
+    """The tenant that the caller acts for."""
+    mode: Mode
+    """``live`` or ``test``; always ``live`` for a user."""
+    plan: str
+    """The plan that the provider last said."""
+    subscription_status: SubscriptionStatus
+    access: AccessState
+    """``full``, ``grace`` (a payment is due) or ``none``."""
+    effective_plan: str
+    """The plan whose limits count now; ``free`` without access."""
+
+
+class TenantExport(Model, frozen=True, kw_only=True):
+    """All data of a tenant, except key digests and raw event bodies."""
+
+    tenant: Tenant
+    owner_email: str
+    owner_email_verified: bool
+    suspended: bool
+    customers: list[str]
+    members: list[dict[str, Any]]
+    api_keys: list[ApiKey]
+    audit_events: list[AuditEvent]
+    projects: list[Project]
+    billing_events: list[BillingEvent]
+
+
+class Health(Model, frozen=True, kw_only=True):
+    """The state of the server process that answered."""
+
+    status: HealthStatus
+    """``ok``, ``not ready``, or ``draining`` during a shutdown."""
+    waiting_for: list[str] = []
+    """What is not ready yet."""
 
 
 class Fault(Model, frozen=True, kw_only=True):
@@ -228,12 +350,30 @@ class Fault(Model, frozen=True, kw_only=True):
     message: str
 
 
-def decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401
-    """Return a decoder of ``kind``, which may contain secrets."""
-    return msgspec.json.Decoder(kind, dec_hook=_decode)
+def converted(document: Any, kind: Any, response: Response | None = None) -> Any:  # noqa: ANN401
+    """Return decoded JSON as ``kind``, whose records keep unknown fields and the response.
+
+    Raises `msgspec.ValidationError` if a field is missing or of another type.
+    """
+    value = msgspec.convert(document, kind, dec_hook=_secret)
+    _attach(value, document, {} if response is None else {_RESPONSE: response})
+    return value
 
 
-def _decode(kind: type, value: object) -> object:
+def _attach(value: object, document: Any, attributes: dict[str, Any]) -> None:  # noqa: ANN401  # of the same shape
+    match value:
+        case Model():
+            names = {one.encode_name: one.name for one in msgspec.structs.fields(value)}
+            extra = {name: field for name, field in document.items() if name not in names}
+            _with(value, {_EXTRA: extra, **attributes})
+            for encoded in names.keys() & document.keys():
+                _attach(getattr(value, names[encoded]), document[encoded], attributes)
+        case list():
+            for item, part in zip(value, document, strict=True):
+                _attach(item, part, attributes)
+
+
+def _secret(kind: type, value: object) -> object:
     if kind is Secret and isinstance(value, str):
         return Secret(value)
     raise ValueError(f"{kind.__name__} must be a string")

@@ -12,13 +12,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from tenantry_sdk._models import NOT_JSON, decoder
+from tenantry_sdk._models import NOT_JSON, converted
+from tenantry_sdk._secret import Secret
 from tenantry_sdk.errors import UnreadableAnswerError
 
 T = TypeVar("T")
 
 _MOST_BYTES: Final = 256 * 1024 * 1024
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,255}")
+_CREDENTIAL: Final = re.compile(r"svc_\w{8,}|eyJ[\w-]{8,}(?:\.[\w-]*)*")
 
 Query = Mapping[str, "str | int | bool | datetime | None"]
 
@@ -33,28 +35,47 @@ class Content(bytes):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A request.
-
-    ``vanishes`` marks a deletion after which the object does not exist: a 404 after a lost response then means success.
-    """
+    """A request."""
 
     method: str
     path: str
     query: dict[str, str] = {}
     body: Content | None = None
+    headers: dict[str, str] = {}
     idempotency_key: str | None = None
     vanishes: bool = False
+    """Whether the object does not exist after this deletion: a 404 after a lost response then means success."""
+    authorization: Secret | None = None
+    """The header of another caller, for a check. The client's own credential is not sent."""
+    is_anonymous: bool = False
+    """Whether the client's own credential and organization are not sent."""
+    is_check: bool = False
+    """Whether another request waits for it: it is retried once, if the connection was lost, and at no rejection."""
+    accepted: int | None = None
+    """A status that is a result too, not an error."""
 
     @property
     def repeatable(self) -> bool:
         """Whether it may be retried after a lost response: reads, deletions, and requests with an idempotency key."""
         return self.method in {"GET", "HEAD", "DELETE"} or self.idempotency_key is not None
 
+    @property
+    def summary(self) -> str:
+        """The method and the path, for logs and errors. A credential that was passed as an id is hidden."""
+        return f"{self.method} {_CREDENTIAL.sub('**********', self.path)}"
+
 
 class Response:
-    """A raw response. The names of ``headers`` are in lower case."""
+    """A raw response."""
 
     __slots__ = ("content", "headers", "status_code")
+
+    status_code: int
+    """The HTTP status."""
+    headers: Mapping[str, str]
+    """The headers; their names are in lower case."""
+    content: bytes
+    """The body."""
 
     def __init__(self, status_code: int, headers: Mapping[str, str], content: bytes) -> None:
         self.status_code = status_code
@@ -73,7 +94,7 @@ class Response:
     def parse(self, kind: Any) -> Any:  # noqa: ANN401
         """Decode the content to ``kind``. Raises `UnreadableAnswerError`."""
         try:
-            return decoder(kind).decode(self.content)
+            return converted(msgspec.json.decode(self.content), kind, self)
         except NOT_JSON as error:
             raise UnreadableAnswerError(
                 f"The response ({self.status_code}, request {self.request_id}) is not one of tenantry: {error}"

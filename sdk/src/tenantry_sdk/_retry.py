@@ -17,6 +17,7 @@ _MAYBE_DONE: Final = frozenset({408, 502, 503, 504})
 """Statuses of a gateway that timed out although the service may have handled the request."""
 _IN_FLIGHT: Final = "idempotency_in_flight"
 _NOT_FOUND: Final = 404
+_CHECK_ATTEMPTS: Final = 2
 
 _MOST: Final = 86_400.0
 
@@ -82,8 +83,14 @@ class RetryState:
         self._call = call
         self._retry = retry
         self._ends = ends
+        self._attempts = min(_CHECK_ATTEMPTS, retry.attempts) if call.is_check else retry.attempts
         self._attempt = 1
         self._lost = False
+
+    @property
+    def attempt(self) -> str:
+        """The number of the next attempt, for logs."""
+        return f"attempt {self._attempt} of {self._attempts}"
 
     def seconds(self, now: float) -> float:
         """Return the timeout of the next attempt. Raises `TimedOutError` after the deadline."""
@@ -95,12 +102,12 @@ class RetryState:
     def after_loss(self, error: ConnectionFailedError, now: float) -> float:
         """Return the delay after a lost response. Raises ``error`` if no attempts are left."""
         self._lost = True
-        return self._wait(error, None, now, again=True)
+        return self._wait(error, None, now, again=not (self._call.is_check and isinstance(error, TimedOutError)))
 
     def after(self, response: Response, at: datetime, now: float) -> float | None:
         """Return the delay before a retry, or None for a successful response. Raises the response's error."""
         status = response.status_code
-        if status < 300:  # noqa: PLR2004
+        if status < 300 or status == self._call.accepted:  # noqa: PLR2004
             return None
         if status == _NOT_FOUND and self._lost and self._call.vanishes:
             return None  # the attempt whose response was lost succeeded
@@ -111,11 +118,11 @@ class RetryState:
             return self._wait(error, self._retry.backoff.in_flight, now, again=True)
         if status in _MAYBE_DONE:
             self._lost = True
-        return self._wait(error, pause, now, again=status in _AGAIN)
+        return self._wait(error, pause, now, again=status in _AGAIN and not self._call.is_check)
 
     def _wait(self, error: TenantryError, pause: float | None, now: float, *, again: bool) -> float:
         wait = wait_before(self._attempt, pause, backoff=self._retry.backoff)
-        is_over = self._attempt >= self._retry.attempts or now + wait >= self._ends
+        is_over = self._attempt >= self._attempts or now + wait >= self._ends
         if not again or not self._call.repeatable or is_over:
             error.after_lost_answer = self._lost
             raise error

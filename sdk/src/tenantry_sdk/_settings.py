@@ -12,11 +12,13 @@ from tenantry_sdk.errors import ConfigurationError
 _DEFAULT: Final = "http://127.0.0.1:3001"
 
 
-def credential_of(api_key: str | Secret | None) -> Secret:
-    """Return the given API key, or ``TENANTRY_API_KEY``. Raises `ConfigurationError`."""
+def credential_of(api_key: str | Secret | None) -> Secret | None:
+    """Return the given API key, or ``TENANTRY_API_KEY``, or None without either. Raises `ConfigurationError`."""
     key = revealed(api_key if api_key is not None else os.environ.get("TENANTRY_API_KEY", "")).strip()
+    if not key and api_key is None:
+        return None
     if not key:
-        raise ConfigurationError("There is no credential: pass api_key= or tokens=, or set TENANTRY_API_KEY.")
+        raise ConfigurationError("The API key is empty.")
     if not is_plain(key):
         raise ConfigurationError("The API key has invalid characters.")
     return Secret(key)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry_sdk._models import NOT_JSON, decoder
+from tenantry_sdk._models import NOT_JSON, converted
 from tenantry_sdk._tokens import Token
 from tenantry_sdk.errors import ConfigurationError
 
@@ -157,7 +157,7 @@ def _unlock(descriptor: int) -> None:
 
 
 def _decoded(content: bytes) -> Token:
-    token: Token = decoder(Token).decode(content)
+    token: Token = converted(msgspec.json.decode(content), Token)
     return token
 
 

@@ -59,6 +59,9 @@ _NEXT_STEPS: Final = {
 }
 
 
+_PASSED_ON: Final = ("Content-Type", "WWW-Authenticate", "Retry-After", "RateLimit", "RateLimit-Policy")
+
+
 class TenantryError(Exception):
     """The base class of all errors of a call.
 
@@ -66,6 +69,7 @@ class TenantryError(Exception):
     """
 
     idempotency_key: str | None = None
+    """The key of a creation that may have succeeded."""
     after_lost_answer: bool = False
     """Whether the response to an earlier attempt was lost; that attempt may have succeeded."""
 
@@ -113,13 +117,30 @@ class TokenRefreshError(TenantryError):
 
 
 class APIError(TenantryError):
-    """The service rejected the request. Each status has its own subclass.
-
-    ``code`` is the reason, ``detail`` its explanation, ``errors`` lists invalid fields, ``request_id`` identifies the
-    request in the service's log, and ``next_step`` is the remedy, if known.
-    """
+    """The service rejected the request. Each status has its own subclass."""
 
     status: ClassVar[int | None] = None
+    """The status of this class; None for `APIError`, whose status has no class."""
+    status_code: int
+    """The HTTP status."""
+    code: str
+    """The reason, for programs."""
+    detail: str
+    """The reason, for people."""
+    errors: list[Fault]
+    """The invalid fields."""
+    request_id: str | None
+    """The id of the request in the service's log."""
+    headers: dict[str, str]
+    """The headers of the response; their names are in lower case."""
+    retry_after: float | None
+    """Seconds to wait before a retry, if the service named them."""
+    document: dict[str, Any]
+    """The problem document (RFC 9457)."""
+    content: bytes
+    """The body of the response."""
+    next_step: str | None
+    """The remedy, if known."""
 
     def __init__(
         self,
@@ -132,6 +153,7 @@ class APIError(TenantryError):
         headers: Mapping[str, str] | None = None,
         retry_after: float | None = None,
         document: Mapping[str, Any] | None = None,
+        content: bytes = b"",
     ) -> None:
         self.status_code = status_code
         self.code = code
@@ -140,11 +162,20 @@ class APIError(TenantryError):
         self.request_id = request_id
         self.headers = dict(headers or {})
         self.retry_after = retry_after
-        """Seconds to wait before a retry, if the service named them."""
         self.document = dict(document or {})
-        """The problem document (RFC 9457)."""
+        self.content = content
         self.next_step = _NEXT_STEPS.get(code)
         super().__init__(self._text())
+
+    @property
+    def headers_to_pass_on(self) -> dict[str, str]:
+        """The headers with which a service that called `verify` answers its own client, beside ``content``.
+
+        ``Content-Type``, ``WWW-Authenticate``, ``Retry-After`` and those of the rate limit, if the response has them,
+        and ``Cache-Control: no-store``.
+        """
+        passed = {name: self.headers[name.lower()] for name in _PASSED_ON if name.lower() in self.headers}
+        return {**passed, "Cache-Control": "no-store"}
 
     def _text(self) -> str:
         lines = [f"{self.status_code} {self.code}: {self.detail}"]
@@ -159,103 +190,103 @@ class APIError(TenantryError):
 class BadRequestError(APIError):
     """400: the request is malformed."""
 
-    status = 400
+    status: ClassVar[int | None] = 400
 
 
 class AuthenticationError(APIError):
     """401: the credential is missing, invalid, revoked or expired."""
 
-    status = 401
+    status: ClassVar[int | None] = 401
 
 
 class PermissionDeniedError(APIError):
     """403: the credential has no permission for this."""
 
-    status = 403
+    status: ClassVar[int | None] = 403
 
 
 class NotFoundError(APIError):
     """404: the object does not exist in the caller's tenant."""
 
-    status = 404
+    status: ClassVar[int | None] = 404
 
 
 class MethodNotAllowedError(APIError):
     """405: the address does not support this method; it may not be that of a tenantry service."""
 
-    status = 405
+    status: ClassVar[int | None] = 405
 
 
 class RequestTimeoutError(APIError):
     """408: the request did not arrive in time."""
 
-    status = 408
+    status: ClassVar[int | None] = 408
 
 
 class ConflictError(APIError):
     """409: the request conflicts with the current state."""
 
-    status = 409
+    status: ClassVar[int | None] = 409
 
 
 class PayloadTooLargeError(APIError):
     """413: the request is too large."""
 
-    status = 413
+    status: ClassVar[int | None] = 413
 
 
 class UnsupportedMediaTypeError(APIError):
     """415: the body is not JSON."""
 
-    status = 415
+    status: ClassVar[int | None] = 415
 
 
 class ValidationFailedError(APIError):
     """422: ``errors`` lists the invalid fields."""
 
-    status = 422
+    status: ClassVar[int | None] = 422
 
 
 class RateLimitedError(APIError):
     """429: too many requests; retry after ``retry_after`` seconds."""
 
-    status = 429
+    status: ClassVar[int | None] = 429
 
 
 class HeadTooLargeError(APIError):
     """431: the address or the headers are too long."""
 
-    status = 431
+    status: ClassVar[int | None] = 431
 
 
 class ServerError(APIError):
     """500: an internal error of the service."""
 
-    status = 500
+    status: ClassVar[int | None] = 500
 
 
 class NotConfiguredError(APIError):
     """501: the operator has not configured this feature."""
 
-    status = 501
+    status: ClassVar[int | None] = 501
 
 
 class BadGatewayError(APIError):
     """502: the payment provider rejected the request, or a gateway got an invalid response."""
 
-    status = 502
+    status: ClassVar[int | None] = 502
 
 
 class UnavailableError(APIError):
     """503: the service, its database or its identity provider is unreachable or overloaded."""
 
-    status = 503
+    status: ClassVar[int | None] = 503
 
 
 class GatewayTimeoutError(APIError):
     """504: a gateway in front of the service timed out."""
 
-    status = 504
+    status: ClassVar[int | None] = 504
 
 
 def _rebuild(kind: type[TenantryError], args: tuple[Any, ...], state: dict[str, Any]) -> TenantryError:
@@ -291,6 +322,7 @@ def error_of(status: int, headers: Mapping[str, str], content: bytes, retry_afte
         headers=headers,
         retry_after=retry_after,
         document=document,
+        content=content,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry_sdk._models import NOT_JSON
+from tenantry_sdk._models import NOT_JSON, Model, converted
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk.errors import TenantryError
 
@@ -36,7 +36,7 @@ class PayloadError(TenantryError, ValueError):
     """The signature is valid, but the body is not an event."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(Model, frozen=True, kw_only=True):
     """A provider event; ``data["object"]`` is its subscription, invoice or other object."""
 
     type: str
@@ -75,9 +75,10 @@ def verify(
     if not abs(age) <= tolerance:
         raise SignatureError("it is too old" if age > 0 else "it is from the future")
     try:
-        return msgspec.json.decode(raw, type=Event)
+        event: Event = converted(msgspec.json.decode(raw), Event)
     except NOT_JSON as error:
         raise PayloadError(f"The signed body is not an event: {error}") from error
+    return event
 
 
 def sign(body: bytes | str, secret: str | Secret, *, at: datetime | float | None = None) -> str:

@@ -10,6 +10,7 @@ import click
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, yes_option
 from tenantry.cli.output import Column, ago, confirm, day, pairs, parse_duration, parse_time, shown
 from tenantry_sdk import ApiKey, NewApiKey
+from tenantry_sdk.types import Mode
 
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a key.")
@@ -90,7 +91,7 @@ def create(
     owner: bool,
     expires_in: timedelta | None,
     expires_at: datetime | None,
-    mode: str | None,
+    mode: Mode | None,
 ) -> None:
     """Create an API key and print its secret, alone, on stdout. The secret is shown only once.
 

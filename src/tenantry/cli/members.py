@@ -4,6 +4,7 @@ import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, parse_id, yes_option
 from tenantry.cli.output import columns, pairs
+from tenantry_sdk.types import Role
 
 _ROLES = click.Choice(["owner", "admin", "member"])
 _MEMBER_COLUMNS = columns("id", user="user_id", role="role", status="status", since="created_at", loose="user")
@@ -37,7 +38,7 @@ def show(api: ApiContext, *, member_id: str) -> None:
 @click.command("add", cls=ApiCommand, json_help="The member as one JSON document.")
 @click.argument("user_id", metavar="USER", type=parse_id)
 @click.option("--role", type=_ROLES, default="member", show_default=True, help="The user's role.")
-def add(api: ApiContext, *, user_id: str, role: str) -> None:
+def add(api: ApiContext, *, user_id: str, role: Role) -> None:
     """Invite a user, and print the member's id on stdout.
 
     USER is the user's id at the identity provider, the sub of their tokens. The user has to accept.
@@ -56,12 +57,8 @@ def add(api: ApiContext, *, user_id: str, role: str) -> None:
 @click.command("update", cls=ApiCommand, json_help="The member as one JSON document.")
 @id_argument("member_id", "MEMBER", "members")
 @click.option("--role", type=_ROLES, required=True, help="The new role.")
-def update(api: ApiContext, *, member_id: str, role: str) -> None:
-    """Give a member another role.
-
-    \b
-      tenantry members update mbr_01a1f97751a3e4c5b6d7f8091a2b3c4d --role owner
-    """
+def update(api: ApiContext, *, member_id: str, role: Role) -> None:
+    """Give a member another role."""
     member = api.client.members.update(member_id, role=role)
     api.done(member, f"{member.user_id} is now {member.role} of {member.org_id}.")
 

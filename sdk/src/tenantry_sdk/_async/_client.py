@@ -12,6 +12,7 @@ from tenantry_sdk._async._resources import (
     AsyncAuditEvents,
     AsyncAuth,
     AsyncBilling,
+    AsyncHealthChecks,
     AsyncMembers,
     AsyncMemberships,
     AsyncPlans,
@@ -19,6 +20,8 @@ from tenantry_sdk._async._resources import (
     AsyncTenants,
 )
 from tenantry_sdk._async._token_renewal import AsyncFixedCredential, AsyncTokenRenewer
+from tenantry_sdk._log import configure
+from tenantry_sdk._options import CallOptions, Options
 from tenantry_sdk._request import Call, Content, Response, visible
 from tenantry_sdk._retry import BACKOFF, Backoff, RetrySettings
 from tenantry_sdk._secret import Secret
@@ -28,15 +31,16 @@ from tenantry_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import httpx2
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 
 class AsyncTenantry:
     """A client of one service with one credential, for asynchronous code (asyncio and trio).
 
     The credential is ``api_key``, or the access tokens of ``tokens``: a `RefreshToken`, `ClientCredentials`, or your
-    function; by default the API key in ``TENANTRY_API_KEY``. ``base_url`` defaults to ``TENANTRY_BASE_URL``, then to
-    http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
+    function; by default the API key in ``TENANTRY_API_KEY``. Without one, ``auth.verify``, ``health`` and
+    ``api_keys.report_leak`` work, and other calls raise `ConfigurationError`. ``base_url`` defaults to
+    ``TENANTRY_BASE_URL``, then to http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
 
     A call takes at most ``timeout`` seconds, retries included, and each attempt at most ``attempt_timeout``. Reads,
     deletions and creations are attempted up to ``attempts`` times if the response is lost or is 408, 429, 502, 503 or
@@ -68,16 +72,33 @@ class AsyncTenantry:
         credentials: AsyncCredentials = (
             AsyncFixedCredential(credential_of(api_key)) if tokens is None else AsyncTokenRenewer(tokens, http)
         )
-        self._engine = AsyncEngine(http, address, credentials, retry, organization)
-        self.api_keys = AsyncApiKeys(self._engine)
-        self.projects = AsyncProjects(self._engine)
-        self.tenants = AsyncTenants(self._engine)
-        self.members = AsyncMembers(self._engine)
-        self.memberships = AsyncMemberships(self._engine)
-        self.plans = AsyncPlans(self._engine)
-        self.billing = AsyncBilling(self._engine)
-        self.auth = AsyncAuth(self._engine)
-        self.audit_events = AsyncAuditEvents(self._engine)
+        configure()
+        self._is_copy = False
+        self._bind(AsyncEngine(http, address, credentials, Options(retry), organization))
+
+    def _bind(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self.api_keys = AsyncApiKeys(engine)
+        self.projects = AsyncProjects(engine)
+        self.tenants = AsyncTenants(engine)
+        self.members = AsyncMembers(engine)
+        self.memberships = AsyncMemberships(engine)
+        self.plans = AsyncPlans(engine)
+        self.billing = AsyncBilling(engine)
+        self.auth = AsyncAuth(engine)
+        self.audit_events = AsyncAuditEvents(engine)
+        self.health = AsyncHealthChecks(engine)
+
+    def with_options(self, *, organization: str | None = None, **options: Unpack[CallOptions]) -> Self:
+        """Return a copy of the client with other options for all its calls. Every method takes them too, for one call.
+
+        The copy shares the connections and the credential; only the original closes them. Headers are added to those
+        of the client.
+        """
+        copy = object.__new__(type(self))
+        copy._is_copy = True
+        copy._bind(self._engine.with_options(options, organization))
+        return copy
 
     async def request(
         self,
@@ -87,6 +108,7 @@ class AsyncTenantry:
         query: dict[str, str] | None = None,
         body: bytes | None = None,
         idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Response:
         """Send any request and return its raw response. ``path`` begins with ``/api/v1/``; ``body`` is JSON.
 
@@ -96,11 +118,13 @@ class AsyncTenantry:
             raise ValueError("path must begin with /")
         content = None if body is None else Content(body)
         key = None if idempotency_key is None else visible(idempotency_key, "idempotency_key")
-        return await self._engine.send(Call(method, path, query or {}, content, key))
+        call = Call(method, path, query or {}, content, idempotency_key=key)
+        return await self._engine.with_options(options).send(call)
 
     async def aclose(self) -> None:
-        """Wait for a token renewal in progress, and close the connections."""
-        await self._engine.aclose()
+        """Wait for a token renewal in progress, and close the connections. On a copy it does nothing."""
+        if not self._is_copy:
+            await self._engine.aclose()
 
     async def __aenter__(self) -> Self:
         return self

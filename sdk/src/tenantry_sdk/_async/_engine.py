@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Final
 from tenantry_sdk._async._compat import fetch, sleep
 from tenantry_sdk._async._http import AsyncHttp
 from tenantry_sdk._async._token_renewal import AsyncFixedCredential, AsyncTokenRenewer
+from tenantry_sdk._log import logger
+from tenantry_sdk._options import CallOptions, Options
 from tenantry_sdk._request import Call, Response, is_whole, record, visible
-from tenantry_sdk._retry import RetrySettings, RetryState
-from tenantry_sdk._tokens import Token
+from tenantry_sdk._retry import RetryState
+from tenantry_sdk._secret import Secret
 from tenantry_sdk._version import __version__
 from tenantry_sdk.errors import ConnectionFailedError, TimedOutError
 
 if TYPE_CHECKING:
     import httpx2
+    from typing_extensions import Self
 
 _UNAUTHORIZED: Final = 401
+_HEADERS: Final = {"Accept": "application/json", "User-Agent": f"tenantry-sdk/{__version__}"}
+_ORGANIZATION: Final = "X-Organization-Id"
 
 AsyncCredentials = AsyncFixedCredential | AsyncTokenRenewer
 
@@ -27,24 +32,29 @@ class AsyncEngine:
     """Sends requests to one service with one credential."""
 
     def __init__(
-        self,
-        http: AsyncHttp,
-        base_url: str,
-        credentials: AsyncCredentials,
-        retry: RetrySettings,
-        organization: str | None,
+        self, http: AsyncHttp, base_url: str, credentials: AsyncCredentials, options: Options, organization: str | None
     ) -> None:
         self._http = http
         self.base_url = base_url
         self._credentials = credentials
-        self._retry = retry
-        self._headers = {"Accept": "application/json", "User-Agent": f"tenantry-sdk/{__version__}"}
-        if organization is not None:
-            self._headers["X-Organization-Id"] = visible(organization, "organization")
+        self._options = options
+        self._organization = None if organization is None else visible(organization, "organization")
+
+    def with_options(self, changes: CallOptions, organization: str | None = None) -> Self:
+        """Return a copy with other options, which shares connections and credentials."""
+        if not changes and organization is None:
+            return self
+        return type(self)(
+            self._http,
+            self.base_url,
+            self._credentials,
+            self._options.with_changes(changes),
+            self._organization if organization is None else organization,
+        )
 
     def deadline(self) -> float:
         """Return the deadline of a call that begins now, by the monotonic clock."""
-        return time.monotonic() + self._retry.timeout
+        return time.monotonic() + self._options.retry.timeout
 
     async def send(self, call: Call, ends: float | None = None) -> Response:
         """Send a request and return its successful response, by the deadline ``ends``. Raises `TenantryError`.
@@ -53,23 +63,28 @@ class AsyncEngine:
         """
         if ends is None:
             ends = self.deadline()
-        progress = RetryState(call, self._retry, ends)
-        renewed = False
+        progress = RetryState(call, self._options.retry, ends)
+        renewed = call.is_anonymous
         while True:
-            token = await self._credentials.current(ends)
+            token = None if call.is_anonymous else await self._credentials.current(ends)
+            credential = call.authorization if token is None else Secret(f"Bearer {token.access_token.reveal()}")
+            seconds = progress.seconds(time.monotonic())
+            logger.debug("%s: %s, at most %.1f s", call.summary, progress.attempt, seconds)
             try:
-                response = await self._attempt(call, token, progress.seconds(time.monotonic()))
+                response = await self._attempt(call, credential, seconds)
             except ConnectionFailedError as error:
                 wait = progress.after_loss(error, time.monotonic())
             else:
                 if response.status_code == _UNAUTHORIZED and not renewed:
                     renewed = True
                     if await self._credentials.renewed(token, ends) is not token:
+                        logger.info("%s: again with another token", call.summary)
                         continue
                 pause = progress.after(response, datetime.now(timezone.utc), time.monotonic())
                 if pause is None:
                     return response
                 wait = pause
+            logger.info("%s: %s in %.2f s", call.summary, progress.attempt, wait)
             await sleep(wait)
 
     async def aclose(self) -> None:
@@ -77,13 +92,12 @@ class AsyncEngine:
         await self._credentials.close()
         await self._http.aclose()
 
-    async def _attempt(self, call: Call, token: Token, seconds: float) -> Response:
+    async def _attempt(self, call: Call, credential: Secret | None, seconds: float) -> Response:
         from httpx2 import HTTPError, NetworkError, TimeoutException  # noqa: PLC0415  # slow to import
 
-        http = self._http.client()
-        what = f"{call.method} {call.path}"
+        http, what, begun = self._http.client(), call.summary, time.monotonic()
         try:
-            response = await fetch(http, self._request(http, call, token, seconds), seconds)
+            response = await fetch(http, self._request(http, call, credential, seconds), seconds)
         except (TimeoutException, TimeoutError):
             lost: ConnectionFailedError = TimedOutError(f"{what}: no complete response within {seconds:.1f} s.")
         except NetworkError as error:
@@ -93,25 +107,37 @@ class AsyncEngine:
             lost = ConnectionFailedError(f"{what}: the connection failed: {type(error).__name__}")
         else:
             record(response)
+            took = 1000 * (time.monotonic() - begun)
+            logger.info("%s: %d in %.0f ms (request %s)", what, response.status_code, took, response.request_id)
             if is_whole(response):
                 return response
             lost = ConnectionFailedError(f"{what}: the response was incomplete.")
+        logger.info("%s", lost)
         raise lost
 
-    def _request(self, http: httpx2.AsyncClient, call: Call, token: Token, seconds: float) -> httpx2.Request:
+    def _request(
+        self, http: httpx2.AsyncClient, call: Call, credential: Secret | None, seconds: float
+    ) -> httpx2.Request:
         request = http.build_request(
             call.method,
             self.base_url + call.path,
             params=call.query or None,
             content=call.body,
-            headers=self._headers,
+            headers=_HEADERS,
             timeout=seconds,
         )
-        request.headers["Authorization"] = (
-            f"Bearer {token.access_token.reveal()}"  # the client does not log this header
-        )
+        headers = request.headers
+        headers.update(self._options.headers)
+        # The HTTP client may be the caller's, with headers of its own.
+        headers.pop("Authorization", None)
+        headers.pop(_ORGANIZATION, None)
+        if credential is not None:
+            headers["Authorization"] = credential.reveal()  # the HTTP client does not log this header
+        if self._organization is not None and not call.is_anonymous:
+            headers[_ORGANIZATION] = self._organization
         if call.body is not None:
-            request.headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = "application/json"
         if call.idempotency_key is not None:
-            request.headers["Idempotency-Key"] = call.idempotency_key
+            headers["Idempotency-Key"] = call.idempotency_key
+        headers.update(call.headers)
         return request

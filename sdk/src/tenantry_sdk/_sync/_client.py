@@ -6,6 +6,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tenantry_sdk._log import configure
+from tenantry_sdk._options import CallOptions, Options
 from tenantry_sdk._request import Call, Content, Response, visible
 from tenantry_sdk._retry import BACKOFF, Backoff, RetrySettings
 from tenantry_sdk._secret import Secret
@@ -17,6 +19,7 @@ from tenantry_sdk._sync._resources import (
     AuditEvents,
     Auth,
     Billing,
+    HealthChecks,
     Members,
     Memberships,
     Plans,
@@ -29,15 +32,16 @@ from tenantry_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import httpx2
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 
 class Tenantry:
     """A client of one service with one credential, for synchronous code.
 
     The credential is ``api_key``, or the access tokens of ``tokens``: a `RefreshToken`, `ClientCredentials`, or your
-    function; by default the API key in ``TENANTRY_API_KEY``. ``base_url`` defaults to ``TENANTRY_BASE_URL``, then to
-    http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
+    function; by default the API key in ``TENANTRY_API_KEY``. Without one, ``auth.verify``, ``health`` and
+    ``api_keys.report_leak`` work, and other calls raise `ConfigurationError`. ``base_url`` defaults to
+    ``TENANTRY_BASE_URL``, then to http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
 
     A call takes at most ``timeout`` seconds, retries included, and each attempt at most ``attempt_timeout``. Reads,
     deletions and creations are attempted up to ``attempts`` times if the response is lost or is 408, 429, 502, 503 or
@@ -69,16 +73,33 @@ class Tenantry:
         credentials: Credentials = (
             FixedCredential(credential_of(api_key)) if tokens is None else TokenRenewer(tokens, http)
         )
-        self._engine = Engine(http, address, credentials, retry, organization)
-        self.api_keys = ApiKeys(self._engine)
-        self.projects = Projects(self._engine)
-        self.tenants = Tenants(self._engine)
-        self.members = Members(self._engine)
-        self.memberships = Memberships(self._engine)
-        self.plans = Plans(self._engine)
-        self.billing = Billing(self._engine)
-        self.auth = Auth(self._engine)
-        self.audit_events = AuditEvents(self._engine)
+        configure()
+        self._is_copy = False
+        self._bind(Engine(http, address, credentials, Options(retry), organization))
+
+    def _bind(self, engine: Engine) -> None:
+        self._engine = engine
+        self.api_keys = ApiKeys(engine)
+        self.projects = Projects(engine)
+        self.tenants = Tenants(engine)
+        self.members = Members(engine)
+        self.memberships = Memberships(engine)
+        self.plans = Plans(engine)
+        self.billing = Billing(engine)
+        self.auth = Auth(engine)
+        self.audit_events = AuditEvents(engine)
+        self.health = HealthChecks(engine)
+
+    def with_options(self, *, organization: str | None = None, **options: Unpack[CallOptions]) -> Self:
+        """Return a copy of the client with other options for all its calls. Every method takes them too, for one call.
+
+        The copy shares the connections and the credential; only the original closes them. Headers are added to those
+        of the client.
+        """
+        copy = object.__new__(type(self))
+        copy._is_copy = True
+        copy._bind(self._engine.with_options(options, organization))
+        return copy
 
     def request(
         self,
@@ -88,6 +109,7 @@ class Tenantry:
         query: dict[str, str] | None = None,
         body: bytes | None = None,
         idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Response:
         """Send any request and return its raw response. ``path`` begins with ``/api/v1/``; ``body`` is JSON.
 
@@ -97,11 +119,13 @@ class Tenantry:
             raise ValueError("path must begin with /")
         content = None if body is None else Content(body)
         key = None if idempotency_key is None else visible(idempotency_key, "idempotency_key")
-        return self._engine.send(Call(method, path, query or {}, content, key))
+        call = Call(method, path, query or {}, content, idempotency_key=key)
+        return self._engine.with_options(options).send(call)
 
     def close(self) -> None:
-        """Wait for a token renewal in progress, and close the connections."""
-        self._engine.close()
+        """Wait for a token renewal in progress, and close the connections. On a copy it does nothing."""
+        if not self._is_copy:
+            self._engine.close()
 
     def __enter__(self) -> Self:
         return self

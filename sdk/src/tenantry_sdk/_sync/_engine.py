@@ -7,19 +7,24 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
+from tenantry_sdk._log import logger
+from tenantry_sdk._options import CallOptions, Options
 from tenantry_sdk._request import Call, Response, is_whole, record, visible
-from tenantry_sdk._retry import RetrySettings, RetryState
+from tenantry_sdk._retry import RetryState
+from tenantry_sdk._secret import Secret
 from tenantry_sdk._sync._compat import fetch, sleep
 from tenantry_sdk._sync._http import Http
 from tenantry_sdk._sync._token_renewal import FixedCredential, TokenRenewer
-from tenantry_sdk._tokens import Token
 from tenantry_sdk._version import __version__
 from tenantry_sdk.errors import ConnectionFailedError, TimedOutError
 
 if TYPE_CHECKING:
     import httpx2
+    from typing_extensions import Self
 
 _UNAUTHORIZED: Final = 401
+_HEADERS: Final = {"Accept": "application/json", "User-Agent": f"tenantry-sdk/{__version__}"}
+_ORGANIZATION: Final = "X-Organization-Id"
 
 Credentials = FixedCredential | TokenRenewer
 
@@ -28,19 +33,29 @@ class Engine:
     """Sends requests to one service with one credential."""
 
     def __init__(
-        self, http: Http, base_url: str, credentials: Credentials, retry: RetrySettings, organization: str | None
+        self, http: Http, base_url: str, credentials: Credentials, options: Options, organization: str | None
     ) -> None:
         self._http = http
         self.base_url = base_url
         self._credentials = credentials
-        self._retry = retry
-        self._headers = {"Accept": "application/json", "User-Agent": f"tenantry-sdk/{__version__}"}
-        if organization is not None:
-            self._headers["X-Organization-Id"] = visible(organization, "organization")
+        self._options = options
+        self._organization = None if organization is None else visible(organization, "organization")
+
+    def with_options(self, changes: CallOptions, organization: str | None = None) -> Self:
+        """Return a copy with other options, which shares connections and credentials."""
+        if not changes and organization is None:
+            return self
+        return type(self)(
+            self._http,
+            self.base_url,
+            self._credentials,
+            self._options.with_changes(changes),
+            self._organization if organization is None else organization,
+        )
 
     def deadline(self) -> float:
         """Return the deadline of a call that begins now, by the monotonic clock."""
-        return time.monotonic() + self._retry.timeout
+        return time.monotonic() + self._options.retry.timeout
 
     def send(self, call: Call, ends: float | None = None) -> Response:
         """Send a request and return its successful response, by the deadline ``ends``. Raises `TenantryError`.
@@ -49,23 +64,28 @@ class Engine:
         """
         if ends is None:
             ends = self.deadline()
-        progress = RetryState(call, self._retry, ends)
-        renewed = False
+        progress = RetryState(call, self._options.retry, ends)
+        renewed = call.is_anonymous
         while True:
-            token = self._credentials.current(ends)
+            token = None if call.is_anonymous else self._credentials.current(ends)
+            credential = call.authorization if token is None else Secret(f"Bearer {token.access_token.reveal()}")
+            seconds = progress.seconds(time.monotonic())
+            logger.debug("%s: %s, at most %.1f s", call.summary, progress.attempt, seconds)
             try:
-                response = self._attempt(call, token, progress.seconds(time.monotonic()))
+                response = self._attempt(call, credential, seconds)
             except ConnectionFailedError as error:
                 wait = progress.after_loss(error, time.monotonic())
             else:
                 if response.status_code == _UNAUTHORIZED and not renewed:
                     renewed = True
                     if self._credentials.renewed(token, ends) is not token:
+                        logger.info("%s: again with another token", call.summary)
                         continue
                 pause = progress.after(response, datetime.now(timezone.utc), time.monotonic())
                 if pause is None:
                     return response
                 wait = pause
+            logger.info("%s: %s in %.2f s", call.summary, progress.attempt, wait)
             sleep(wait)
 
     def close(self) -> None:
@@ -73,13 +93,12 @@ class Engine:
         self._credentials.close()
         self._http.close()
 
-    def _attempt(self, call: Call, token: Token, seconds: float) -> Response:
+    def _attempt(self, call: Call, credential: Secret | None, seconds: float) -> Response:
         from httpx2 import HTTPError, NetworkError, TimeoutException  # noqa: PLC0415  # slow to import
 
-        http = self._http.client()
-        what = f"{call.method} {call.path}"
+        http, what, begun = self._http.client(), call.summary, time.monotonic()
         try:
-            response = fetch(http, self._request(http, call, token, seconds), seconds)
+            response = fetch(http, self._request(http, call, credential, seconds), seconds)
         except (TimeoutException, TimeoutError):
             lost: ConnectionFailedError = TimedOutError(f"{what}: no complete response within {seconds:.1f} s.")
         except NetworkError as error:
@@ -89,25 +108,35 @@ class Engine:
             lost = ConnectionFailedError(f"{what}: the connection failed: {type(error).__name__}")
         else:
             record(response)
+            took = 1000 * (time.monotonic() - begun)
+            logger.info("%s: %d in %.0f ms (request %s)", what, response.status_code, took, response.request_id)
             if is_whole(response):
                 return response
             lost = ConnectionFailedError(f"{what}: the response was incomplete.")
+        logger.info("%s", lost)
         raise lost
 
-    def _request(self, http: httpx2.Client, call: Call, token: Token, seconds: float) -> httpx2.Request:
+    def _request(self, http: httpx2.Client, call: Call, credential: Secret | None, seconds: float) -> httpx2.Request:
         request = http.build_request(
             call.method,
             self.base_url + call.path,
             params=call.query or None,
             content=call.body,
-            headers=self._headers,
+            headers=_HEADERS,
             timeout=seconds,
         )
-        request.headers["Authorization"] = (
-            f"Bearer {token.access_token.reveal()}"  # the client does not log this header
-        )
+        headers = request.headers
+        headers.update(self._options.headers)
+        # The HTTP client may be the caller's, with headers of its own.
+        headers.pop("Authorization", None)
+        headers.pop(_ORGANIZATION, None)
+        if credential is not None:
+            headers["Authorization"] = credential.reveal()  # the HTTP client does not log this header
+        if self._organization is not None and not call.is_anonymous:
+            headers[_ORGANIZATION] = self._organization
         if call.body is not None:
-            request.headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = "application/json"
         if call.idempotency_key is not None:
-            request.headers["Idempotency-Key"] = call.idempotency_key
+            headers["Idempotency-Key"] = call.idempotency_key
+        headers.update(call.headers)
         return request

@@ -16,6 +16,11 @@ _WITHOUT_PROXY: Final = {"all://127.0.0.1": None, "all://localhost": None, "all:
 """Plain-http requests to this machine must not go through a proxy."""
 
 
+_CONNECTIONS: Final = 100
+_IDLE_SECONDS: Final = 4.0
+"""The service closes a connection that is idle for 5 s."""
+
+
 class Http:
     """Holds the HTTP client."""
 
@@ -51,6 +56,9 @@ class Http:
 
 
 def _new() -> httpx2.Client:
-    from httpx2 import Client  # noqa: PLC0415  # slow to import
+    from httpx2 import Client, Limits  # noqa: PLC0415  # slow to import
 
-    return Client(mounts=_WITHOUT_PROXY)
+    limits = Limits(
+        max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
+    )
+    return Client(mounts=_WITHOUT_PROXY, limits=limits)

@@ -4,23 +4,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from tenantry_sdk._models import Page
+from tenantry_sdk._models import Model
 from tenantry_sdk._request import Call
 from tenantry_sdk._sync._engine import Engine
 
 T = TypeVar("T")
 
+_FETCH: Final = "_fetch"
+
+
+class Page(Model, Generic[T], frozen=True, kw_only=True):
+    """A page of a list. ``next_cursor`` is None on the last one."""
+
+    data: list[T]
+    """The items of the page."""
+    next_cursor: str | None
+    """The cursor of the next page, for the argument ``cursor`` of the list."""
+
+    @property
+    def has_next(self) -> bool:
+        """Whether there is another page."""
+        return self.next_cursor is not None
+
+    def next(self) -> Page[T]:
+        """Fetch the next page. Raises `RuntimeError` on the last one: check `has_next`."""
+        if not self.has_next:
+            raise RuntimeError("There is no next page: check has_next first.")
+        page: Page[T] = self.__dict__[_FETCH](self.next_cursor)
+        return page
+
 
 class Pager(Generic[T]):
     """All items of a list; pages are fetched on demand. Each iteration fetches them again."""
 
-    def __init__(self, engine: Engine, path: str, query: dict[str, str], kind: Any) -> None:  # noqa: ANN401
+    def __init__(self, engine: Engine, path: str, query: dict[str, str], kind: type[T]) -> None:
         self._engine = engine
         self._path = path
         self._query = query
-        self._kind = Page[kind]
+        self._kind: Any = Page[kind]  # type: ignore[valid-type]
 
     def __iter__(self) -> Iterator[T]:
         for page in self.pages():
@@ -29,13 +52,11 @@ class Pager(Generic[T]):
 
     def pages(self) -> Iterator[Page[T]]:
         """Iterate over the pages, each with the cursor of the next one."""
-        query = self._query
-        while True:
-            page = self._page(query)
+        page = self.first_page()
+        yield page
+        while page.has_next:
+            page = page.next()
             yield page
-            if page.next_cursor is None:
-                return
-            query = {**query, "cursor": page.next_cursor}
 
     def first_page(self) -> Page[T]:
         """Fetch a single page, the one at the given cursor."""
@@ -44,4 +65,8 @@ class Pager(Generic[T]):
     def _page(self, query: dict[str, str]) -> Page[T]:
         response = self._engine.send(Call("GET", self._path, query))
         page: Page[T] = response.parse(self._kind)
+        page.__dict__[_FETCH] = self._after
         return page
+
+    def _after(self, cursor: str) -> Page[T]:
+        return self._page({**self._query, "cursor": cursor})

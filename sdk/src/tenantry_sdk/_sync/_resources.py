@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -14,61 +14,69 @@ from tenantry_sdk._models import (
     ApiKey,
     AuditEvent,
     BillingEvent,
+    Health,
     HostedSession,
     Member,
     Membership,
     NewApiKey,
     Plan,
+    Principal,
     Project,
     RevokedKey,
     Tenant,
+    TenantExport,
     Whoami,
 )
-from tenantry_sdk._request import Call, Content, body, listed, path, query, visible
+from tenantry_sdk._options import CallOptions, checked_headers
+from tenantry_sdk._request import Call, Content, Response, body, listed, path, query, visible
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._pager import Pager
+from tenantry_sdk._verify import Headers, principal_of, verify_call, verify_error
 from tenantry_sdk.errors import AuthenticationError, ConflictError, LostKeyError, TenantryError, UnreadableAnswerError
+from tenantry_sdk.types import (
+    AcceptedMode,
+    AccessLevel,
+    AuditAction,
+    KeyStatus,
+    MemberStatus,
+    Mode,
+    OwnMembershipStatus,
+    Role,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
 _REPLAY: Final = "idempotency_replay"
 _LOST_KEYS: Final = 3
+_WHOAMI: Final = "/api/v1/auth/whoami"
 
 
 class _Resource:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def _get(self, kind: type[T], path: str) -> T:
-        response = self._engine.send(Call("GET", path))
+    def _get(self, kind: type[T], path: str, options: CallOptions) -> T:
+        response = self._engine.with_options(options).send(Call("GET", path))
         record: T = response.parse(kind)
         return record
 
-    def _post(
-        self, kind: type[T], path: str, content: Content, idempotency_key: str | None, ends: float | None = None
+    def _create(
+        self, kind: type[T], path: str, content: Content, idempotency_key: str | None, options: CallOptions
     ) -> T:
-        key = uuid.uuid4().hex if idempotency_key is None else visible(idempotency_key, "idempotency_key")
-        try:
-            record: T = (self._engine.send(Call("POST", path, {}, content, key), ends)).parse(kind)
-        except TenantryError as error:
-            error.idempotency_key = key
-            raise
+        return _post(self._engine.with_options(options), kind, path, content, idempotency_key)
+
+    def _write(self, method: str, kind: type[T], path: str, content: Content, options: CallOptions) -> T:
+        response = self._engine.with_options(options).send(Call(method, path, {}, content))
+        record: T = response.parse(kind)
         return record
 
-    def _write(self, method: str, kind: type[T], path: str, content: Content) -> T:
-        record: T = (self._engine.send(Call(method, path, {}, content))).parse(kind)
-        return record
-
-    def _delete(
-        self, path: str, ends: float | None = None, *, vanishes: bool = False, **parameters: bool | None
-    ) -> None:
-        response = self._engine.send(Call("DELETE", path, query(**parameters), vanishes=vanishes), ends)
-        if response.status_code not in {204, 404}:
-            raise UnreadableAnswerError(
-                f"The response to a deletion ({response.status_code}, request {response.request_id}) "
-                "is not one of tenantry."
-            )
+    def _delete(self, path: str, options: CallOptions, *, vanishes: bool = False, **parameters: bool | None) -> None:
+        call = Call("DELETE", path, query(**parameters), vanishes=vanishes)
+        _check_deleted(self._engine.with_options(options).send(call))
 
 
 class ApiKeys(_Resource):
@@ -77,73 +85,71 @@ class ApiKeys(_Resource):
     def create(
         self,
         *,
-        org_id: str,
         name: str,
         scopes: Sequence[str] = (),
         expires_at: datetime | None = None,
-        access_level: str | None = None,
-        mode: str | None = None,
+        access_level: AccessLevel | None = None,
+        mode: Mode | None = None,
+        org_id: str | None = None,
         idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> NewApiKey:
         """Create a key; only this result has its ``secret``.
 
         ``scopes`` are ``<resource>:<action>``, either part ``*`` for any; ``access_level="OWNER"`` takes none.
-        ``mode`` is ``live`` or ``test``; by default the caller's mode. ``expires_at`` needs a time zone.
+        ``mode`` is by default the caller's. ``expires_at`` needs a time zone. Without ``org_id`` the client asks the
+        service for the organization of its credential first.
 
         If the response is lost, the client revokes the key with the unknown secret and creates another one. A caller
         that passes an ``idempotency_key`` handles this itself, and gets `ConflictError` with the code
         ``idempotency_replay`` for an existing key. Raises `LostKeyError` if the lost key could not be revoked.
         """
-        content = body(
-            org_id=org_id,
-            name=name,
-            scopes=listed(scopes, "scopes"),
-            expires_at=expires_at,
-            access_level=UNSET if access_level is None else access_level,
-            mode=UNSET if mode is None else mode,
-        )
+        engine = self._engine.with_options(options)
+        ends = engine.deadline()
+        fields = {
+            "name": name,
+            "scopes": listed(scopes, "scopes"),
+            "expires_at": expires_at,
+            "access_level": UNSET if access_level is None else access_level,
+            "mode": UNSET if mode is None else mode,
+        }
+        body(**fields)  # raises for an invalid value before anything is sent
+        if org_id is None:
+            whoami: Whoami = (engine.send(Call("GET", _WHOAMI), ends)).parse(Whoami)
+            org_id = whoami.org_id
+        content = body(org_id=org_id, **fields)
         if idempotency_key is not None:
-            return self._post(NewApiKey, "/api/v1/api-keys", content, idempotency_key)
-        ends = self._engine.deadline()
+            return _post(engine, NewApiKey, "/api/v1/api-keys", content, idempotency_key, ends)
         for _ in range(_LOST_KEYS):
             try:
-                return self._post(NewApiKey, "/api/v1/api-keys", content, None, ends)
+                return _post(engine, NewApiKey, "/api/v1/api-keys", content, None, ends)
             except ConflictError as error:
                 lost = _lost_key(error)
                 if lost is None:
                     raise
-                self._revoke_lost(lost, ends)
+                _revoke_lost(engine, lost, ends)
         raise LostKeyError("Every response with a key's secret was lost; these keys are revoked.", None)
-
-    def _revoke_lost(self, key_id: str, ends: float) -> None:
-        try:
-            self._delete(path("/api/v1/api-keys/{}", key_id), ends)
-        except TenantryError as error:
-            raise LostKeyError(
-                f"The key {key_id} was created, but its secret was lost with the response, and revoking it failed: "
-                "revoke it.",
-                key_id,
-            ) from error
 
     def list(
         self,
         *,
         org_id: str | None = None,
-        status: str | None = None,
+        status: KeyStatus | None = None,
         search: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Pager[ApiKey]:
         """List keys, newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit`` is the page size.
 
         ``search`` is a part of the name, the id, or the first or last characters of the secret; never a whole secret.
         """
         parameters = query(org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
-        return Pager(self._engine, "/api/v1/api-keys", parameters, ApiKey)
+        return Pager(self._engine.with_options(options), "/api/v1/api-keys", parameters, ApiKey)
 
-    def get(self, key_id: str) -> ApiKey:
+    def get(self, key_id: str, **options: Unpack[CallOptions]) -> ApiKey:
         """Return a key, without its secret."""
-        return self._get(ApiKey, path("/api/v1/api-keys/{}", key_id))
+        return self._get(ApiKey, path("/api/v1/api-keys/{}", key_id), options)
 
     def update(
         self,
@@ -152,6 +158,7 @@ class ApiKeys(_Resource):
         name: str | UnsetType = UNSET,
         scopes: Sequence[str] | UnsetType = UNSET,
         expires_at: datetime | UnsetType | None = UNSET,
+        **options: Unpack[CallOptions],
     ) -> ApiKey:
         """Change an active key; omitted values stay. ``expires_at=None`` removes the expiry."""
         content = body(
@@ -159,9 +166,16 @@ class ApiKeys(_Resource):
             scopes=scopes if isinstance(scopes, UnsetType) else listed(scopes, "scopes"),
             expires_at=expires_at,
         )
-        return self._write("PATCH", ApiKey, path("/api/v1/api-keys/{}", key_id), content)
+        return self._write("PATCH", ApiKey, path("/api/v1/api-keys/{}", key_id), content, options)
 
-    def rotate(self, key_id: str, *, overlap_seconds: int = 0, idempotency_key: str | None = None) -> NewApiKey:
+    def rotate(
+        self,
+        key_id: str,
+        *,
+        overlap_seconds: int = 0,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> NewApiKey:
         """Replace this key by a new one; the old key works for ``overlap_seconds`` more (a week at most).
 
         If the response is lost, the client rotates the new key in turn, without an overlap: ``rotated_from`` of the
@@ -169,96 +183,116 @@ class ApiKeys(_Resource):
         itself cannot do that: if its response is lost, `LostKeyError` is raised, and another key has to revoke the new
         key and create a replacement.
         """
-        return self._rotate(key_id, body(overlap_seconds=overlap_seconds), idempotency_key)
+        engine = self._engine.with_options(options)
+        return _rotate(engine, key_id, body(overlap_seconds=overlap_seconds), idempotency_key)
 
-    def delete(self, key_id: str, *, force: bool | None = None) -> None:
+    def delete(self, key_id: str, *, force: bool | None = None, **options: Unpack[CallOptions]) -> None:
         """Revoke a key: the next request with it is rejected. Revoking it again changes nothing.
 
         ``force`` revokes even the last OWNER key of an organization without an owner.
         """
-        self._delete(path("/api/v1/api-keys/{}", key_id), force=force)
+        self._delete(path("/api/v1/api-keys/{}", key_id), options, force=force)
 
-    def report_leak(self, secret: str | Secret) -> RevokedKey:
-        """Revoke a leaked key. Anyone who knows a key may revoke it."""
+    def report_leak(self, secret: str | Secret, **options: Unpack[CallOptions]) -> RevokedKey:
+        """Revoke a leaked key. Anyone who knows a key may revoke it, so this needs no credential."""
         content = body(secret=revealed(secret))
         del secret  # tracebacks must not show it
-        return self._write("POST", RevokedKey, "/api/v1/api-keys/report-leak", content)
-
-    def _rotate(self, key_id: str, content: Content, idempotency_key: str | None) -> NewApiKey:
-        ends = self._engine.deadline()
-        lost: str | None = None
-        for _ in range(_LOST_KEYS):
-            try:
-                return self._post(
-                    NewApiKey, path("/api/v1/api-keys/{}/rotate", lost or key_id), content, idempotency_key, ends
-                )
-            except TenantryError as error:
-                if idempotency_key is not None:
-                    raise
-                replayed = _lost_key(error)
-                if replayed is None:
-                    raise _lost_rotation(error, key_id, lost) from error
-                lost, content = replayed, body(overlap_seconds=0)
-        raise LostKeyError(
-            f"Every response with the new key's secret was lost; the last key is {lost}: revoke it.", lost
-        )
+        call = Call("POST", "/api/v1/api-keys/report-leak", {}, content, is_anonymous=True)
+        record: RevokedKey = (self._engine.with_options(options).send(call)).parse(RevokedKey)
+        return record
 
 
 class Projects(_Resource):
     """Projects of the caller's organization and mode."""
 
-    def create(self, *, name: str, description: str | None = None, idempotency_key: str | None = None) -> Project:
+    def create(
+        self,
+        *,
+        name: str,
+        description: str | None = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Project:
         """Create a project."""
         content = body(name=name, description=UNSET if description is None else description)
-        return self._post(Project, "/api/v1/projects", content, idempotency_key)
+        return self._create(Project, "/api/v1/projects", content, idempotency_key, options)
 
-    def list(self, *, limit: int | None = None, cursor: str | None = None) -> Pager[Project]:
+    def list(
+        self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
+    ) -> Pager[Project]:
         """List projects, newest first."""
-        return Pager(self._engine, "/api/v1/projects", query(limit=limit, cursor=cursor), Project)
+        return Pager(self._engine.with_options(options), "/api/v1/projects", query(limit=limit, cursor=cursor), Project)
 
-    def get(self, project_id: str) -> Project:
+    def get(self, project_id: str, **options: Unpack[CallOptions]) -> Project:
         """Return a project."""
-        return self._get(Project, path("/api/v1/projects/{}", project_id))
+        return self._get(Project, path("/api/v1/projects/{}", project_id), options)
 
     def update(
-        self, project_id: str, *, name: str | UnsetType = UNSET, description: str | UnsetType | None = UNSET
+        self,
+        project_id: str,
+        *,
+        name: str | UnsetType = UNSET,
+        description: str | UnsetType | None = UNSET,
+        **options: Unpack[CallOptions],
     ) -> Project:
         """Change a project; omitted values stay. ``description=None`` clears it."""
         content = body(name=name, description=description)
-        return self._write("PATCH", Project, path("/api/v1/projects/{}", project_id), content)
+        return self._write("PATCH", Project, path("/api/v1/projects/{}", project_id), content, options)
 
-    def delete(self, project_id: str) -> None:
+    def delete(self, project_id: str, **options: Unpack[CallOptions]) -> None:
         """Delete a project."""
-        self._delete(path("/api/v1/projects/{}", project_id), vanishes=True)
+        self._delete(path("/api/v1/projects/{}", project_id), options, vanishes=True)
 
 
 class Tenants(_Resource):
     """The caller's tenants; with the operator's token, all tenants."""
 
-    def list(self, *, limit: int | None = None, cursor: str | None = None) -> Pager[Tenant]:
+    def list(
+        self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
+    ) -> Pager[Tenant]:
         """List the tenants that the caller belongs to."""
-        return Pager(self._engine, "/api/v1/tenants", query(limit=limit, cursor=cursor), Tenant)
+        return Pager(self._engine.with_options(options), "/api/v1/tenants", query(limit=limit, cursor=cursor), Tenant)
 
-    def get(self, tenant_id: str) -> Tenant:
+    def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> Tenant:
         """Return a tenant, with its plan and subscription."""
-        return self._get(Tenant, path("/api/v1/tenants/{}", tenant_id))
+        return self._get(Tenant, path("/api/v1/tenants/{}", tenant_id), options)
 
-    def create(self, *, name: str, owner_email: str | None = None, idempotency_key: str | None = None) -> Tenant:
+    def create(
+        self,
+        *,
+        name: str,
+        owner_email: str | None = None,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Tenant:
         """Create a tenant with the caller as its owner. Needs a user's token."""
         content = body(name=name, owner_email=UNSET if owner_email is None else owner_email)
-        return self._post(Tenant, "/api/v1/tenants", content, idempotency_key)
+        return self._create(Tenant, "/api/v1/tenants", content, idempotency_key, options)
 
-    def update(self, tenant_id: str, *, name: str | UnsetType = UNSET, owner_email: str | UnsetType = UNSET) -> Tenant:
+    def update(
+        self,
+        tenant_id: str,
+        *,
+        name: str | UnsetType = UNSET,
+        owner_email: str | UnsetType = UNSET,
+        **options: Unpack[CallOptions],
+    ) -> Tenant:
         """Change a tenant; omitted values stay."""
         content = body(name=name, owner_email=owner_email)
-        return self._write("PATCH", Tenant, path("/api/v1/tenants/{}", tenant_id), content)
+        return self._write("PATCH", Tenant, path("/api/v1/tenants/{}", tenant_id), content, options)
 
     def transfer(
-        self, tenant_id: str, *, user_id: str, owner_email: str | UnsetType = UNSET, idempotency_key: str | None = None
+        self,
+        tenant_id: str,
+        *,
+        user_id: str,
+        owner_email: str | UnsetType = UNSET,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Tenant:
         """Transfer the tenant to another owner, who must be a member."""
         content = body(user_id=user_id, owner_email=owner_email)
-        return self._post(Tenant, path("/api/v1/tenants/{}/transfer", tenant_id), content, idempotency_key)
+        return self._create(Tenant, path("/api/v1/tenants/{}/transfer", tenant_id), content, idempotency_key, options)
 
     def put(
         self,
@@ -269,6 +303,7 @@ class Tenants(_Resource):
         owner_id: str | UnsetType | None = UNSET,
         stripe_customer_id: str | UnsetType | None = UNSET,
         suspended: bool | UnsetType = UNSET,
+        **options: Unpack[CallOptions],
     ) -> Tenant:
         """Create a tenant, or set the given fields. Needs the operator's token.
 
@@ -281,89 +316,116 @@ class Tenants(_Resource):
             stripe_customer_id=stripe_customer_id,
             suspended=suspended,
         )
-        return self._write("PUT", Tenant, path("/api/v1/tenants/{}", tenant_id), content)
+        return self._write("PUT", Tenant, path("/api/v1/tenants/{}", tenant_id), content, options)
 
-    def delete(self, tenant_id: str) -> None:
+    def delete(self, tenant_id: str, **options: Unpack[CallOptions]) -> None:
         """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's token."""
-        self._delete(path("/api/v1/tenants/{}", tenant_id))
+        self._delete(path("/api/v1/tenants/{}", tenant_id), options)
 
-    def export(self, tenant_id: str) -> dict[str, Any]:
+    def export(self, tenant_id: str, **options: Unpack[CallOptions]) -> TenantExport:
         """Return all data of a tenant. Needs the operator's token."""
-        return self._get(dict[str, Any], path("/api/v1/tenants/{}/export", tenant_id))
+        return self._get(TenantExport, path("/api/v1/tenants/{}/export", tenant_id), options)
 
 
 class Members(_Resource):
     """Users of the caller's organization, and their roles."""
 
-    def create(self, *, user_id: str, role: str, idempotency_key: str | None = None) -> Member:
+    def create(
+        self, *, user_id: str, role: Role, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+    ) -> Member:
         """Invite a user, who must accept. ``role`` is ``owner``, ``admin`` or ``member``."""
         content = body(user_id=user_id, role=role)
-        return self._post(Member, "/api/v1/members", content, idempotency_key)
+        return self._create(Member, "/api/v1/members", content, idempotency_key, options)
 
     def list(
         self,
         *,
         user_id: str | None = None,
-        role: str | None = None,
-        status: str | None = None,
+        role: Role | None = None,
+        status: MemberStatus | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Pager[Member]:
         """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or ``removed``."""
         parameters = query(user_id=user_id, role=role, status=status, limit=limit, cursor=cursor)
-        return Pager(self._engine, "/api/v1/members", parameters, Member)
+        return Pager(self._engine.with_options(options), "/api/v1/members", parameters, Member)
 
-    def get(self, member_id: str) -> Member:
+    def get(self, member_id: str, **options: Unpack[CallOptions]) -> Member:
         """Return a member."""
-        return self._get(Member, path("/api/v1/members/{}", member_id))
+        return self._get(Member, path("/api/v1/members/{}", member_id), options)
 
-    def update(self, member_id: str, *, role: str) -> Member:
+    def update(self, member_id: str, *, role: Role, **options: Unpack[CallOptions]) -> Member:
         """Change the role of a member."""
-        return self._write("PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role))
+        return self._write("PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role), options)
 
-    def delete(self, member_id: str) -> None:
+    def delete(self, member_id: str, **options: Unpack[CallOptions]) -> None:
         """Remove a member, whose next request is rejected, or withdraw an invitation."""
-        self._delete(path("/api/v1/members/{}", member_id))
+        self._delete(path("/api/v1/members/{}", member_id), options)
 
 
 class Memberships(_Resource):
     """The caller's memberships and invitations in all organizations. Needs a user's token, of any scope."""
 
     def list(
-        self, *, status: str | None = None, limit: int | None = None, cursor: str | None = None
+        self,
+        *,
+        status: OwnMembershipStatus | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Pager[Membership]:
         """List memberships, newest first; ``status`` is ``active`` or ``invited``."""
         parameters = query(status=status, limit=limit, cursor=cursor)
-        return Pager(self._engine, "/api/v1/me/memberships", parameters, Membership)
+        return Pager(self._engine.with_options(options), "/api/v1/me/memberships", parameters, Membership)
 
-    def accept(self, membership_id: str, *, idempotency_key: str | None = None) -> Membership:
+    def accept(
+        self, membership_id: str, *, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+    ) -> Membership:
         """Accept an invitation. Repeating it changes nothing."""
         address = path("/api/v1/memberships/{}/accept", membership_id)
-        return self._post(Membership, address, body(), idempotency_key)
+        return self._create(Membership, address, body(), idempotency_key, options)
 
-    def delete(self, membership_id: str) -> None:
+    def delete(self, membership_id: str, **options: Unpack[CallOptions]) -> None:
         """Decline an invitation, or leave the organization."""
-        self._delete(path("/api/v1/me/memberships/{}", membership_id))
+        self._delete(path("/api/v1/me/memberships/{}", membership_id), options)
 
 
 class Plans(_Resource):
     """The plan catalog."""
 
-    def list(self) -> Pager[Plan]:
+    def list(self, **options: Unpack[CallOptions]) -> Pager[Plan]:
         """List all plans."""
-        return Pager(self._engine, "/api/v1/plans", {}, Plan)
+        return Pager(self._engine.with_options(options), "/api/v1/plans", {}, Plan)
 
 
 class BillingEvents(_Resource):
     """The organization's ledger of provider events."""
 
-    def list(self, *, limit: int | None = None, cursor: str | None = None) -> Pager[BillingEvent]:
+    def list(
+        self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
+    ) -> Pager[BillingEvent]:
         """List events, newest first."""
-        return Pager(self._engine, "/api/v1/billing/events", query(limit=limit, cursor=cursor), BillingEvent)
+        return Pager(
+            self._engine.with_options(options),
+            "/api/v1/billing/events",
+            query(limit=limit, cursor=cursor),
+            BillingEvent,
+        )
 
-    def get(self, event_id: str) -> BillingEvent:
+    def get(self, event_id: str, **options: Unpack[CallOptions]) -> BillingEvent:
         """Return an event by the provider's id."""
-        return self._get(BillingEvent, path("/api/v1/billing/events/{}", event_id))
+        return self._get(BillingEvent, path("/api/v1/billing/events/{}", event_id), options)
+
+    def deliver(self, body: bytes | str, signature: str, **options: Unpack[CallOptions]) -> Response:
+        """Deliver a provider event to the service, for tests and relays. It needs no credential, and is sent once.
+
+        ``signature`` is the header of `webhooks.sign`. Raises `BadRequestError` for a signature that does not match.
+        """
+        content = Content(body.encode() if isinstance(body, str) else body)
+        headers = checked_headers({"Provider-Signature": signature})
+        call = Call("POST", "/api/v1/webhooks/payment-provider", {}, content, headers, is_anonymous=True)
+        return self._engine.with_options(options).send(call)
 
 
 class CheckoutSessions(_Resource):
@@ -376,19 +438,22 @@ class CheckoutSessions(_Resource):
         success_url: str | UnsetType = UNSET,
         cancel_url: str | UnsetType = UNSET,
         idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> HostedSession:
         """Create a checkout page for a plan."""
         content = body(plan=plan, success_url=success_url, cancel_url=cancel_url)
-        return self._post(HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key)
+        return self._create(HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key, options)
 
 
 class PortalSessions(_Resource):
     """Pages of the provider on which a customer manages the subscription."""
 
-    def create(self, *, return_url: str | UnsetType = UNSET, idempotency_key: str | None = None) -> HostedSession:
+    def create(
+        self, *, return_url: str | UnsetType = UNSET, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+    ) -> HostedSession:
         """Create a portal page for the organization's customer."""
         content = body(return_url=return_url)
-        return self._post(HostedSession, "/api/v1/billing/portal-sessions", content, idempotency_key)
+        return self._create(HostedSession, "/api/v1/billing/portal-sessions", content, idempotency_key, options)
 
 
 class Billing:
@@ -403,9 +468,43 @@ class Billing:
 class Auth(_Resource):
     """The caller."""
 
-    def whoami(self) -> Whoami:
+    def whoami(self, **options: Unpack[CallOptions]) -> Whoami:
         """Return the identity and the permissions of the credential."""
-        return self._get(Whoami, "/api/v1/auth/whoami")
+        return self._get(Whoami, _WHOAMI, options)
+
+    def verify(
+        self,
+        request_headers: Headers,
+        scope: str | None,
+        *,
+        mode: AcceptedMode = "live",
+        client_address: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Principal:
+        """Check the credential of a request that your own service received, and return its caller.
+
+        ``request_headers`` are those of that request; `Authorization` and ``X-Organization-Id`` count. The caller needs
+        ``scope``; None accepts every valid credential. Test keys need another ``mode`` than ``live``. If the service
+        trusts your address as a proxy, ``client_address`` is what it records as the last use of a key.
+
+        The service is asked in one request each time: a revoked key is rejected at the next one. The client's own
+        credential is not sent, and it needs none.
+
+        Raises `AuthenticationError`, `PermissionDeniedError`, `RateLimitedError`, `HeadTooLargeError`, or
+        `UnavailableError` if the credential cannot be checked: all of them `APIError`. To pass the rejection on, answer
+        with ``status_code``, ``headers_to_pass_on`` and ``content``. A wrong address raises `UnreadableAnswerError`.
+        A lost connection is retried once, nothing else.
+        """
+        call = verify_call(request_headers, scope, mode, client_address)
+        del request_headers  # tracebacks must not show the credential
+        try:
+            response = self._engine.with_options(options).send(call)
+        except TenantryError as error:
+            found = verify_error(error)
+            if found is error:
+                raise
+            raise found from error
+        return principal_of(response)
 
 
 class AuditEvents(_Resource):
@@ -414,19 +513,104 @@ class AuditEvents(_Resource):
     def list(
         self,
         *,
-        action: str | None = None,
+        action: AuditAction | None = None,
         actor_id: str | None = None,
         target_id: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Pager[AuditEvent]:
         """List entries of the audit trail, newest first."""
         parameters = query(
             action=action, actor_id=actor_id, target_id=target_id, since=since, until=until, limit=limit, cursor=cursor
         )
-        return Pager(self._engine, "/api/v1/audit-events", parameters, AuditEvent)
+        return Pager(self._engine.with_options(options), "/api/v1/audit-events", parameters, AuditEvent)
+
+    def export(
+        self,
+        *,
+        action: AuditAction | None = None,
+        actor_id: str | None = None,
+        target_id: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response:
+        """Return the audit trail, newest first: ``content`` has one JSON object a line (NDJSON).
+
+        A long trail may need more than the client's ``attempt_timeout``.
+        """
+        parameters = query(action=action, actor_id=actor_id, target_id=target_id, since=since, until=until)
+        call = Call("GET", "/api/v1/audit-events/export", parameters, headers={"Accept": "application/x-ndjson"})
+        return self._engine.with_options(options).send(call)
+
+
+class HealthChecks(_Resource):
+    """The state of the server process that answers; no credential is needed."""
+
+    def live(self, **options: Unpack[CallOptions]) -> Health:
+        """Return whether the process is alive. It checks nothing else."""
+        return self._state("/healthz", options)
+
+    def ready(self, **options: Unpack[CallOptions]) -> Health:
+        """Return whether the service can answer requests. A ``status`` other than ``ok`` raises no error."""
+        return self._state("/readyz", options)
+
+    def _state(self, path: str, options: CallOptions) -> Health:
+        call = Call("GET", path, is_anonymous=True, accepted=503)
+        health: Health = (self._engine.with_options(options).send(call)).parse(Health)
+        return health
+
+
+def _check_deleted(response: Response) -> None:
+    if response.status_code not in {204, 404}:
+        raise UnreadableAnswerError(
+            f"The response to a deletion ({response.status_code}, request {response.request_id}) "
+            "is not one of tenantry."
+        )
+
+
+def _post(
+    engine: Engine, kind: type[T], path: str, content: Content, idempotency_key: str | None, ends: float | None = None
+) -> T:
+    key = uuid.uuid4().hex if idempotency_key is None else visible(idempotency_key, "idempotency_key")
+    try:
+        call = Call("POST", path, {}, content, idempotency_key=key)
+        record: T = (engine.send(call, ends)).parse(kind)
+    except TenantryError as error:
+        error.idempotency_key = key
+        raise
+    return record
+
+
+def _rotate(engine: Engine, key_id: str, content: Content, idempotency_key: str | None) -> NewApiKey:
+    ends = engine.deadline()
+    lost: str | None = None
+    for _ in range(_LOST_KEYS):
+        address = path("/api/v1/api-keys/{}/rotate", lost or key_id)
+        try:
+            return _post(engine, NewApiKey, address, content, idempotency_key, ends)
+        except TenantryError as error:
+            if idempotency_key is not None:
+                raise
+            replayed = _lost_key(error)
+            if replayed is None:
+                raise _lost_rotation(error, key_id, lost) from error
+            lost, content = replayed, body(overlap_seconds=0)
+    raise LostKeyError(f"Every response with the new key's secret was lost; the last key is {lost}: revoke it.", lost)
+
+
+def _revoke_lost(engine: Engine, key_id: str, ends: float) -> None:
+    try:
+        _check_deleted(engine.send(Call("DELETE", path("/api/v1/api-keys/{}", key_id)), ends))
+    except TenantryError as error:
+        raise LostKeyError(
+            f"The key {key_id} was created, but its secret was lost with the response, and revoking it failed: "
+            "revoke it.",
+            key_id,
+        ) from error
 
 
 def _lost_key(error: TenantryError) -> str | None:

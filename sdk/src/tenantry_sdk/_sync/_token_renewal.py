@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Generator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
+from tenantry_sdk._log import logger
 from tenantry_sdk._request import Response
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._sync._compat import Mutex, SharedTask, called, fetch, in_thread, sleep
@@ -41,8 +41,6 @@ _STALE_AFTER: Final = 2.0
 _PAUSE: Final = 2.0
 """Seconds after a failure before the next request to the identity provider."""
 _POLL: Final = 0.05
-
-logger = logging.getLogger("tenantry_sdk")
 
 
 class TokenRenewer:
@@ -174,23 +172,29 @@ class TokenRenewer:
 
         http = self._http.client()
         try:
-            return fetch(http, _build_request(http, request), _SECONDS)
+            response = fetch(http, _build_request(http, request), _SECONDS)
         except (HTTPError, TimeoutError) as error:
             kind = type(error).__name__
+        else:
+            logger.info("token request to %s: %d", request.host, response.status_code)
+            return response
+        logger.info("token request to %s: %s", request.host, kind)
         raise TokenRefreshError(f"{request.host} is unreachable for a token request: {kind}")
 
 
 class FixedCredential:
-    """An API key, or a token that is never renewed."""
+    """An API key, or a token that is never renewed, or none."""
 
-    def __init__(self, credential: Secret) -> None:
-        self._token = Token(credential)
+    def __init__(self, credential: Secret | None) -> None:
+        self._token = None if credential is None else Token(credential)
 
     def current(self, ends: float) -> Token:  # noqa: ARG002
-        """Return the credential."""
+        """Return the credential. Raises `ConfigurationError` if there is none."""
+        if self._token is None:
+            raise ConfigurationError("There is no credential: pass api_key= or tokens=, or set TENANTRY_API_KEY.")
         return self._token
 
-    def renewed(self, old: Token | None, ends: float) -> Token:  # noqa: ARG002
+    def renewed(self, old: Token | None, ends: float) -> Token | None:  # noqa: ARG002
         """Return the credential."""
         return self._token
 

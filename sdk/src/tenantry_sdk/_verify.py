@@ -1,0 +1,148 @@
+"""The check of another caller's credential: its request, its result and its errors. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from tenantry_sdk._models import Principal, converted
+from tenantry_sdk._request import Call, Response
+from tenantry_sdk._secret import Secret
+from tenantry_sdk.errors import APIError, ConnectionFailedError, TenantryError, UnavailableError, UnreadableAnswerError
+from tenantry_sdk.types import AcceptedMode
+
+Headers = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
+
+_SCOPE: Final = re.compile(r"([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*)")
+_PATHS: Final[dict[str, str]] = {"live": "", "test": "/mode/test", "any": "/mode/any"}
+_INVISIBLE: Final = re.compile(r"[^\x20-\x7e]")
+_LONGEST: Final = 8300
+"""A token has at most 8192 bytes."""
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_FIELDS: Final = {
+    "kind": "x-principal-kind",
+    "id": "x-principal-id",
+    "orgId": "x-tenant-id",
+    "mode": "x-mode",
+    "plan": "x-plan",
+    "subscriptionStatus": "x-subscription-status",
+    "access": "x-access",
+    "effectivePlan": "x-effective-plan",
+}
+_OK: Final = 200
+_PASSED_ON: Final = frozenset({401, 403, 429, 431, 503})
+_TEMPORARY: Final = frozenset({408, 429})
+_UNAVAILABLE: Final[dict[str, Any]] = {
+    "type": "urn:tenantry:problem:auth_unavailable",
+    "title": "Service Unavailable",
+    "status": 503,
+    "detail": "The credential cannot be checked at the moment.",
+    "code": "auth_unavailable",
+}
+
+
+def verify_call(headers: Headers, scope: str | None, mode: AcceptedMode, client_address: str | None) -> Call:
+    """Return the request that checks the credential in a request's headers.
+
+    The service decides about a header that is missing, repeated or malformed: characters that no header carries become
+    ``?``, which is in no valid credential. Raises `ValueError` for a scope or mode that is none.
+    """
+    if scope is not None and not _SCOPE.fullmatch(scope):
+        raise ValueError(f"{scope!r} is not a scope such as projects:read")
+    if mode not in _PATHS:
+        raise ValueError(f"mode is live, test or any, not {mode!r}")
+    given = _given(headers)
+    sent = {}
+    if organization := given.get("x-organization-id"):
+        sent["X-Organization-Id"] = organization
+    if _REQUEST_ID.fullmatch(request_id := given.get("x-request-id", "")):
+        sent["X-Request-Id"] = request_id
+    if client_address is not None and _is_address(client_address):
+        sent["X-Forwarded-For"] = client_address
+    credential = given.get("authorization")
+    return Call(
+        "GET",
+        f"/api/v1/auth/verify/{'-' if scope is None else scope}{_PATHS[mode]}",
+        headers=sent,
+        authorization=Secret(credential) if credential else None,
+        is_anonymous=True,
+        is_check=True,
+    )
+
+
+def principal_of(response: Response) -> Principal:
+    """Return the caller that the service accepted. Raises `UnreadableAnswerError` if something else answered."""
+    headers = response.headers
+    found = {field: headers[name] for field, name in _FIELDS.items() if headers.get(name)}
+    if response.status_code != _OK or len(found) < len(_FIELDS):
+        raise _unreadable(response.status_code)
+    principal: Principal = converted(found, Principal, response)
+    return principal
+
+
+def verify_error(error: TenantryError) -> TenantryError:
+    """Return the error of a failed check: the service's rejection, or that the credential cannot be checked."""
+    match error:
+        case APIError(status_code=status, document=document):
+            if document and status in _PASSED_ON:
+                return error
+            if status in _TEMPORARY or status >= 500:  # noqa: PLR2004
+                return _unavailable(error.retry_after)
+            return _unreadable(status)
+        case ConnectionFailedError():
+            return _unavailable(None)
+        case _:
+            return error
+
+
+def _given(headers: Headers) -> dict[str, str]:
+    """Return the headers of a check by their names in lower case; the values of a repeated one are joined."""
+    named: Any = headers
+    found: dict[str, list[str]] = {}
+    for name, value in named.items() if hasattr(named, "items") else named:
+        found.setdefault(_text(name).lower(), []).append(_text(value))
+    return {
+        name: _sendable(", ".join(found[name]))
+        for name in ("authorization", "x-organization-id", "x-request-id")
+        if name in found
+    }
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _sendable(value: str) -> str:
+    text = _INVISIBLE.sub("?", value.strip(" \t"))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}?"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _unavailable(retry_after: float | None) -> UnavailableError:
+    seconds = 1.0 if retry_after is None else retry_after
+    return UnavailableError(
+        503,
+        code=_UNAVAILABLE["code"],
+        detail=_UNAVAILABLE["detail"],
+        headers={"content-type": "application/problem+json", "retry-after": f"{seconds:.0f}"},
+        retry_after=seconds,
+        document=_UNAVAILABLE,
+        content=msgspec.json.encode(_UNAVAILABLE),
+    )
+
+
+def _unreadable(status: int) -> UnreadableAnswerError:
+    return UnreadableAnswerError(
+        f"The answer to a check ({status}) is not one of tenantry: is base_url the address of the service?"
+    )

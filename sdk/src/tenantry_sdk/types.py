@@ -1,0 +1,84 @@
+"""The sets of values in records and arguments, for annotations in your code.
+
+A closed set is a ``Literal``: type checkers find typing errors and missing cases. Another value would be a new version
+of the API. An open set also admits any other string, because a newer service, or the payment provider, adds values. In
+both cases the client passes an unknown value on as the service sent it; it never raises an error for one.
+"""
+
+# ruff: noqa: PYI051  # the values of open sets are for completion
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Mode: TypeAlias = Literal["live", "test"]
+"""The mode of a key, a project or a caller. Objects of one mode are invisible to the other."""
+
+AcceptedMode: TypeAlias = Literal["live", "test", "any"]
+"""The modes that a check accepts."""
+
+AccessLevel: TypeAlias = Literal["SCOPED", "OWNER"]
+"""``OWNER`` permits everything; ``SCOPED`` what the scopes say."""
+
+KeyStatus: TypeAlias = Literal["active", "revoked", "expired"]
+"""The status of an API key. Only an active key is accepted."""
+
+PrincipalKind: TypeAlias = Literal["api_key", "user"]
+"""The kind of a credential."""
+
+Role: TypeAlias = Literal["owner", "admin", "member"]
+"""The role of a member."""
+
+MemberStatus: TypeAlias = Literal["invited", "active", "removed"]
+"""The status of a membership: ``invited`` until the user accepts, finally ``removed``."""
+
+OwnMembershipStatus: TypeAlias = Literal["invited", "active"]
+"""The status of a membership in the caller's own list."""
+
+AccessState: TypeAlias = Literal["full", "grace", "none"]
+"""What a tenant's subscriptions give now; ``grace`` while a payment is due."""
+
+SubscriptionStatus: TypeAlias = (
+    Literal[
+        "none", "active", "trialing", "past_due", "canceled", "unpaid", "incomplete", "incomplete_expired", "paused"
+    ]
+    | str
+)
+"""Open. The provider's status of a subscription; ``none`` without a subscription."""
+
+EventOutcome: TypeAlias = Literal["applied", "no_change", "late", "parked", "ignored", "invalid"] | str
+"""Open. The effect of a billing event."""
+
+ActorKind: TypeAlias = Literal["user", "api_key", "operator", "system", "anybody"] | str
+"""Open. Who made a change: ``system`` is the service, ``anybody`` a caller without a credential."""
+
+AuditAction: TypeAlias = (
+    Literal[
+        "api_key.created",
+        "api_key.leak_reported",
+        "api_key.revoked",
+        "api_key.rotated",
+        "api_key.updated",
+        "billing.checkout_started",
+        "billing.portal_opened",
+        "member.accepted",
+        "member.added",
+        "member.declined",
+        "member.invited",
+        "member.left",
+        "member.removed",
+        "member.updated",
+        "project.created",
+        "project.deleted",
+        "project.updated",
+        "tenant.created",
+        "tenant.ended",
+        "tenant.transferred",
+        "tenant.updated",
+    ]
+    | str
+)
+"""Open. A change that the audit trail records."""
+
+HealthStatus: TypeAlias = Literal["ok", "not ready", "draining"] | str
+"""Open. The state of a server process; ``draining`` while it shuts down."""
