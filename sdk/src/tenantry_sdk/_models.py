@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -46,7 +46,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True
     @property
     def extra_fields(self) -> Mapping[str, Any]:
         """The fields that this version of the client does not know, in the API's spelling."""
-        extra: Mapping[str, Any] = self.__dict__.get(_EXTRA, {})
+        extra: Mapping[str, Any] = vars(self).get(_EXTRA, {})
         return extra
 
     @property
@@ -56,7 +56,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True
         Raises `AttributeError` for a record that did not come from the service.
         """
         try:
-            response: Response = self.__dict__[_RESPONSE]
+            response: Response = vars(self)[_RESPONSE]
         except KeyError:
             raise AttributeError(f"This {type(self).__name__} did not come with a response.") from None
         return response
@@ -70,11 +70,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True
         return {**fields, **self.extra_fields}
 
     def __copy__(self) -> Model:
-        return _with(msgspec.structs.replace(self), self.__dict__)
+        return _with(msgspec.structs.replace(self), vars(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return _rebuild, (type(self), fields, {name: self.__dict__[name] for name in self.__dict__.keys() & _KEPT})
+        return _rebuild, (type(self), fields, {name: vars(self)[name] for name in vars(self).keys() & _KEPT})
 
 
 _KEPT: Final = frozenset({_EXTRA, _RESPONSE})
@@ -85,7 +85,7 @@ def _rebuild(kind: type[Model], fields: dict[str, Any], attributes: dict[str, An
 
 
 def _with(record: Model, attributes: Mapping[str, Any]) -> Model:
-    record.__dict__.update(attributes)
+    vars(record).update(attributes)
     return record
 
 
@@ -94,7 +94,7 @@ def _plain(value: object) -> object:
         case Model():
             return value.to_dict()
         case list():
-            return [_plain(item) for item in value]
+            return [_plain(item) for item in cast("list[object]", value)]
         case datetime():
             return msgspec.to_builtins(value)
         case _:
@@ -369,8 +369,10 @@ def _attach(value: object, document: Any, attributes: dict[str, Any]) -> None:  
             for encoded in names.keys() & document.keys():
                 _attach(getattr(value, names[encoded]), document[encoded], attributes)
         case list():
-            for item, part in zip(value, document, strict=True):
+            for item, part in zip(cast("list[object]", value), document, strict=True):
                 _attach(item, part, attributes)
+        case _:
+            pass
 
 
 def _secret(kind: type, value: object) -> object:

@@ -56,7 +56,7 @@ def verify_call(headers: Headers, scope: str | None, mode: AcceptedMode, client_
     if mode not in _PATHS:
         raise ValueError(f"mode is live, test or any, not {mode!r}")
     given = _given(headers)
-    sent = {}
+    sent: dict[str, str] = {}
     if organization := given.get("x-organization-id"):
         sent["X-Organization-Id"] = organization
     if _REQUEST_ID.fullmatch(request_id := given.get("x-request-id", "")):

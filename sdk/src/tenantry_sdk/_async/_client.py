@@ -78,16 +78,16 @@ class AsyncTenantry:
 
     def _bind(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self.api_keys = AsyncApiKeys(engine)
-        self.projects = AsyncProjects(engine)
-        self.tenants = AsyncTenants(engine)
-        self.members = AsyncMembers(engine)
-        self.memberships = AsyncMemberships(engine)
-        self.plans = AsyncPlans(engine)
-        self.billing = AsyncBilling(engine)
-        self.auth = AsyncAuth(engine)
-        self.audit_events = AsyncAuditEvents(engine)
-        self.health = AsyncHealthChecks(engine)
+        self.api_keys: AsyncApiKeys = AsyncApiKeys(engine)
+        self.projects: AsyncProjects = AsyncProjects(engine)
+        self.tenants: AsyncTenants = AsyncTenants(engine)
+        self.members: AsyncMembers = AsyncMembers(engine)
+        self.memberships: AsyncMemberships = AsyncMemberships(engine)
+        self.plans: AsyncPlans = AsyncPlans(engine)
+        self.billing: AsyncBilling = AsyncBilling(engine)
+        self.auth: AsyncAuth = AsyncAuth(engine)
+        self.audit_events: AsyncAuditEvents = AsyncAuditEvents(engine)
+        self.health: AsyncHealthChecks = AsyncHealthChecks(engine)
 
     def with_options(self, *, organization: str | None = None, **options: Unpack[CallOptions]) -> Self:
         """Return a copy of the client with other options for all its calls. Every method takes them too, for one call.

@@ -31,7 +31,7 @@ class AsyncPage(Model, Generic[T], frozen=True, kw_only=True):
         """Fetch the next page. Raises `RuntimeError` on the last one: check `has_next`."""
         if not self.has_next:
             raise RuntimeError("There is no next page: check has_next first.")
-        page: AsyncPage[T] = await self.__dict__[_FETCH](self.next_cursor)
+        page: AsyncPage[T] = await vars(self)[_FETCH](self.next_cursor)
         return page
 
 
@@ -64,7 +64,7 @@ class AsyncPager(Generic[T]):
     async def _page(self, query: dict[str, str]) -> AsyncPage[T]:
         response = await self._engine.send(Call("GET", self._path, query))
         page: AsyncPage[T] = response.parse(self._kind)
-        page.__dict__[_FETCH] = self._after
+        vars(page)[_FETCH] = self._after
         return page
 
     async def _after(self, cursor: str) -> AsyncPage[T]:

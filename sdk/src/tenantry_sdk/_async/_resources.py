@@ -467,9 +467,9 @@ class AsyncBilling:
     """The ledger, checkout and the customer portal."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        self.events = AsyncBillingEvents(engine)
-        self.checkout_sessions = AsyncCheckoutSessions(engine)
-        self.portal_sessions = AsyncPortalSessions(engine)
+        self.events: AsyncBillingEvents = AsyncBillingEvents(engine)
+        self.checkout_sessions: AsyncCheckoutSessions = AsyncCheckoutSessions(engine)
+        self.portal_sessions: AsyncPortalSessions = AsyncPortalSessions(engine)
 
 
 class AsyncAuth(_Resource):

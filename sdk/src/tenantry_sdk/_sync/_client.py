@@ -79,16 +79,16 @@ class Tenantry:
 
     def _bind(self, engine: Engine) -> None:
         self._engine = engine
-        self.api_keys = ApiKeys(engine)
-        self.projects = Projects(engine)
-        self.tenants = Tenants(engine)
-        self.members = Members(engine)
-        self.memberships = Memberships(engine)
-        self.plans = Plans(engine)
-        self.billing = Billing(engine)
-        self.auth = Auth(engine)
-        self.audit_events = AuditEvents(engine)
-        self.health = HealthChecks(engine)
+        self.api_keys: ApiKeys = ApiKeys(engine)
+        self.projects: Projects = Projects(engine)
+        self.tenants: Tenants = Tenants(engine)
+        self.members: Members = Members(engine)
+        self.memberships: Memberships = Memberships(engine)
+        self.plans: Plans = Plans(engine)
+        self.billing: Billing = Billing(engine)
+        self.auth: Auth = Auth(engine)
+        self.audit_events: AuditEvents = AuditEvents(engine)
+        self.health: HealthChecks = HealthChecks(engine)
 
     def with_options(self, *, organization: str | None = None, **options: Unpack[CallOptions]) -> Self:
         """Return a copy of the client with other options for all its calls. Every method takes them too, for one call.

@@ -32,7 +32,7 @@ class Page(Model, Generic[T], frozen=True, kw_only=True):
         """Fetch the next page. Raises `RuntimeError` on the last one: check `has_next`."""
         if not self.has_next:
             raise RuntimeError("There is no next page: check has_next first.")
-        page: Page[T] = self.__dict__[_FETCH](self.next_cursor)
+        page: Page[T] = vars(self)[_FETCH](self.next_cursor)
         return page
 
 
@@ -65,7 +65,7 @@ class Pager(Generic[T]):
     def _page(self, query: dict[str, str]) -> Page[T]:
         response = self._engine.send(Call("GET", self._path, query))
         page: Page[T] = response.parse(self._kind)
-        page.__dict__[_FETCH] = self._after
+        vars(page)[_FETCH] = self._after
         return page
 
     def _after(self, cursor: str) -> Page[T]:

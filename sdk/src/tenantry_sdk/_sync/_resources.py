@@ -460,9 +460,9 @@ class Billing:
     """The ledger, checkout and the customer portal."""
 
     def __init__(self, engine: Engine) -> None:
-        self.events = BillingEvents(engine)
-        self.checkout_sessions = CheckoutSessions(engine)
-        self.portal_sessions = PortalSessions(engine)
+        self.events: BillingEvents = BillingEvents(engine)
+        self.checkout_sessions: CheckoutSessions = CheckoutSessions(engine)
+        self.portal_sessions: PortalSessions = PortalSessions(engine)
 
 
 class Auth(_Resource):
