@@ -78,9 +78,18 @@ _SECTIONS: Final = {
     ),
 }
 """The sections of the settings page: the first setting of each, its title and introduction."""
+_ERRORS: Final = """\
+Every error answer of the API is a problem document (RFC 9457) with a `code`, which does not change, and a `requestId`,
+which is in the service's log. Decide by `code` and the status; `detail` is for people, and its wording may change.
+
+- Repeat a request after 408, 429, 500 and 503, and after 409 `idempotency_in_flight`. Send `Idempotency-Key` with each
+  request that creates something: then a repetition cannot create it twice.
+- Other 4xx answers stay the same until the request, the credential or the plan changes.
+- The SDK repeats where that is safe, and raises a class for each status ([SDK](sdk.md#errors)).
+- The payment provider's webhook answers in plain text ([contract](contract.md), section 6)."""
 _SDK: Final = """\
-[sdk/README.md](../../sdk/README.md) shows how to use it. The methods of `AsyncTenantry` are awaited. Every method also
-takes the options of `CallOptions` as named arguments. Every record has the methods of `Model`."""
+[tenantry-sdk](../how-to/python-sdk.md) shows how to use it. The methods of `AsyncTenantry` are awaited. Every method
+also takes the options of `CallOptions` as named arguments. Every record has the methods of `Model`."""
 _MADE: Final = "<!-- Made by docs/make_reference.py from the code: change that. -->\n"
 
 

@@ -58,7 +58,11 @@ def add(api: ApiContext, *, user_id: str, role: Role) -> None:
 @id_argument("member_id", "MEMBER", "members")
 @click.option("--role", type=_ROLES, required=True, help="The new role.")
 def update(api: ApiContext, *, member_id: str, role: Role) -> None:
-    """Give a member another role."""
+    """Give a member another role.
+
+    \b
+      tenantry members update mbr_01a1f97751a3e4c5b6d7f8091a2b3c4d --role owner
+    """
     member = api.client.members.update(member_id, role=role)
     api.done(member, f"{member.user_id} is now {member.role} of {member.org_id}.")
 
