@@ -13,7 +13,9 @@ from tenantry.cli.sign_in_storage import SignInStorage
 from tenantry_sdk import ApiKey, FileStore, Page, Project, Secret, Tenant
 from tenantry_sdk._request import Response, is_whole
 from tenantry_sdk._retry import retry_after
+from tenantry_sdk._secret import revealed
 from tenantry_sdk._tokens import RefreshToken, as_token, endpoint_of, token_of
+from tenantry_sdk._verify import PRINCIPAL_HEADERS, principal_of, verify_call
 from tenantry_sdk.errors import ConfigurationError, TokenRefreshError, UnreadableAnswerError, error_of
 
 _NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -33,6 +35,11 @@ def check_answer(data: bytes) -> None:
     require(len(str(error)) < _MAX_TEXT, "a long error", len(str(error)))
     response = Response(200, headers, content)
     is_whole(response)
+    with contextlib.suppress(UnreadableAnswerError):
+        principal_of(Response(status, {**headers, **dict.fromkeys(PRINCIPAL_HEADERS.values(), text(content))}, content))
+    call = verify_call([(b"Authorization", content), (b"X-Organization-Id", head)], None, "live", text(pause))
+    sent = [*call.headers.values(), revealed(call.authorization or "")]
+    require(all(value.isascii() and value.isprintable() for value in sent), "a header that cannot be sent", sent)
     for kind in _KINDS:
         with contextlib.suppress(UnreadableAnswerError):
             response.parse(kind)

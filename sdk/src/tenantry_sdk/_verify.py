@@ -23,7 +23,7 @@ _INVISIBLE: Final = re.compile(r"[^\x20-\x7e]")
 _LONGEST: Final = 8300
 """A token has at most 8192 bytes."""
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_FIELDS: Final = {
+PRINCIPAL_HEADERS: Final = {
     "kind": "x-principal-kind",
     "id": "x-principal-id",
     "orgId": "x-tenant-id",
@@ -77,8 +77,8 @@ def verify_call(headers: Headers, scope: str | None, mode: AcceptedMode, client_
 def principal_of(response: Response) -> Principal:
     """Return the caller that the service accepted. Raises `UnreadableAnswerError` if something else answered."""
     headers = response.headers
-    found = {field: headers[name] for field, name in _FIELDS.items() if headers.get(name)}
-    if response.status_code != _OK or len(found) < len(_FIELDS):
+    found = {field: headers[name] for field, name in PRINCIPAL_HEADERS.items() if headers.get(name)}
+    if response.status_code != _OK or len(found) < len(PRINCIPAL_HEADERS):
         raise _unreadable(response.status_code)
     principal: Principal = converted(found, Principal, response)
     return principal
