@@ -102,7 +102,7 @@ def test_every_method_takes_the_options_of_a_call() -> None:
 
 
 def undocumented(module: ModuleType) -> Iterator[str]:
-    """The public classes, methods and functions of a module without a docstring of their own."""
+    """The public classes, methods and functions of a module that have no docstring."""
     for name in getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]:
         value = getattr(module, name)
         is_own = getattr(value, "__module__", "").startswith("tenantry_sdk")

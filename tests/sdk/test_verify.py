@@ -108,6 +108,7 @@ async def test_missing_scope_is_rejected_with_the_challenge(served: Served, flav
     key = await served.service.key(organization.owner, organization.id, "projects:read")
     async with checker(served, flavour) as verify:
         assert (await verify(bearer(key.caller), None)).id == key.id
+        assert (await verify(bearer(organization.owner), "*:*")).id == organization.key.id
         with pytest.raises(errors.PermissionDeniedError) as raised:
             await verify(bearer(key.caller), "projects:write")
     error = raised.value
@@ -195,8 +196,8 @@ async def test_credential_of_the_program_itself_is_never_used(flavour: Flavour) 
     async with answered_by(flavour, upstream, "own-key", organization="own", http_headers=own) as client:
         await client.auth.verify({}, "projects:read")
         await client.auth.verify({"Authorization": "Bearer theirs", "X-Organization-Id": "theirs"}, "projects:read")
-    nobody, other = upstream.requests
-    assert {"authorization", "x-organization-id"} & nobody.headers.keys() == set()
+    without, other = upstream.requests
+    assert {"authorization", "x-organization-id"} & without.headers.keys() == set()
     assert (other.headers["authorization"], other.headers["x-organization-id"]) == ("Bearer theirs", "theirs")
 
 

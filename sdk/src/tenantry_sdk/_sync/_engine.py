@@ -127,7 +127,7 @@ class Engine:
         )
         headers = request.headers
         headers.update(self._options.headers)
-        # The HTTP client may be the caller's, with headers of its own.
+        # The HTTP client may be the caller's, and have such headers.
         headers.pop("Authorization", None)
         headers.pop(_ORGANIZATION, None)
         if credential is not None:
