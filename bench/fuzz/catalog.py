@@ -26,6 +26,7 @@ NAMES: Final = {
     "sign-in": "identity",
     "settings": "files",
     "plans": "files",
+    "request-log": "files",
     "sdk-answer": "sdk",
     "sdk-token": "sdk",
     "command-files": "sdk",

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import signal
+import stat
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -362,3 +363,17 @@ def test_without_a_demo_there_is_no_demo_token(tmp_path: Path) -> None:
     done = invoke("demo", "token", folder=tmp_path)
     assert (done.code, done.out) == (1, "")
     assert "There is no demo" in done.err
+
+
+async def test_requests_of_the_demo_can_be_followed(shared: Shared) -> None:
+    known = "asked-by-the-test"
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        await client.get(f"{shared.base}/api/v1/plans", headers={"X-Request-Id": known})
+    async with running("logs", "tail", "--json", folder=shared.folder) as command:
+        await command.until(known, "out")
+        assert await command.end(signal.SIGINT) == 0
+    [line] = [line for line in map(json.loads, command.text["out"].splitlines()) if line["request_id"] == known]
+    assert (line["route"], line["status"]) == ("/api/v1/plans", 401)
+    assert known not in shared.command.text["err"]  # the demo's terminal stays quiet
+    mode = (shared.folder / ".tenantry" / "requests.log").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600

@@ -134,7 +134,13 @@ def test_help_of_a_group_imports_none_of_its_commands(group: str) -> None:
     assert not any(name.startswith(f"tenantry.cli.{group}.") for name in modules)
 
 
-@pytest.mark.parametrize("command", [["whoami"], ["keys", "list"], ["projects", "list"], ["logout"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["whoami"], ["status"], ["open", "keys"], ["keys", "list"], ["projects", "list"], ["config", "get", "scope"],
+        ["logout"],
+    ],
+)  # fmt: skip
 def test_command_that_uses_a_service_imports_nothing_of_the_service(command: list[str], tmp_path: Path) -> None:
     modules = imported_by(*command, "--profile", "missing", folder=tmp_path)
     ours = {name for name in modules if name.startswith("tenantry.")}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Annotated, Final, cast
 
 import click
 import msgspec
@@ -38,18 +38,18 @@ _HINT: Final = (
 class RequestLine(msgspec.Struct, omit_defaults=True):
     """A line of the request log. ``event`` and ``event_type`` are those of a provider event."""
 
-    time: datetime
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
     logger: str
     method: str
     route: str
-    status: int
+    status: Annotated[int, msgspec.Meta(ge=100, le=599)]
     request_id: str = ""
     tenant: str | None = None
     principal: str | None = None
     event: str | None = None
     event_type: str | None = None
     outcome: str | None = None
-    duration_ms: float | None = None
+    duration_ms: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
     trace_id: str | None = None
 
 
@@ -62,7 +62,8 @@ def parse_line(line: bytes) -> RequestLine | None:
         return None
     try:
         parsed = _decoder.decode(line[line.index(b"{") :])
-    except (ValueError, *NOT_JSON):
+        parsed.time.astimezone()  # fails at either end of the calendar
+    except (ValueError, OverflowError, *NOT_JSON):
         return None
     if parsed.logger != REQUESTS:
         return None
@@ -269,14 +270,18 @@ class _Viewer:
 
     def show(self, line: RequestLine) -> None:
         if self._as_json:
-            click.echo(json_text(msgspec.json.encode(line)))
+            click.echo(request_json(line))
         else:
             with self._console.capture() as captured:
-                self._console.print(_text(line), soft_wrap=True)
+                self._console.print(request_text(line), soft_wrap=True)
             click.echo(captured.get(), nl=False, color=True)
 
 
-def _text(line: RequestLine) -> Text:
+def request_json(line: RequestLine) -> str:
+    return json_text(msgspec.json.encode(line))
+
+
+def request_text(line: RequestLine) -> Text:
     status_style = "green" if line.status < _FIRST_ERROR else "yellow" if line.status < 500 else "bold red"  # noqa: PLR2004
     taken = "" if line.duration_ms is None else f"{line.duration_ms:,.0f} ms"
     what = [line.event_type, line.event] if line.event else [f"{line.method:<6}", line.route]
