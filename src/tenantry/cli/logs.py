@@ -220,7 +220,8 @@ def _log_path(file: str | None) -> Path:
     if not found:
         raise CommandError(
             f"There is no request log: name its FILE, or set {name} as at the service. If the service logs to stderr "
-            "(LOG_REQUESTS=true, LOG_FORMAT=json), pipe its log: ... | tenantry logs tail -",
+            "(LOG_REQUESTS=true, LOG_FORMAT=json), pipe its log: ... | tenantry logs tail -\n"
+            "Without access to the service's log: tenantry events list",
             USAGE,
         )
     path = Path(found)

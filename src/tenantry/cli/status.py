@@ -104,7 +104,11 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
     rows[-1] = ("credential", f"{_principal(who)} from {target.credential}")
     _report(
         {**known, **msgspec.to_builtins(who), "limits": limits},
-        [*rows, *_tenant_rows(who), *((name, use.words) for name, use in _named(limits))],
+        [
+            *rows,
+            *_tenant_rows(who, renewed=target.tokens is not None),
+            *((name, use.words) for name, use in _named(limits)),
+        ],
         as_json=as_json,
     )
 
@@ -202,8 +206,9 @@ def _principal(who: Whoami) -> str:
     return f"{printable(who.id)} ({'API key' if who.kind == 'api_key' else printable(who.kind)})"
 
 
-def _tenant_rows(who: Whoami) -> Iterator[tuple[str, str]]:
-    yield "expires", shown(who.expires_at) if who.expires_at else "never"
+def _tenant_rows(who: Whoami, *, renewed: bool) -> Iterator[tuple[str, str]]:
+    note = ", renewed automatically" if renewed else ""
+    yield "expires", f"{shown(who.expires_at)}{note}" if who.expires_at else "never"
     yield "may", "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing"
     yield "organization", f"{who.org_id}, {who.mode} mode"
     yield "plan", f"{who.plan}, subscription {who.subscription_status}"
