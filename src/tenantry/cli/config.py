@@ -46,7 +46,7 @@ class ConfigCommand(ServiceCommand):
 def list_values(service: ServiceOptions, *, as_json: bool) -> None:
     """List the values of all profiles, or of one (--profile), and the default profile.
 
-    The file holds no secrets: API keys are in files of their own, and `tenantry login` stores tokens elsewhere.
+    The file holds no secrets: API keys are in separate files, and `tenantry login` stores tokens elsewhere.
     """
     path = config_path(os.environ)
     config = read_config(path)

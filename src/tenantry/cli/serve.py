@@ -95,18 +95,23 @@ def _load(values: dict[str, str]) -> Settings:
 
 
 def configure_logs(settings: Settings) -> None:
-    """Raises `CommandError` if the file for requests cannot be opened."""
-    try:
-        logs.configure_service(
-            settings.log_format,
-            settings.secrets(),
-            logs_requests=settings.log_requests,
-            requests_to=settings.log_requests_to,
-        )
-    except OSError as error:
-        raise CommandError(
-            f"LOG_REQUESTS_TO: {settings.log_requests_to} cannot be opened: {error.strerror or error}"
-        ) from None
+    """Configure the log. Raises `CommandError` if the file for requests cannot be opened."""
+    if settings.log_requests_to is not None:
+        try:
+            settings.log_requests_to.open("a").close()
+        except OSError as error:
+            message = f"LOG_REQUESTS_TO: {settings.log_requests_to} cannot be opened: {error.strerror or error}"
+            raise CommandError(message) from None
+    _configure_logs(settings)
+
+
+def _configure_logs(settings: Settings) -> None:
+    logs.configure_service(
+        settings.log_format,
+        settings.secrets(),
+        logs_requests=settings.log_requests,
+        requests_to=settings.log_requests_to,
+    )
 
 
 def _say(settings: Settings, line: str, level: int = logging.INFO) -> None:
@@ -224,7 +229,7 @@ def _serve_supervised(listener: socket.socket, supervisor: int) -> None:
         except SettingsError as error:
             click.echo(f"The settings have changed:\n{error}", err=True)
             sys.exit(STARTUP_FAILURE)
-        configure_logs(settings)
+        _configure_logs(settings)
         _run_one(settings, settings.database_url or "", listener, supervisor)
 
 

@@ -157,12 +157,12 @@ def configure_service(
     """`configure` for a service process: also log warnings and uncaught exceptions.
 
     ``requests_to`` is a file for the lines of requests, as JSON; ``logs_requests`` says whether stderr gets them.
-    Raises `OSError` if the file cannot be opened.
+    The file is opened with the first request, and lines are lost while it cannot be.
     """
     secrets = [*secrets]
     configure(log_format, secrets=secrets)
     if requests_to is not None:
-        handler = _FileHandler(requests_to, encoding="utf-8")
+        handler = _FileHandler(requests_to, encoding="utf-8", delay=True)
         handler.setFormatter(JsonFormatter(Redactor(secrets)))
         requests = logging.getLogger(REQUESTS)
         requests.handlers[:], requests.propagate = [handler], logs_requests
