@@ -21,6 +21,7 @@ from tests.support.in_process import (
     closing_in_thread,
     key_batcher,
     threaded_tenantry_of,
+    until_started,
     until_submitted,
 )
 from tests.support.service import HURRIED, Caller, Organization, Service, refusal, running_service
@@ -349,6 +350,16 @@ async def test_close_ends_though_the_database_hangs(service: Service, link: Data
     async with linked_client(service, link) as client:
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
         link.block()
+
+
+async def test_close_ends_a_connection_that_is_still_being_made(service: Service, link: DatabaseLink) -> None:
+    link.block()
+    tenantry = threaded_tenantry_of(service, HURRIED, DATABASE_URL=link.conninfo)
+    async with wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
+        asked = asyncio.create_task(client.get("/", headers={"Authorization": "Bearer a.b.c"}))
+        await until_started(tenantry)
+        await asyncio.to_thread(tenantry.close)
+        assert (await asked).status_code == 503
 
 
 async def test_event_loop_that_hangs_is_503(service: Service, caplog: pytest.LogCaptureFixture) -> None:

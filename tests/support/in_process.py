@@ -117,6 +117,13 @@ def key_batcher(tenantry: wsgi.Tenantry) -> Batcher[Any, Any]:
     return running[1].authenticator._keys
 
 
+async def until_started(tenantry: wsgi.Tenantry) -> None:
+    """Return once the connection has a thread."""
+    async with asyncio.timeout(_PATIENCE):
+        while tenantry._thread is None:  # noqa: ASYNC110  # another thread sets it, and gives no notice
+            await asyncio.sleep(0.01)
+
+
 async def until_submitted(batcher: Batcher[Any, Any], count: int) -> None:
     """Return once so many items wait for their answers."""
     async with asyncio.timeout(_PATIENCE):

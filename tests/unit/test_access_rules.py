@@ -4,6 +4,7 @@ import pytest
 
 from tenantry.asgi.middleware import path_of
 from tenantry.in_process.access_rules import entries_for, scope_rule
+from tenantry.in_process.tenantry import client_address
 
 TABLE = scope_rule(
     {
@@ -94,3 +95,13 @@ def test_invalid_table_is_rejected(scopes: dict[tuple[str, str], str | None]) ->
 )
 def test_paths_are_those_below_the_mount(path: str, root: str, below: str) -> None:
     assert path_of({"path": path, "root_path": root}) == below
+
+
+@pytest.mark.parametrize("text", [None, "", "203.0.113.9\0", "x" * 65, "203.0.113.9\n"])
+def test_address_that_cannot_be_stored_is_none(text: str | None) -> None:
+    assert client_address(text) is None
+
+
+@pytest.mark.parametrize("text", ["203.0.113.9", "2001:db8::1", "fe80::1%eth0"])
+def test_address_of_the_client_is_kept(text: str) -> None:
+    assert client_address(text) == text

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from tenantry.auth.admission import Admitted, AuthenticationParts
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
@@ -14,6 +14,8 @@ from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableErro
 from tenantry.integrations.http_client import new_http_client
 from tenantry.server.asgi_types import Scope, header_of
 from tenantry.settings import Settings, load_for_authentication, read_environment
+
+_LONGEST_ADDRESS: Final = 64
 
 logger = logging.getLogger(__name__)
 
@@ -155,5 +157,12 @@ def credentials_of(scope: Scope) -> Credentials:
     """Return the credentials of an ASGI request."""
     client = scope.get("client")
     return Credentials(
-        header_of(scope, b"authorization"), header_of(scope, b"x-organization-id"), str(client[0]) if client else None
+        header_of(scope, b"authorization"),
+        header_of(scope, b"x-organization-id"),
+        client_address(str(client[0]) if client else None),
     )
+
+
+def client_address(text: str | None) -> str | None:
+    """Return what a server says of its client's address if that can be stored: a proxy's header may have any text."""
+    return text if text and len(text) <= _LONGEST_ADDRESS and text.isprintable() else None

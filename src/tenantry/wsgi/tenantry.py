@@ -8,13 +8,14 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from threading import Lock, Thread
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from tenantry.auth.admission import Admitted
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.domain.errors import AuthUnavailableError
-from tenantry.in_process.tenantry import Credentials, InProcessConfiguration
+from tenantry.in_process.tenantry import Credentials, InProcessConfiguration, client_address
 from tenantry.in_process.tenantry import Tenantry as AsyncTenantry
 from tenantry.settings import Settings
 
@@ -69,7 +70,11 @@ class Tenantry(InProcessConfiguration):
     async def call_async(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do the same in a process that has an event loop, too, without blocking it."""
         deadline = self._deadline()
-        loop = await asyncio.to_thread(self._running_loop, deadline)
+        thread = self._thread
+        if thread is not None and thread.is_usable() and thread.loop.done():
+            loop = thread.loop.result()
+        else:
+            loop = await asyncio.to_thread(self._running_loop, deadline)
         future = asyncio.wrap_future(_submit(function(*args, **kwargs), loop))
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
@@ -144,14 +149,16 @@ class _EventLoopThread:
         return self._thread.is_alive()
 
     def end(self, seconds: float) -> None:
-        """Disconnect and end the loop; wait at most ``seconds`` for it."""
-        try:
-            self.loop.result(seconds).call_soon_threadsafe(self._ended.set)
-        except (TimeoutError, RuntimeError):  # still connecting, or closed
-            return
+        """Disconnect and end the loop, also one that is still connecting; wait at most ``seconds`` for it."""
+        self.loop.add_done_callback(self._set_ended)
         self._thread.join(seconds)
         if self._thread.is_alive():
             logger.warning("the connection to the database could not be closed in %s s", seconds)
+
+    def _set_ended(self, loop: Future[asyncio.AbstractEventLoop]) -> None:
+        if loop.exception() is None:
+            with suppress(RuntimeError):  # it is closed
+                loop.result().call_soon_threadsafe(self._ended.set)
 
     def _run(self) -> None:
         try:
@@ -181,4 +188,4 @@ def credentials_of(environ: Mapping[str, Any]) -> Credentials:
     authorization, organization = (
         header_in(environ, name) for name in ("HTTP_AUTHORIZATION", "HTTP_X_ORGANIZATION_ID")
     )
-    return Credentials(authorization, organization, environ.get("REMOTE_ADDR") or None)
+    return Credentials(authorization, organization, client_address(environ.get("REMOTE_ADDR")))
