@@ -80,12 +80,17 @@ function unavailable(cause: unknown): ApiError {
 function credentialOf({ headers }: ReceivedRequest): Headers {
   const found = new Headers();
   for (const name of CREDENTIAL_HEADERS) {
-    const value = headers instanceof Headers ? headers.get(name) : headers[name];
+    const value = isHeaders(headers) ? headers.get(name) : headers[name];
     if (value !== undefined && value !== null) {
       found.set(name, typeof value === "string" && SENDABLE.test(value) ? value : "?");
     }
   }
   return found;
+}
+
+/** Whether these are `Headers`, which a framework may have a class of its own for. */
+function isHeaders(headers: ReceivedRequest["headers"]): headers is Headers {
+  return typeof headers.get === "function";
 }
 
 /** The identity in the headers; undefined if another service answered. */
