@@ -61,12 +61,13 @@ class Kind(Enum):
 
 
 class Block(NamedTuple):
-    """A fenced code block, and the line it begins in."""
+    """A fenced code block, the line it begins in, the name of its file, and the comment above it."""
 
     kind: Kind
     text: str
     line: int
     name: str = ""
+    note: str = ""
 
 
 def blocks(page: Path) -> list[Block]:
@@ -79,8 +80,10 @@ def blocks(page: Path) -> list[Block]:
         end = match.end()
         text = "".join(line.removeprefix(match["indent"]) for line in match["text"].splitlines(keepends=True))
         title = _TITLE.search(match["info"])
-        kind = _kind(match["info"], match["note"] or "", found[-1].kind if follows else None)
-        found.append(Block(kind, text, content.count("\n", 0, match.start()) + 1, title[1] if title else ""))
+        note = match["note"] or ""
+        kind = _kind(match["info"], note, found[-1].kind if follows else None)
+        line = content.count("\n", 0, match.start()) + 1
+        found.append(Block(kind, text, line, title[1] if title else "", note))
     return found
 
 
