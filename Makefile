@@ -13,7 +13,7 @@ ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, failover.py disk_full.py ho
   clocks_that_differ.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-system faults check format bench fuzz audit dist clean
+.PHONY: help setup run test test-system faults check format bench fuzz audit docs clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,14 +58,13 @@ fuzz: $(VENV)/.fuzz ## Throw bytes at every parser that meets those of others (F
 audit: $(VENV)/.audit ## Look for known weaknesses and for licences that are not allowed in what is installed
 	@$(BIN)/python requirements/audit.py
 
-dist: $(VENV)/.release ## Build the wheels and source distributions of all three packages in dist/, and check them
-	@rm -rf dist
-	@for part in . sdk devkit; do $(VENV)/release/bin/python -m build --outdir dist $$part >/dev/null || exit 1; done
-	@$(VENV)/release/bin/twine check --strict dist/*
-	@$(VENV)/release/bin/check-wheel-contents dist/*.whl
+docs: $(VENV)/.docs $(VENV)/.runtime ## Build the documentation site, and serve it at http://127.0.0.1:8000 until Ctrl-C
+	@$(VENV)/docs/bin/python docs/make_site.py $$($(BIN)/python -c 'import tenantry; print(tenantry.__version__)')
+	@echo "http://127.0.0.1:8000/"
+	@exec $(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000 2>/dev/null
 
 clean: ## Remove .venv and caches; the demo's data in .tenantry stays
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache site
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -96,4 +95,9 @@ $(VENV)/.release: requirements/release.txt | $(VENV)/bin/python
 $(VENV)/.audit: requirements/audit.txt $(VENV)/.dev
 	@$(PYTHON) -m venv $(VENV)/audit
 	@$(VENV)/audit/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/audit.txt
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt | $(VENV)/bin/python
+	@$(PYTHON) -m venv $(VENV)/docs
+	@$(VENV)/docs/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/docs.txt
 	@touch $@

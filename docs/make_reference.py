@@ -187,8 +187,7 @@ def sdk() -> str:
     ]
     parts.append(f"## Types\n\n{_text(types)}\n\n{_aliases()}\n")
     kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.TenantryError)]
-    parts.append(f"## APIError\n\n{_about(errors.APIError)}\n")
-    parts.append("## Errors\n\n| class | is | |\n|---|---|---|")
+    parts.append("## Errors\n\n| class | base | meaning |\n|---|---|---|")
     parts += [
         f"| `{kind.__name__}` | {_base(kind)} | {(inspect.getdoc(kind) or '').partition(chr(10))[0]} |"
         for kind in kinds

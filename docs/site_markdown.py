@@ -1,0 +1,57 @@
+"""A Markdown extension for the site: what pages that a forge shows well lack there.
+
+A page links files of the repository, such as `../../examples/systemd`. On the site these links lead to the address
+`Repository` in pyproject.toml; while there is none, their text stays without a link. An empty cell in the head of a
+table is no heading, which screen readers would announce.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+from xml.etree.ElementTree import Element
+
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.treeprocessors import Treeprocessor
+
+_DOCS: Final = Path(__file__).parent
+_ROOT: Final = _DOCS.parent
+_BEFORE_LINKS_ARE_RESOLVED: Final = 15
+
+
+class _Step(Treeprocessor):  # type: ignore[misc]  # the library is installed for the site alone
+    def __init__(self, md: Markdown, files: str) -> None:
+        super().__init__(md)
+        self._files = files
+
+    def run(self, root: Element) -> None:
+        """Change the tree of a page."""
+        for heading in root.iter("th"):
+            if not len(heading) and not (heading.text or "").strip():
+                heading.tag = "td"
+        for link in root.iter("a"):
+            path = link.get("href", "").partition("#")[0]
+            target = path.lstrip("./")
+            if not path.startswith("../") or (_DOCS / target).exists() or not (_ROOT / target).exists():
+                continue
+            if self._files:
+                link.set("href", f"{self._files}/{target}")
+            else:
+                link.tag = "span"
+                del link.attrib["href"]
+
+
+class SiteMarkdown(Extension):  # type: ignore[misc]
+    """`markdown_extensions: [docs.site_markdown]`."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802  # the library's name
+        """Add the step."""
+        urls = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"].get("urls", {})
+        repository = str(urls.get("Repository", "")).rstrip("/")
+        files = f"{repository}/blob/HEAD" if repository else ""
+        md.treeprocessors.register(_Step(md, files), "site_markdown", _BEFORE_LINKS_ARE_RESOLVED)
+
+
+def makeExtension(**_: Any) -> SiteMarkdown:  # noqa: ANN401, N802  # the library's name
+    """Make the extension, as the library asks for it."""
+    return SiteMarkdown()
