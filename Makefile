@@ -58,10 +58,9 @@ fuzz: $(VENV)/.fuzz ## Throw bytes at every parser that meets those of others (F
 audit: $(VENV)/.audit ## Look for known weaknesses and for licences that are not allowed in what is installed
 	@$(BIN)/python requirements/audit.py
 
-docs: $(VENV)/.docs $(VENV)/.runtime ## Build the documentation site, and serve it at http://127.0.0.1:8000 until Ctrl-C
-	@$(VENV)/docs/bin/python docs/make_site.py $$($(BIN)/python -c 'import tenantry; print(tenantry.__version__)')
-	@echo "http://127.0.0.1:8000/"
-	@exec $(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000 2>/dev/null
+docs: $(VENV)/.docs ## Build the documentation site, and serve it at http://127.0.0.1:8000 until Ctrl-C
+	@$(VENV)/docs/bin/python docs/make_site.py $$(PYTHONPATH=src $(BIN)/python -c 'import tenantry; print(tenantry.__version__)')
+	@exec $(BIN)/python -u -m http.server --bind 127.0.0.1 --directory site 8000
 
 clean: ## Remove .venv and caches; the demo's data in .tenantry stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .cache site
