@@ -13,7 +13,7 @@ ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, failover.py disk_full.py ho
   clocks_that_differ.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-system faults check format bench fuzz audit docs clean
+.PHONY: help setup run test test-system faults check format bench fuzz audit docs dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ fuzz: $(VENV)/.fuzz ## Throw bytes at every parser that meets those of others (F
 
 audit: $(VENV)/.audit ## Look for known weaknesses and for licences that are not allowed in what is installed
 	@$(BIN)/python requirements/audit.py
+
+dist: $(VENV)/.release ## Build the wheels and source distributions of all three packages in dist/, and check them
+	@rm -rf dist
+	@for part in . sdk devkit; do $(VENV)/release/bin/python -m build --outdir dist $$part >/dev/null || exit 1; done
+	@$(VENV)/release/bin/twine check --strict dist/*
+	@$(VENV)/release/bin/check-wheel-contents dist/*.whl
 
 docs: $(VENV)/.docs ## Build the documentation site, and serve it at http://127.0.0.1:8000 until Ctrl-C
 	@$(VENV)/docs/bin/python docs/make_site.py $$(PYTHONPATH=src $(BIN)/python -c 'import tenantry; print(tenantry.__version__)')
