@@ -16,6 +16,8 @@ PAGES: Final = sorted(
 NAMES: Final = [str(page.relative_to(ROOT)) for page in PAGES]
 _CODE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+_REPOSITORY: Final = "https://github.com/tenantry/tenantry/blob/main/"
+"""The README names pages of the repository by address: registries show it too."""
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -46,7 +48,8 @@ def leads_nowhere(page: Path, link: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_lead_somewhere(page: Path) -> None:
-    links = [link for link in _LINK.findall(prose(page)) if not re.match(r"\w+:", link)]
+    links = [link.removeprefix(_REPOSITORY) for link in _LINK.findall(prose(page))]
+    links = [link for link in links if not re.match(r"\w+:", link)]
     assert [link for link in links if leads_nowhere(page, link)] == []
 
 
