@@ -1,5 +1,6 @@
 """Django projects that authenticate in their own process, under WSGI and ASGI."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -9,11 +10,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.test import RequestFactory
+from django.test.utils import override_settings
 
 from tenantry.wsgi import Tenantry
-from tenantry.wsgi.django import requires
+from tenantry.wsgi.django import TenantryMiddleware, requires
 from tests.support.app import client_of
-from tests.support.django_project import caller, django_app
+from tests.support.django_project import caller, configure_django, django_app, optional_caller
 from tests.support.in_process import closing_in_thread, threaded_tenantry_of
 from tests.support.service import Caller, Service, refusal
 from tests.support.wsgi import wsgi_client
@@ -26,6 +28,11 @@ CLIENTS: Final[dict[Any, Callable[[Any], httpx2.AsyncClient]]] = {WSGIHandler: w
 async def connection(service: Service) -> AsyncIterator[Tenantry]:
     async with closing_in_thread(threaded_tenantry_of(service)) as tenantry:
         yield tenantry
+
+
+@pytest.fixture(autouse=True)
+def configured() -> None:
+    configure_django()
 
 
 @pytest.fixture(params=CLIENTS)
@@ -111,6 +118,14 @@ async def test_exceptions_of_views_reach_django(service: Service, connection: Te
         answer = await owner.get("/broken")
     assert (answer.status_code, answer.headers["content-type"]) == (500, "text/html; charset=utf-8")
     assert "x-request-id" in answer.headers
+
+
+def test_headers_that_an_earlier_middleware_has_read_are_dropped_too(connection: Tenantry) -> None:
+    request = RequestFactory().get("/open", headers={"X-Tenant-Id": "other", "X-Mine": "1"})
+    assert request.headers["X-Tenant-Id"] == "other"
+    with override_settings(TENANTRY={"CONNECTION": connection, "ON_DEMAND": True}):
+        answer = TenantryMiddleware(optional_caller)(request)
+    assert json.loads(answer.content)["headers"] == ["X-Mine"]  # type: ignore[union-attr]
 
 
 def test_view_fails_without_the_middleware() -> None:

@@ -66,12 +66,17 @@ urlpatterns = [
 ]
 
 
+def configure_django() -> None:
+    """Give this process the settings that all tests share."""
+    if not settings.configured:
+        settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__)
+        django.setup()
+
+
 def django_app(
     tenantry: wsgi.Tenantry, handler: Callable[[], WSGIHandler | ASGIHandler] = WSGIHandler, **options: object
 ) -> Any:
     """The application; ``options`` are those of the middleware."""
-    if not settings.configured:
-        settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__)
-        django.setup()
+    configure_django()
     with override_settings(TENANTRY={"CONNECTION": tenantry, **options}, MIDDLEWARE=[MIDDLEWARE]):
         return handler()

@@ -86,6 +86,7 @@ class TenantryMiddleware:
         context = context_in(request.META)
         if context is None or context.tenantry is not self._tenantry:
             context = begin(self._tenantry, request.META)
+            request.__dict__.pop("headers", None)  # which Django has kept if an earlier middleware has read them
         context.app = self
         _set_principal(request, context.principal)
         return context

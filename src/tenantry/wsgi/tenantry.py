@@ -60,7 +60,8 @@ class Tenantry(InProcessConfiguration):
     def call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function on the event loop. Raises `AuthUnavailableError` after the time limit of a request."""
         deadline = self._deadline()
-        future = _submit(function(*args, **kwargs), self._running_loop(deadline))
+        loop = self._running_loop(deadline)
+        future = _submit(function(*args, **kwargs), loop)
         try:
             return future.result(deadline - time.monotonic())
         except (TimeoutError, CancelledError) as error:
