@@ -233,12 +233,18 @@ async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path:
     below = tmp_path / "below"
     below.mkdir()
     (tmp_path / ".env").write_text("API_KEY_PEPPER=a-pepper-of-the-env-file-0123456789abcdef\n")
-    port = free_port()
-    async with demo(tmp_path, port, SUBSCRIPTIONS="each", PROVIDER_EVENTS="extended") as command:
+    (tmp_path / "plans.toml").write_text(
+        '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n'
+        '[[plans]]\nid = "business"\nstripe_price_id = "price_of_this_catalog"\n'
+    )
+    port, settings = free_port(), {"SUBSCRIPTIONS": "each", "PROVIDER_EVENTS": "extended"}
+    async with demo(tmp_path, port, TENANTRY_PLANS="plans.toml", **settings) as command:
         story = await run("trigger", "story:replaced-subscription", "--json", folder=below)
         assert (story.code, json.loads(story.out.splitlines()[-1])["tenant"]["plan"]) == (0, "business"), story
         paid = await run("trigger", "invoice.paid", folder=below)
         assert (paid.code, paid.out.startswith("invoice.paid  200")) == (0, True), paid
+        explained = await run("tenants", "explain", "demo", folder=below)
+        assert "gives just that" in explained.out, explained
         made = await invoke_async("admin", "create-key", "--org", "demo", "--name", "below", "--owner", folder=below)
         assert (made.code, made.err) == (0, "")
         who = await get(f"http://127.0.0.1:{port}/api/v1/auth/whoami", made.out.strip())

@@ -52,6 +52,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _LOCK_FILE: Final = "demo.lock"
 _ENDPOINT: Final = "we_tenantry_demo"
 _WEBHOOK_SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
+_PLANS: Final = "TENANTRY_PLANS"
 _FOLLOWED: Final = ("SUBSCRIPTIONS", "PROVIDER_EVENTS", "PAST_DUE_GRACE_DAYS")
 
 
@@ -130,8 +131,10 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
             "OIDC_CLIENT_ID": example_data.CLIENT_ID,
             "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
             "MAIL_FROM": "tenantry demo <billing@demo.example>",
-            # `trigger` and `listen` follow the running demo; the next start has its own environment
+            # commands such as `trigger` follow the running demo; the next start has its own environment
             **{name: environment.get(name, "") for name in _FOLLOWED},
+            # commands run in folders below too
+            _PLANS: str(Path(environment[_PLANS]).resolve()) if _PLANS in environment else "",
         }
         file.save(local)
         people = ";".join(f"{user.sub}={_describe(user)}" for user in example_data.USERS)
