@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -18,8 +19,8 @@ from tenantry.wsgi import Tenantry, TenantryMiddleware, optional_principal_of, p
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import (
     answer_wsgi_caller,
+    authentication_of,
     closing_in_thread,
-    key_batcher,
     threaded_tenantry_of,
     until_started,
     until_submitted,
@@ -298,7 +299,7 @@ async def test_requests_of_many_threads_share_a_query(service: Service, link: Da
     tenantry = threaded_tenantry_of(service, UNHURRIED, DATABASE_URL=link.conninfo)
     async with closing_in_thread(tenantry), wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
-        batcher = key_batcher(tenantry)
+        batcher = authentication_of(tenantry).authenticator._keys
         before = batcher._runs
         link.block()
         asked = [asyncio.create_task(client.get("/", headers=header_of(keys[n % KEYS]))) for n in range(THREADS)]
@@ -307,6 +308,14 @@ async def test_requests_of_many_threads_share_a_query(service: Service, link: Da
         answers = await asyncio.gather(*asked)
         assert len({answer.json()["caller"] for answer in answers}) == KEYS
         assert batcher._runs - before <= 2  # what came first, and the rest
+
+
+async def test_rejections_do_not_keep_threads_waiting(service: Service, connection: Tenantry) -> None:
+    """Else a flood of bad credentials would take all threads from accepted requests."""
+    async with wsgi_client(TenantryMiddleware(show_environ, tenantry=connection)) as client:
+        assert refusal(await client.get("/")) == (401, "missing_credential")
+        throttle = authentication_of(connection).admission.throttle
+        assert {throttle.reserve(0.0) for _ in range(1000)} == {0.0}
 
 
 @asynccontextmanager
@@ -362,19 +371,21 @@ async def test_close_ends_a_connection_that_is_still_being_made(service: Service
         assert (await asked).status_code == 503
 
 
-async def test_event_loop_that_hangs_is_503(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_event_loop_that_hangs_is_503(service: Service) -> None:
     """The limit of a request does not depend on the loop that it waits for."""
     org = await service.organization()
-    released = asyncio.Event()
+    began, released = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
     tenantry = threaded_tenantry_of(service, HURRIED)
 
     async def hang() -> None:
-        asyncio.run_coroutine_threadsafe(released.wait(), loop).result()
+        loop.call_soon_threadsafe(began.set)
+        released.wait()
 
     async with closing_in_thread(tenantry), wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
         hanging = asyncio.create_task(asyncio.to_thread(tenantry.call, hang))
+        await began.wait()
         assert refusal(await client.get("/", headers=header_of(org.owner))) == (503, "auth_unavailable")
         released.set()
         await asyncio.gather(hanging, return_exceptions=True)

@@ -15,6 +15,7 @@ from fastapi import Depends, FastAPI
 from tenantry import wsgi
 from tenantry.asgi import Principal, Tenantry, TenantryMiddleware, principal_of
 from tenantry.asgi.fastapi import install, require
+from tenantry.auth.admission import AuthenticationParts
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.db.batcher import Batcher
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
@@ -109,12 +110,12 @@ async def closing_in_thread(tenantry: wsgi.Tenantry) -> AsyncIterator[wsgi.Tenan
         await asyncio.to_thread(tenantry.close)
 
 
-def key_batcher(tenantry: wsgi.Tenantry) -> Batcher[Any, Any]:
-    """The batcher of the keys of all threads of this process."""
+def authentication_of(tenantry: wsgi.Tenantry) -> AuthenticationParts:
+    """What authenticates the requests of all threads of this process."""
     assert tenantry._thread is not None
     running = tenantry._thread.tenantry._running
     assert running is not None
-    return running[1].authenticator._keys
+    return running[1]
 
 
 async def until_started(tenantry: wsgi.Tenantry) -> None:

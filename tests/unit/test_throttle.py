@@ -4,7 +4,12 @@ import asyncio
 
 import pytest
 
-from tenantry.auth.rejection_throttle import Throttle
+from tenantry.auth.rejection_throttle import Throttle, no_throttle
+
+
+def test_no_throttle_delays_nobody() -> None:
+    throttle = no_throttle()
+    assert {throttle.reserve(100.0) for _ in range(1000)} == {0.0}
 
 
 def test_callers_after_the_burst_continue_one_after_another() -> None:

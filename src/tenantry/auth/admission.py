@@ -57,7 +57,7 @@ class Admission:
     deadline: float = DEFAULT_TIMEOUTS.request
     monotonic: Callable[[], float] = time.monotonic
     refused: Callable[[str, str], None] = lambda _kind, _code: None
-    throttle: Throttle = field(default_factory=credential_throttle, init=False)
+    throttle: Throttle = field(default_factory=credential_throttle)
 
     async def admit(
         self,
@@ -151,8 +151,9 @@ class AuthenticationParts:
         accept: AcceptInvitation | None = None,
         limited: Callable[[Policy], None] = lambda _: None,
         refused: Callable[[str, str], None] = lambda _kind, _code: None,
+        throttle: Throttle | None = None,
     ) -> None:
-        """``monotonic`` is a monotonic clock, in seconds.
+        """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by default as in the service.
 
         ``owner_seen`` and ``accept`` are as in `Authenticator`. ``limited`` receives the policy whose limit a request
         exceeds; ``refused`` is as in `Admission`.
@@ -174,8 +175,9 @@ class AuthenticationParts:
         )
         self.limiter = RateLimiter(database.lane(rate_limits.SESSION, name="rate_limits"), catalog, clock, limited)
         self.admission = Admission(
-            self.authenticator, self.limiter, deadline=database.timeouts.request, refused=refused
-        )
+            self.authenticator, self.limiter, deadline=database.timeouts.request, refused=refused,
+            throttle=throttle or credential_throttle(),
+        )  # fmt: skip
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, NamedTuple, Self
 
 from tenantry.auth.admission import Admitted, AuthenticationParts
+from tenantry.auth.rejection_throttle import Throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.db.database import Database
 from tenantry.db.migrate import is_current, newest_revision, schema_revision
@@ -72,8 +73,11 @@ class Tenantry(InProcessConfiguration):
             await self.stop()
             raise
 
-    async def connect(self) -> Database:
-        """Start without a look at the database: the first request checks its schema."""
+    async def connect(self, throttle: Throttle | None = None) -> Database:
+        """Start without a look at the database: the first request checks its schema.
+
+        ``throttle`` delays rejections, by default as in the service.
+        """
         if self._running is not None:
             raise RuntimeError("This Tenantry has been started already.")
         settings = self._settings
@@ -94,6 +98,7 @@ class Tenantry(InProcessConfiguration):
                 oidc=settings.oidc,
                 catalog=settings.catalog,
                 clock=self._clock,
+                throttle=throttle,
             )
             await stack.enter_async_context(parts.running())
             self._running = database, parts, stack.pop_all()

@@ -13,6 +13,7 @@ from threading import Lock, Thread
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from tenantry.auth.admission import Admitted
+from tenantry.auth.rejection_throttle import no_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.in_process.tenantry import Credentials, InProcessConfiguration, client_address
@@ -170,7 +171,8 @@ class _EventLoopThread:
                 self.loop.set_exception(error)
 
     async def _serve(self) -> None:
-        await self.tenantry.connect()
+        # The threads bound the rejections. One that waits would take the thread from accepted requests.
+        await self.tenantry.connect(no_throttle())
         try:
             self.loop.set_result(asyncio.get_running_loop())
             await self._ended.wait()
