@@ -2,7 +2,7 @@
 
 A page links files of the repository, such as `../../examples/systemd`. On the site these links lead to the address
 `Repository` in pyproject.toml; while there is none, their text stays without a link. An empty cell in the head of a
-table is no heading, which screen readers would announce.
+table is no heading, which screen readers would announce; where it is the first one, the cells below name their rows.
 """
 
 import tomllib
@@ -26,9 +26,14 @@ class _Step(Treeprocessor):  # type: ignore[misc]  # the library is installed fo
 
     def run(self, root: Element) -> None:
         """Change the tree of a page."""
-        for heading in root.iter("th"):
-            if not len(heading) and not (heading.text or "").strip():
+        for table in root.iter("table"):
+            headings = table.findall("thead/tr/th")
+            empty = [heading for heading in headings if not len(heading) and not (heading.text or "").strip()]
+            for heading in empty:
                 heading.tag = "td"
+            for cell in table.findall("tbody/tr/td[1]") if headings[:1] == empty[:1] else ():
+                cell.tag = "th"
+                cell.set("scope", "row")
         for link in root.iter("a"):
             path = link.get("href", "").partition("#")[0]
             target = path.lstrip("./")

@@ -113,6 +113,16 @@ def test_link_to_nothing_fails_the_build(tmp_path: Path, link: str) -> None:
     assert "gateways.md" in done.stdout + done.stderr
 
 
+def test_link_to_a_file_of_the_repository_leads_there(tmp_path: Path) -> None:
+    folder = tmp_path / "sources"
+    copy_sources(folder)
+    (folder / "pyproject.toml").write_text('[project.urls]\nRepository = "https://git.example/tenantry/"\n')
+    assert build(folder).returncode == 0
+    page = Document((folder / "site" / "0.1" / "how-to" / "gateways" / "index.html").read_text("utf-8"))
+    links = {attributes.get("href") for _, attributes in page.elements}
+    assert "https://git.example/tenantry/blob/HEAD/examples/gateways/nginx.conf" in links
+
+
 def test_a_page_has_the_structure_that_markdown_gives_it_elsewhere(documents: dict[Path, Document], site: Path) -> None:
     sources = ROOT / "docs"
     differing = {}
