@@ -13,6 +13,7 @@ import pytest
 from tenantry.domain.api_keys import compose_secret
 from tenantry.domain.permissions import Mode
 from tests.support.command_runner import invoke
+from tests.support.documentation import block_of
 
 KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
 SHOWN: Final = f"{KEY[:13]}...{KEY[-4:]}"
@@ -42,6 +43,16 @@ def test_report_names_place_and_next_step(tmp_path: Path) -> None:
     assert (code, out) == (1, f"a.py:2:10: {SHOWN}\n")
     assert err.startswith("1 API key in 1 file (1 file, 0.0 MB looked through).\n")
     assert "/api/v1/api-keys/report-leak" in err
+
+
+def test_guide_shows_what_a_scan_prints(tmp_path: Path) -> None:
+    command, _, printed = block_of("how-to/leaks.md", "$ tenantry keys scan").partition("\n")
+    for path, line, column in re.findall(r"^([\w/.]+):(\d+):(\d+): svc_", printed, re.MULTILINE):
+        file = tmp_path / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("\n" * (int(line) - 1) + " " * (int(column) - 1) + KEY)
+    code, out, err = scanned(*command.split()[4:], folder=tmp_path)
+    assert (code, out + err) == (1, printed.replace("svc_live_xHrV...e5Ds", SHOWN))
 
 
 def test_standard_input_is_scanned(tmp_path: Path) -> None:
@@ -111,8 +122,7 @@ def test_neither_database_nor_server_is_imported() -> None:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A git repository with the hook of the documentation."""
-    page = (HOOKS.parent / "docs" / "how-to" / "leaks.md").read_text("utf-8")
-    [text] = [block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "git diff --cached" in block]
+    text = block_of("how-to/leaks.md", "staged=")
     git(tmp_path, "init", "-q")
     hook = tmp_path / ".git" / "hooks" / "pre-commit"
     hook.write_text(f"#!/bin/sh\n{text}".replace("tenantry", f"{sys.executable} -m tenantry", 1))

@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.support.command_runner import invoke, invoke_async
 from tests.support.commands import SECRETS, Done, run, running
+from tests.support.documentation import block_of
 from tests.support.findings import free_port
 from tests.support.postgres import PostgresServer, as_url
 
@@ -227,6 +228,17 @@ async def test_serve_names_every_faulty_setting_in_one_message(tmp_path: Path) -
     ]  # fmt: skip
     assert "Traceback" not in done.err
     assert not (tmp_path / ".tenantry").exists()
+
+
+async def test_guide_shows_what_serve_prints(tmp_path: Path) -> None:
+    page, database = "how-to/configuration.md", {"DATABASE_URL": "embedded"}
+    faulty = {"WORKERS": "0", "PROVIDER_WEBHOOK_SECRET": "short", "API_KEY_PEPPER": "changeme" * 5}
+    done = await invoke_async("serve", folder=tmp_path, **database, **faulty)
+    assert done == Done(1, "", block_of(page, "tenantry cannot start: 4 setting(s)"))
+    kept = {name: value for name, value in SECRETS.items() if name != "API_KEY_PEPPER"}
+    files = {"API_KEY_PEPPER_FILE": "/run/secrets/api_key_pepper", "SESSION_SECRET_FILE": "/run/secrets/session_secret"}
+    done = await invoke_async("serve", folder=tmp_path, **database, **kept, **files)
+    assert done == Done(1, "", block_of(page, "tenantry cannot start: 2 setting(s)"))
 
 
 async def test_serve_reports_a_port_in_use(tmp_path: Path, database_url: str) -> None:

@@ -87,6 +87,12 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def block_of(page: str, start: str) -> str:
+    """The only block of a page below docs that begins so."""
+    [text] = [block.text for block in blocks(ROOT / "docs" / page) if block.text.startswith(start)]
+    return text
+
+
 def with_next(found: list[Block]) -> Iterator[tuple[Block, Block | None]]:
     """Each block with the one below it."""
     return zip(found, [*found[1:], None], strict=False)

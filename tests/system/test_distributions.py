@@ -30,7 +30,7 @@ SDK_MEGABYTES: Final = 10
 SERVICE_MEGABYTES: Final = 120
 MIDDLEWARE_MEGABYTES: Final = 60
 MIDDLEWARE: Final = ("tenantry-sdk", "cryptography", "httpx2", "joserfc", "psycopg[binary,pool]", "python-dotenv")
-"""What `tenantry.asgi` imports; docs/in-process.md lists the same."""
+"""What `tenantry.asgi` imports; docs/how-to/in-process.md lists the same."""
 run: Final = partial(subprocess.run, check=True, capture_output=True, text=True)
 
 

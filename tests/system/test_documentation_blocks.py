@@ -1,23 +1,29 @@
-"""The tutorials, followed from an empty folder as they are printed."""
+"""The tutorials and some guides, followed from an empty folder as they are printed."""
 
+import re
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.e2e.test_demo import demo
 from tests.support.documentation import ROOT, BlockError, reader
+from tests.support.findings import free_port
 from tests.system.test_typescript_client import Package, package
 
 __all__ = ["package"]
 
 DOCS: Final = ROOT / "docs"
 PAGES: Final = (
+    "how-to/api-keys",
     "tutorials/first-ten-minutes",
     "tutorials/protect-django",
     "tutorials/protect-fastapi",
     "tutorials/protect-flask",
     "tutorials/sell-a-plan",
 )
+BESIDE_THE_DEMO: Final = ("how-to/audit", "how-to/operations")
+"""These ask a service that runs already: its address and credentials are in the variables of the environment."""
 WITH_NODE: Final = "tutorials/protect-express"
 
 
@@ -25,6 +31,16 @@ WITH_NODE: Final = "tutorials/protect-express"
 async def test_each_block_does_what_its_page_says(page: str, place: Path, tmp_path: Path) -> None:
     async with reader(place, tmp_path) as following:
         await following.follow(DOCS / f"{page}.md")
+
+
+@pytest.mark.parametrize("page", BESIDE_THE_DEMO)
+async def test_each_block_does_what_its_page_says_beside_the_demo(page: str, place: Path, tmp_path: Path) -> None:
+    port = free_port()
+    async with demo(place, port):
+        kept = dict(re.findall(r"^(\w+)=(.*)$", (place / ".tenantry" / "demo.env").read_text("utf-8"), re.MULTILINE))
+        values = {"KEY": kept["TENANTRY_DEMO_LIVE_KEY"], "OPERATOR_TOKEN": kept["OPERATOR_TOKEN"]}
+        async with reader(place, tmp_path, BASE_URL=f"http://127.0.0.1:{port}", **values) as following:
+            await following.follow(DOCS / f"{page}.md")
 
 
 async def test_each_block_of_the_page_for_node_does_what_it_says(package: Package, place: Path, tmp_path: Path) -> None:

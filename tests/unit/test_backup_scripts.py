@@ -1,7 +1,6 @@
 """What the scripts of examples/backup leave behind where they fail; the programs that they call are made up."""
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Final
 import pytest
 
 from tests.support.backup import run_script
+from tests.support.documentation import ROOT, block_of
 
-ROOT: Final = Path(__file__).parents[2]
 WRITES_A_FILE: Final = 'for last; do :; done; echo content >"${last#--file=}"'
 WRITES_A_FOLDER: Final = 'for option; do case $option in --pgdata=*) mkdir "${option#*=}"; esac; done'
 FAILS: Final = "exit 1"
@@ -43,8 +42,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_first_commands_of_the_guide_make_a_backup_where_there_was_no_folder(machine: Machine) -> None:
-    page = (ROOT / "docs" / "how-to" / "backup.md").read_text("utf-8")
-    [block] = re.findall(r"^\*\*A dump\*\*[^`]*```sh\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    block = block_of("how-to/backup.md", "install -d -m 700 /srv/backup\nPGDATABASE")
     folder = machine.kept / "srv" / "backup"
     for name, does in {"pg_dump": WRITES_A_FILE, "pg_restore": ""}.items():
         machine.has(name, does)
@@ -55,6 +53,15 @@ def test_first_commands_of_the_guide_make_a_backup_where_there_was_no_folder(mac
     [kept] = folder.iterdir()
     assert done.stdout == f"{kept}\n"
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_command_of_the_guide_exports_the_audit_trail(machine: Machine) -> None:
+    machine.has("tenantry", 'echo "$DATABASE_URL $1 $2 $3"')
+    command = block_of("how-to/backup.md", "DATABASE_URL=").replace("/srv/elsewhere/audit", str(machine.kept))
+    done = subprocess.run(["sh", "-ec", command], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    [kept] = machine.kept.iterdir()
+    assert kept.read_text() == "postgresql:///tenantry admin export-audit --since\n"
 
 
 @pytest.mark.parametrize("end", [FAILS, INTERRUPTS], ids=["fails", "interrupted"])

@@ -1,5 +1,6 @@
 """Every code block of the tutorials and how-to guides is run by a test, or marked as an excerpt."""
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +43,10 @@ def test_pages_with_blocks_to_run_are_followed() -> None:
     assert [page.name for page in to_run if f'"{page.parent.name}/{page.stem}"' not in followed] == []
 
 
-def test_tests_of_other_pages_are_there() -> None:
-    assert [path for path in _RUN_BY.values() if not (ROOT / path).exists()] == []
+def test_tests_that_run_blocks_are_there() -> None:
+    notes = [block.note for page in _DOCS.rglob("*.md") for block in blocks(page)]
+    named = {path for note in notes for path in re.findall(r"tests/[\w/]+\.py", note)} | set(_RUN_BY.values())
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 def test_a_block_that_is_neither_run_nor_marked_is_found(tmp_path: Path) -> None:

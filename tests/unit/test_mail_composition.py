@@ -23,6 +23,7 @@ from tenantry.domain.owner_mails import (
 )
 from tenantry.integrations.smtp import PermanentMailError
 from tenantry.notifications.mail_composition import compose, format_amount
+from tests.support.documentation import block_of
 
 SENDER = "Example Billing <billing@example.com>"
 MAIL = PendingMail(
@@ -349,6 +350,15 @@ def test_headers_of_a_leak() -> None:
 )
 def test_both_parts_name_the_key_and_the_next_step(subtype: str, said: str) -> None:
     assert said in body(leak_mail(), subtype)
+
+
+def test_guide_shows_the_mail_of_a_leak() -> None:
+    changes = {"key_id": "key_01a1fe09cd45c81a153699a0819d9b69", "start": "svc_live_xHrV", "last4": "e5Ds"}
+    report = {"reported_at": datetime(2026, 11, 21, 12, 16, 57, tzinfo=UTC), "reported_from": "127.0.0.1"}
+    about = msgspec.structs.replace(LEAK, **changes, **report)
+    message = on_arrival(mail(tenant_name="Demo Company", about=about))
+    text = body(message, "plain").replace("\r\n", "\n")
+    assert block_of("how-to/leaks.md", "Subject:") == f"Subject: {message['Subject']}\n\n{text}"
 
 
 @pytest.mark.parametrize("subtype", ["plain", "html"])

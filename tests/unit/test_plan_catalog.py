@@ -1,8 +1,10 @@
 """The plan catalog: what it says, and every fault it can have."""
 
+import msgspec
 import pytest
 
 from tenantry.domain.plans import Addon, CatalogError, Limits, Plan, parse_catalog
+from tests.support.documentation import block_of
 
 FREE = '[[plans]]\nid = "free"\n'
 ADDON = '[[addons]]\nid = "more"\n'
@@ -58,6 +60,14 @@ def test_access_overrides_single_statuses() -> None:
     table = "".join(f'{status} = "{state}"\n' for status, state in access.items())
     assert parse_catalog(f"{FREE}[access]\n{table}").access == access
     assert parse_catalog(FREE).access == {}
+
+
+def test_catalogs_of_the_guides_are_valid() -> None:
+    whole = parse_catalog(block_of("how-to/configuration.md", "[[plans]]"))
+    requests = Limits(requests_per_minute=600, requests_per_minute_per_key=60)
+    assert [plan.id for plan in whole.plans] == ["free", "pro"]
+    assert whole.limits("free") == msgspec.structs.replace(requests, projects=3, api_keys=10, members=100)
+    assert parse_catalog(FREE + block_of("how-to/rate-limits.md", "[plans.limits]")).limits("free") == requests
 
 
 ONE_FAULT = {

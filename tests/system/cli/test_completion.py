@@ -15,7 +15,7 @@ from tests.cli.support import Home, Workspace
 from tests.support.commands import AS_INSTALLED
 from tests.support.required import debian_program
 
-GUIDE: Final = Path(__file__).parents[3] / "docs" / "command-line.md"
+GUIDE: Final = Path(__file__).parents[3] / "docs" / "how-to" / "command-line.md"
 SET_UP: Final = {
     "bash": 'eval "$(tenantry completion bash)"',
     "zsh": 'eval "$(tenantry completion zsh)"',
