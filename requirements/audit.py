@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from packaging.requirements import Requirement
 
 HERE: Final = Path(__file__).parent
-_LOCKED: Final = ("runtime", "demo", "build", "dev")
+_LOCKED: Final = ("runtime", "demo", "build", "image", "dev")
 _NPM: Final = HERE.parent / "tests" / "support"
 _PIP_AUDIT: Final = Path(sys.prefix, "audit", "bin", "pip-audit")
 _SECONDS: Final = 300

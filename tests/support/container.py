@@ -1,153 +1,163 @@
-"""The image of examples/container, built by Buildah and run without a registry.
+"""The image of the `Containerfile`, built and run by Podman without a registry of images.
 
-The base image is not available here, so the local Python replaces it; and what pip installs
-comes from a folder. The build steps are the Containerfile's own. It needs root and Buildah, and is required
-(`tests.support.required`).
+Base images are not available here: the packages of Debian 13 that they consist of replace them. The steps of the build
+are the Containerfile's own; what pip installs is downloaded before. It needs root and four of Debian's programs, and is
+required (`tests.support.required`).
 """
 
 import json
 import os
+import platform
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tenantry import __version__
 from tests.support.installed import ROOT
 from tests.support.required import debian_program, lacking
 
-CONTAINERFILE: Final = ROOT / "examples" / "container" / "Containerfile"
-BASE: Final = "python:3.12-slim"
-_IMAGE: Final = "tenantry"
-_VERSION: Final = f"python{sys.version_info.major}.{sys.version_info.minor}"
-_LEFT_OUT: Final = ("test", "idlelib", "tkinter", "turtledemo", "lib2to3", "__pycache__", "site-packages", "config-*")
-_PROGRAMS: Final = (Path("/bin/sh"),)
-_LIBRARY: Final = re.compile(r"(?:=> )?(/\S+) \(0x")
-# An unprivileged process without any capability, whose root file system is read-only but for /tmp.
-_RUN: Final = """\
-set -e
-mount --make-rprivate /
-mount --bind "$TREE" "$TREE"
-mkdir -p "$TREE/proc" "$TREE/dev" "$TREE/tmp" "$TREE/run/secrets" "$TREE/run/postgresql"
-mount -t proc proc "$TREE/proc"
-mount --rbind /dev "$TREE/dev"
-mount -t tmpfs tmpfs "$TREE/run/postgresql"
-touch "$TREE/run/postgresql/.s.PGSQL.5432"
-mount --bind "$DATABASE" "$TREE/run/postgresql/.s.PGSQL.5432"
-mount --bind "$SECRETS" "$TREE/run/secrets"
-mount -t tmpfs tmpfs "$TREE/tmp"
-mount -o remount,bind,ro "$TREE"
-setpriv=$(command -v setpriv) chroot=$(command -v chroot)
-exec env -i $(cat "$SETTINGS") "$setpriv" --no-new-privs --bounding-set=-all,+sys_chroot,+setuid,+setgid \
-  "$chroot" --userspec="$ACCOUNT" "$TREE" "$@"
+CONTAINERFILE: Final = ROOT / "Containerfile"
+IMAGE: Final = f"localhost/tenantry:{__version__}"
+DEBIAN: Final = "docker.io/library/debian:13-slim"
+BASE: Final = "gcr.io/distroless/python3-debian13"
+_SUITE: Final = "trixie"
+_PYTHON: Final = "3.13"
+_RUNTIME: Final = (
+    "base-files", "ca-certificates", "libc6", "libgcc-s1", "libpython3-stdlib", "libssl3t64", "libstdc++6",
+    "media-types", "netbase", "python3-minimal", "tzdata",
+)  # fmt: skip
+"""What the base image consists of, and what these packages depend on."""
+_LEFT_OUT: Final = ("usr/share/doc", "usr/share/locale", "usr/share/man")
+_PATIENCE: Final = 120
+_SHOWN: Final = 4000
+_GLIBC: Final = range(17, 42)
+"""The versions of glibc, as `manylinux_2_N`, whose wheels run on Debian 13."""
+_ENGINE: Final = """\
+[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+lock_type = "file"
+pull_policy = "never"
+runtime = "runc"
+tmp_dir = "{folder}/engine"
+
+[network]
+network_config_dir = "{folder}/networks"
+"""
+_STORAGE: Final = """\
+[storage]
+driver = "overlay"
+graphroot = "{folder}/root"
+runroot = "{folder}/run"
 """
 
 
-class Image:
-    """The built image, as a tree of files and what it is to be run with."""
+class Engine:
+    """Podman with its own images, containers and networks, below a folder."""
 
-    def __init__(self, tree: Path, config: Mapping[str, Any], folder: Path) -> None:
-        self.tree = tree
-        self.config = config
-        self._folder = folder
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        files = {"CONTAINERS_CONF": _ENGINE, "CONTAINERS_STORAGE_CONF": _STORAGE, "CONTAINERS_REGISTRIES_CONF": ""}
+        self.environment = dict(os.environ)
+        for name, text in files.items():
+            path = folder / f"{name.lower()}.toml"
+            path.write_text(text.format(folder=folder))
+            self.environment[name] = str(path)
 
-    def command(self, socket: Path, secrets: Mapping[str, str], settings: Mapping[str, str], *words: str) -> list[str]:
-        """The command that runs these arguments after the entry point, or the image's own, in separate namespaces."""
-        held = self._folder / "secrets"
-        held.mkdir(exist_ok=True)
-        for name, secret in secrets.items():
-            (held / name).write_text(f"{secret}\n")
-            (held / name).chmod(0o444)
-        environment = dict(line.split("=", 1) for line in self.config["Env"]) | dict(settings)
-        lines = self._folder / "settings"
-        lines.write_text("\n".join(f"{name}={value}" for name, value in environment.items()))
-        places = {
-            "TREE": self.tree, "DATABASE": socket, "SECRETS": held, "SETTINGS": lines, "ACCOUNT": self.config["User"],
-        }  # fmt: skip
-        return [
-            "env", *(f"{name}={value}" for name, value in places.items()),
-            "unshare", "--pid", "--fork", "--kill-child=SIGTERM", "--mount", "--ipc", "--uts",
-            "sh", "-c", _RUN, "sh", *self.config["Entrypoint"], *(words or self.config["Cmd"]),
-        ]  # fmt: skip
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command of Podman."""
+        done = subprocess.run(
+            ["podman", *arguments], env=self.environment, capture_output=True, text=True, check=False, timeout=600
+        )
+        assert done.returncode == 0 or not check, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        return done
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        """Return what Podman knows of an image or a container."""
+        [found] = json.loads(self.run("inspect", name).stdout)
+        return dict(found)
+
+    def logs(self, name: str) -> subprocess.CompletedProcess[str]:
+        """Return what a container has written."""
+        return self.run("logs", name, check=False)
+
+    def is_healthy(self, name: str) -> bool:
+        """Run the check of a container's health once; without systemd Podman does not run it by itself."""
+        return self.run("healthcheck", "run", name, check=False).returncode == 0
+
+    def build(self, tag: str, folder: Path, containerfile: str, *options: str) -> None:
+        """Build an image of a folder's files."""
+        path = self.folder / "Containerfile"
+        path.write_text(containerfile)
+        self.run("build", "--format", "docker", "--tag", tag, "--file", str(path), *options, str(folder))
 
 
 @contextmanager
-def built_image() -> Iterator[Image]:
-    """The image, built in a temporary store."""
-    debian_program("buildah")
+def running_engine() -> Iterator[Engine]:
+    """Podman with nothing in it yet; afterwards everything that it made is gone."""
+    for program in ("podman", "runc", "mmdebstrap"):
+        debian_program(program)
     if os.geteuid() != 0:
-        lacking("needs root, to run what Buildah has built")
+        lacking("needs root, to run containers")
     with tempfile.TemporaryDirectory(prefix="tenantry-image-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        store = ("--root", str(folder / "root"), "--runroot", str(folder / "run"), "--storage-driver", "vfs")
-
-        def buildah(*arguments: str) -> str:
-            done = subprocess.run(["buildah", *store, *arguments], capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-            return done.stdout.strip()
-
-        _make_base(folder / "base", buildah)
-        _download(folder / "wheels")
-        buildah(
-            "build", "--isolation", "chroot", "--pull-never", "--format", "docker",
-            "--volume", f"{folder / 'wheels'}:/registry:ro",
-            "--file", str(CONTAINERFILE), "--tag", _IMAGE, str(ROOT),
-        )  # fmt: skip
-        config = json.loads(buildah("inspect", "--type", "image", _IMAGE))["Docker"]["config"]
-        made = buildah("from", "--pull-never", _IMAGE)
-        yield Image(Path(buildah("mount", made)), config, folder)
-        buildah("umount", made)
+        engine = Engine(folder)
+        try:
+            yield engine
+        finally:
+            engine.run("system", "reset", "--force")
 
 
-def _make_base(tree: Path, buildah: Any) -> None:
-    """An image by the name of the base, with this Python, a shell, and the libraries that both need."""
-    local = tree / "usr" / "local"
-    standard = Path(sys.base_prefix) / "lib" / _VERSION
-    shutil.copytree(standard, local / "lib" / _VERSION, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
-    for library in (Path(sys.base_prefix) / "lib").glob("libpython*.so*"):
-        shutil.copy(library, local / "lib")
-    (local / "bin").mkdir()
-    shutil.copy(Path(sys.base_prefix) / "bin" / _VERSION, local / "bin")
-    for alias in ("python", "python3"):
-        (local / "bin" / alias).symlink_to(_VERSION)
-    packages = Path(sys.prefix) / "lib" / _VERSION / "site-packages"
-    needing = [*_PROGRAMS, local / "bin" / _VERSION, *standard.rglob("*.so"), *packages.rglob("*.so")]
-    for library in {found for each in needing for found in _libraries(each)}:
-        _copy_as_it_lies(library, tree)
-    for program in _PROGRAMS:
-        _copy_as_it_lies(program, tree)
-    for place in ("tmp", "etc", "proc", "dev", "run"):
-        (tree / place).mkdir(exist_ok=True)
-    (tree / "tmp").chmod(0o1777)
-    (tree / "etc" / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /registry\n")
-    (tree / "etc" / "passwd").write_text("root:x:0:0:root:/:/bin/sh\n")
-    made = buildah("from", "scratch")
-    buildah("add", made, str(tree), "/")
-    path = "/usr/local/bin:/usr/bin:/bin"
-    buildah("config", "--env", f"PATH={path}", "--env", "LD_LIBRARY_PATH=/usr/local/lib", "--shell", "/bin/sh -c", made)
-    buildah("commit", "--rm", made, BASE)
+def until(is_so: Callable[[], object], engine: Engine, *containers: str) -> None:
+    """Return once this holds; fail after two minutes, with the logs of these containers."""
+    deadline = time.monotonic() + _PATIENCE
+    while not is_so():
+        logs = "\n".join(f"{done.stdout}{done.stderr}" for done in (engine.logs(name) for name in containers))
+        assert time.monotonic() < deadline, logs[-_SHOWN:]
+        time.sleep(0.2)
 
 
-def _libraries(program: Path) -> list[Path]:
-    """The system's libraries that a program or an extension needs."""
-    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
-    found = [Path(path) for path in _LIBRARY.findall(listed)]
-    return [path for path in found if path.is_relative_to("/lib") or path.is_relative_to("/lib64")]
+def build_image(engine: Engine, *further: str) -> None:
+    """Build the image on stand-ins for its base images. ``further`` packages are in that of `DEBIAN`."""
+    _debian(engine, DEBIAN, "apt", "python3-venv", *further)
+    _debian(engine, BASE, "extract", *_RUNTIME)
+    wheels = engine.folder / "wheels"
+    _download(wheels)
+    (engine.folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /registry\n")
+    engine.build(
+        IMAGE, ROOT, CONTAINERFILE.read_text("utf-8"), "--network", "host",
+        "--volume", f"{wheels}:/registry:ro", "--volume", f"{engine.folder / 'pip.conf'}:/etc/pip.conf:ro",
+    )  # fmt: skip
 
 
-def _copy_as_it_lies(path: Path, tree: Path) -> None:
-    target = tree / path.relative_to("/")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(path, target)
+def _debian(engine: Engine, tag: str, variant: str, *packages: str) -> None:
+    """An image of packages of Debian, and of those they depend on."""
+    tree = engine.folder / "debian.tar"
+    left_out = [f"--dpkgopt=path-exclude=/{path}/*" for path in _LEFT_OUT]
+    make = ["mmdebstrap", "--quiet", f"--variant={variant}", f"--include={','.join(packages)}", *left_out]
+    made = subprocess.run([*make, _SUITE, str(tree)], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr[-4000:]
+    engine.build(tag, engine.folder, f"FROM scratch\nADD {tree.name} /\n", "--ignorefile", "/dev/null")
+    tree.unlink()
 
 
 def _download(folder: Path) -> None:
     """What the image installs, with its hashes checked once more there."""
-    pinned = [word for name in ("build", "runtime") for word in ("-r", str(ROOT / "requirements" / f"{name}.txt"))]
-    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
-    subprocess.run([*download, "--dest", str(folder), *pinned], check=True, capture_output=True)
+    machine = platform.machine()
+    platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in _GLIBC]
+    download = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:",
+        f"--python-version={_PYTHON}", f"--platform=manylinux2014_{machine}", *platforms, "--dest", str(folder),
+    ]  # fmt: skip
+    for pinned in re.findall(r"-r (requirements/\S+)", CONTAINERFILE.read_text("utf-8")):
+        subprocess.run([*download, "-r", str(ROOT / pinned)], check=True, capture_output=True)

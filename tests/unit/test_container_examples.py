@@ -1,4 +1,4 @@
-"""The container file and the compose file: what no test can run here is at least said as it should be."""
+"""The container file and the compose file: what they say of settings, secrets and privileges."""
 
 import re
 from typing import Any, Final
@@ -6,15 +6,18 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from tenantry import __version__
 from tenantry.settings import SECRETS, SETTINGS
 from tests.support.installed import ROOT
 
 FOLDER: Final = ROOT / "examples" / "container"
-CONTAINERFILE: Final = (FOLDER / "Containerfile").read_text("utf-8").replace("\\\n", " ")
+CONTAINERFILE: Final = (ROOT / "Containerfile").read_text("utf-8").replace("\\\n", " ")
 COMPOSE: Final[dict[str, Any]] = msgspec.yaml.decode((FOLDER / "compose.yaml").read_bytes())
+DEVELOPMENT: Final[dict[str, Any]] = msgspec.yaml.decode((FOLDER / "compose.development.yaml").read_bytes())
 SECRET_OF: Final = {("migrate", "DATABASE_URL_FILE"): "database_owner_url"}
 """The secret of a setting, if its name differs."""
-OURS: Final = [name for name in COMPOSE["services"] if name != "postgres"]
+OURS: Final = ["migrate", "service", "worker"]
+VARIABLE: Final = re.compile(r"\$\{[A-Z_]+:-([^}]*)\}")
 
 
 def test_everything_that_is_installed_is_pinned_with_hashes_or_was_built_here() -> None:
@@ -23,9 +26,13 @@ def test_everything_that_is_installed_is_pinned_with_hashes_or_was_built_here() 
     assert all("--require-hashes" in install or "--no-index" in install for install in installs)
 
 
-def test_base_images_are_named_by_their_usual_names() -> None:
-    named = [*re.findall(r"^FROM (\S+)", CONTAINERFILE, re.MULTILINE), COMPOSE["services"]["postgres"]["image"]]
-    assert named == ["python:3.12-slim", "python:3.12-slim", "postgres:17"]
+def test_images_are_named_by_their_usual_names_and_ours_by_the_version() -> None:
+    assert re.findall(r"^FROM (\S+)", CONTAINERFILE, re.MULTILINE) == [
+        "debian:13-slim", "gcr.io/distroless/python3-debian13",
+    ]  # fmt: skip
+    images = {name: service["image"] for name, service in COMPOSE["services"].items()}
+    assert images == {"postgres": "postgres:17", "proxy": "caddy:2", **dict.fromkeys(OURS, f"tenantry:{__version__}")}
+    assert f'org.opencontainers.image.version="{__version__}"' in CONTAINERFILE
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -49,8 +56,15 @@ def test_every_setting_is_one_and_every_secret_is_a_file_that_is_handed_over(nam
             assert secret in service["secrets"]
 
 
+def test_every_setting_of_development_is_one() -> None:
+    known = {name for variable in SETTINGS.values() for name in (variable.name, variable.file_name)}
+    for name in ("service", "worker"):
+        assert DEVELOPMENT["services"][name]["environment"].keys() <= known
+
+
 def test_only_the_migration_owns_the_tables() -> None:
-    holders = [name for name, service in COMPOSE["services"].items() if "database_owner_url" in service["secrets"]]
+    services = COMPOSE["services"].items()
+    holders = [name for name, service in services if "database_owner_url" in service.get("secrets", [])]
     assert holders == ["migrate"]
     assert COMPOSE["services"]["migrate"]["command"] == ["migrate", "--grant-to", "tenantry_service"]
 
@@ -61,9 +75,19 @@ def test_the_schema_is_there_before_anything_uses_it() -> None:
     assert COMPOSE["services"]["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
 
 
-def test_only_loopback_is_published() -> None:
-    published = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
-    assert published == ["127.0.0.1:3001:3001"]
+def test_only_the_proxy_is_published_and_by_default_on_loopback_alone() -> None:
+    published = {
+        (name, VARIABLE.sub(r"\1", port))
+        for file in (COMPOSE, DEVELOPMENT)
+        for name, service in file["services"].items()
+        for port in service.get("ports", [])
+    }
+    assert published == {("proxy", "127.0.0.1:80:80"), ("proxy", "127.0.0.1:443:443"), ("mail", "127.0.0.1:8025:8025")}
+
+
+def test_the_service_trusts_the_proxy_and_no_other_address() -> None:
+    proxy = COMPOSE["services"]["proxy"]["networks"]["default"]["ipv4_address"]
+    assert COMPOSE["services"]["service"]["environment"]["TRUSTED_PROXIES"] == proxy
 
 
 def test_secrets_are_files_that_git_leaves_alone() -> None:

@@ -1,0 +1,255 @@
+"""The manifests of examples/kubernetes and the chart: rendered, and held to the API's schemas and to the service.
+
+No cluster is there to run them. What they say of tenantry is compared with tenantry.
+"""
+
+import copy
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tenantry import __version__
+from tenantry.server.shutdown import REQUEST_SECONDS
+from tenantry.settings import OTHER_CONNECTIONS, SECRETS, Settings, load
+from tests.support.container import CONTAINERFILE
+from tests.support.installed import ROOT
+from tests.support.kubernetes import BASE, CHART, OVERLAY, Manifest, Renderer, named, pods, unpacked_renderer
+
+OLDEST: Final = "1.31"
+NEWEST: Final = "1.37"
+MAX_CONNECTIONS: Final = 97
+"""Those of PostgreSQL by default, but for three that it reserves for superusers."""
+GENERATED: Final = re.compile(r"-[a-z0-9]{10}$")
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Iterator[Renderer]:
+    with unpacked_renderer() as renderer:
+        yield renderer
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the overlay, with secrets made as docs/kubernetes.md says."""
+    folder = tmp_path_factory.mktemp("installation")
+    examples = folder / "examples" / "kubernetes"
+    shutil.copytree(BASE, examples / "base")
+    shutil.copytree(OVERLAY, examples / "overlays" / "example", ignore=shutil.ignore_patterns("secrets"))
+    page = (ROOT / "docs" / "kubernetes.md").read_text("utf-8")
+    [script] = re.findall(r"```sh\n(cp -r examples/kubernetes/overlays.*?)```", page, re.DOTALL)
+    subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)
+    return examples / "overlays" / "production"
+
+
+@pytest.fixture(scope="module")
+def installed(renderer: Renderer, installation: Path) -> list[Manifest]:
+    """What the overlay sends."""
+    return renderer.kustomize(installation)
+
+
+@pytest.fixture(scope="module")
+def charted(renderer: Renderer) -> list[Manifest]:
+    """What the chart sends."""
+    return renderer.helm()
+
+
+@pytest.fixture(params=["overlay", "chart"])
+def manifests(request: pytest.FixtureRequest, installed: list[Manifest], charted: list[Manifest]) -> list[Manifest]:
+    """What either way sends."""
+    return installed if request.param == "overlay" else charted
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_every_object_is_one_of_the_api(manifests: list[Manifest], version: str) -> None:
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_a_misspelled_field_is_none_of_the_api(installed: list[Manifest]) -> None:
+    wrong = copy.deepcopy(named(installed)["Deployment", "tenantry"])
+    wrong["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, NEWEST, strict=True)
+
+
+def test_the_chart_is_well_formed_with_each_of_its_options(renderer: Renderer) -> None:
+    renderer.lint()
+    options = (
+        "image.tag=1.2.3", "plans=[[plans]]", "networkPolicy.databaseNetworks={192.0.2.10/32}", "drainSeconds=60",
+        "ingress.className=nginx", "ingress.annotations.a=b", "imagePullSecrets[0].name=registry",
+    )  # fmt: skip
+    changed = renderer.helm(*(word for option in options for word in ("--set", option)))
+    for manifest in changed:
+        kubernetes_validate.validate(manifest, NEWEST, strict=True)
+    service = pods(changed)["tenantry"]
+    assert service["containers"][0]["image"] == "registry.example.com/tenantry:1.2.3"
+    assert service["terminationGracePeriodSeconds"] == 90
+    assert ("ConfigMap", "tenantry-plans") in named(changed)
+    least = named(renderer.helm("--set", "ingress.enabled=false,networkPolicy.enabled=false"))
+    assert not {"Ingress", "NetworkPolicy"} & {kind for kind, _ in least}
+
+
+def test_the_chart_runs_the_same_pods_as_the_manifests(installed: list[Manifest], charted: list[Manifest]) -> None:
+    assert {name: essence(pod) for name, pod in pods(charted).items()} == {
+        name: essence(pod) for name, pod in pods(installed).items()
+    }
+
+
+def essence(pod: Manifest) -> Manifest:
+    """What a pod does, without labels, hashed names, the plans, and what is Helm's own."""
+    pod = copy.deepcopy(pod)
+    pod.pop("serviceAccountName", None)
+    for constraint in pod.get("topologySpreadConstraints", []):
+        del constraint["labelSelector"]
+    pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != "plans"]
+    for volume in pod["volumes"]:
+        if "secret" in volume:
+            volume["secret"]["secretName"] = GENERATED.sub("", volume["secret"]["secretName"])
+    for container in pod["containers"]:
+        container.pop("imagePullPolicy", None)
+        container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "plans"]
+        for source in container.get("envFrom", []):
+            source["configMapRef"]["name"] = GENERATED.sub("", source["configMapRef"]["name"])
+    return pod
+
+
+def test_every_image_is_of_this_version(manifests: list[Manifest]) -> None:
+    images = {container["image"] for pod in pods(manifests).values() for container in pod["containers"]}
+    assert images == {f"registry.example.com/tenantry:{__version__}"}
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+
+
+def settings_of(manifests: list[Manifest]) -> dict[str, str]:
+    [settings] = [
+        dict(manifest["data"])
+        for manifest in manifests
+        if manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"].startswith("tenantry-settings")
+    ]
+    return settings
+
+
+def test_the_service_starts_with_the_settings(installed: list[Manifest], installation: Path) -> None:
+    files = {"/run/secrets/tenantry": installation / "secrets", "/etc/tenantry": installation}
+    settings = settings_of(installed)
+    for name, value in settings.items():
+        folder, _, file = value.rpartition("/")
+        settings[name] = str(files[folder] / file) if folder in files else value
+    loaded = load(settings)
+    assert loaded.base_url == "https://accounts.example.com"
+    assert loaded.smtp is not None
+
+
+def test_every_setting_is_one_of_tenantry(manifests: list[Manifest]) -> None:
+    known = {setting.name for setting in vars(Settings).values() if hasattr(setting, "file_name")}
+    known |= {secret.file_name for secret in SECRETS}
+    named_here = {
+        variable["name"] for pod in pods(manifests).values() for variable in pod["containers"][0].get("env", [])
+    }
+    assert {*settings_of(manifests), *named_here} <= known
+
+
+def test_every_secret_that_a_pod_reads_is_in_the_secret_that_it_mounts(installed: list[Manifest]) -> None:
+    secrets = {name: set(manifest["data"]) for (kind, name), manifest in named(installed).items() if kind == "Secret"}
+    settings = settings_of(installed)
+    for name, pod in pods(installed).items():
+        [container] = pod["containers"]
+        read = {variable["value"] for variable in container.get("env", [])}
+        read |= {value for value in settings.values() if container.get("envFrom") and value.startswith("/run/")}
+        [mount] = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "secrets"]
+        [held] = [volume["secret"]["secretName"] for volume in pod["volumes"] if volume["name"] == "secrets"]
+        assert read == {f"{mount}/{key}" for key in secrets[held]}, name
+        assert ("database_owner_url" in secrets[held]) is (name == "tenantry-migrate")
+
+
+def test_probes_ask_the_service_what_they_are_for(manifests: list[Manifest]) -> None:
+    [container] = pods(manifests)["tenantry"]["containers"]
+    [port] = container["ports"]
+    asked = {probe: container[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert {probe: request["path"] for probe, request in asked.items()} == {
+        "startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz",
+    }  # fmt: skip
+    assert {request["port"] for request in asked.values()} == {port["name"]}
+    assert port["containerPort"] == Settings({}).port
+    for name in ("tenantry-worker", "tenantry-migrate"):
+        assert not [key for key in pods(manifests)[name]["containers"][0] if key.endswith("Probe")]
+
+
+def test_a_pod_has_time_to_drain_and_to_end_its_requests(manifests: list[Manifest]) -> None:
+    drain = int(settings_of(manifests)["DRAIN_SECONDS"])
+    service = pods(manifests)["tenantry"]
+    assert service["terminationGracePeriodSeconds"] >= drain + REQUEST_SECONDS + 10
+    assert "lifecycle" not in service["containers"][0]
+
+
+def test_pods_are_restricted(manifests: list[Manifest]) -> None:
+    [account] = set(re.findall(r"^USER (\d+):\1$", CONTAINERFILE.read_text("utf-8"), re.MULTILINE))
+    for pod in pods(manifests).values():
+        context: dict[str, Any] = pod["securityContext"]
+        assert (context["runAsNonRoot"], context["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+        assert {context["runAsUser"], context["runAsGroup"], context["fsGroup"]} == {int(account)}
+        assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)
+        [container] = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        assert [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")] == ["/tmp"]
+        assert {"requests", "limits"} == set(container["resources"])
+
+
+def test_the_most_pods_have_connections(manifests: list[Manifest]) -> None:
+    found = named(manifests)
+    scaler = found["HorizontalPodAutoscaler", "tenantry"]["spec"]
+    settings = Settings(settings_of(manifests))
+    update = found["Deployment", "tenantry"]["spec"]["strategy"]["rollingUpdate"]
+    workers = found["Deployment", "tenantry-worker"]["spec"]["replicas"] + 1  # one more during an update
+    processes = (scaler["maxReplicas"] + update["maxSurge"]) * settings.workers + workers
+    assert update["maxUnavailable"] == 0
+    assert processes * (settings.database_pool_size + OTHER_CONNECTIONS) <= MAX_CONNECTIONS
+
+
+def test_every_selector_selects_the_pods_that_it_is_for(manifests: list[Manifest]) -> None:
+    found = named(manifests)
+    labels = {
+        name: manifest["spec"]["template"]["metadata"]["labels"]
+        for (kind, name), manifest in found.items()
+        if kind in ("Deployment", "Job")
+    }
+
+    def selected(selector: dict[str, str]) -> set[str]:
+        return {name for name, own in labels.items() if selector.items() <= own.items()}
+
+    spec = {key: manifest["spec"] for key, manifest in found.items() if "spec" in manifest}
+    policies = {name: spec["NetworkPolicy", name] for kind, name in found if kind == "NetworkPolicy"}
+    chosen = {name: selected(policy["podSelector"]["matchLabels"]) for name, policy in policies.items()}
+    assert chosen == {
+        "tenantry-database": set(labels), "tenantry-service": {"tenantry"}, "tenantry-worker": {"tenantry-worker"},
+    }  # fmt: skip
+    assert selected(spec["Service", "tenantry"]["selector"]) == {"tenantry"}
+    assert selected(spec["PodDisruptionBudget", "tenantry"]["selector"]["matchLabels"]) == {"tenantry"}
+    for constraint in spec["Deployment", "tenantry"]["template"]["spec"]["topologySpreadConstraints"]:
+        assert selected(constraint["labelSelector"]["matchLabels"]) == {"tenantry"}
+    assert spec["HorizontalPodAutoscaler", "tenantry"]["scaleTargetRef"]["name"] == "tenantry"
+
+
+def test_only_the_gateway_and_prometheus_reach_a_pod(manifests: list[Manifest]) -> None:
+    found = named(manifests)
+    policies = [manifest["spec"] for (kind, _), manifest in found.items() if kind == "NetworkPolicy"]
+    [ingress] = [policy["ingress"] for policy in policies if policy.get("ingress")]
+    [rule] = ingress
+    senders = [sender["namespaceSelector"]["matchLabels"] for sender in rule["from"]]
+    assert senders == [{"tenantry/gateway": "true"}, {"tenantry/prometheus": "true"}]
+    assert "Ingress" in found["NetworkPolicy", "tenantry-database"]["spec"]["policyTypes"]
+
+
+def test_secrets_are_files_that_git_leaves_alone(installation: Path) -> None:
+    place = OVERLAY.relative_to(ROOT) / "secrets" / "api_key_pepper"
+    ignored = subprocess.run(["git", "check-ignore", "--quiet", place], cwd=ROOT, check=False)
+    assert ignored.returncode == 0
