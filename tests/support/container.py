@@ -1,7 +1,7 @@
 """The image of the `Containerfile`, built and run by Podman without a registry of images.
 
 Base images are not available here: the packages of Debian 13 that they consist of replace them. The steps of the build
-are the Containerfile's own; what pip installs is downloaded before. It needs root and four of Debian's programs, and is
+are the Containerfile's own; what pip installs is downloaded before. It needs root and some of Debian's programs, and is
 required (`tests.support.required`).
 """
 
@@ -104,7 +104,7 @@ class Engine:
 @contextmanager
 def running_engine() -> Iterator[Engine]:
     """Podman with nothing in it yet; afterwards everything that it made is gone."""
-    for program in ("podman", "runc", "mmdebstrap"):
+    for program in ("podman", "runc", "iptables", "mmdebstrap"):
         debian_program(program)
     if os.geteuid() != 0:
         lacking("needs root, to run containers")
