@@ -33,6 +33,8 @@ _RUNTIME: Final = (
     "media-types", "netbase", "python3-minimal", "tzdata",
 )  # fmt: skip
 """What the base image consists of, and what these packages depend on."""
+_AUTHORITIES: Final = 'cat "$1"/usr/share/ca-certificates/mozilla/*.crt >"$1"/etc/ssl/certs/ca-certificates.crt'
+"""As a hook of mmdebstrap: what the package's script does in a system that can run it."""
 _LEFT_OUT: Final = ("usr/share/doc", "usr/share/locale", "usr/share/man")
 _PATIENCE: Final = 120
 _SHOWN: Final = 4000
@@ -145,6 +147,8 @@ def _debian(engine: Engine, tag: str, variant: str, *packages: str) -> None:
     tree = engine.folder / "debian.tar"
     left_out = [f"--dpkgopt=path-exclude=/{path}/*" for path in _LEFT_OUT]
     make = ["mmdebstrap", "--quiet", f"--variant={variant}", f"--include={','.join(packages)}", *left_out]
+    if variant == "extract":
+        make.append(f"--extract-hook={_AUTHORITIES}")
     made = subprocess.run([*make, _SUITE, str(tree)], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr[-4000:]
     engine.build(tag, engine.folder, f"FROM scratch\nADD {tree.name} /\n", "--ignorefile", "/dev/null")

@@ -127,6 +127,12 @@ def test_invalid_secrets_are_reported_before_the_start(containers: Containers) -
     assert "API_KEY_PEPPER_FILE: /run/secrets/api_key_pepper is empty" in refused.stderr
 
 
+def test_the_image_trusts_the_usual_certificate_authorities(engine: Engine) -> None:
+    count = "import ssl; print(len(ssl.create_default_context().get_ca_certs()))"
+    counted = engine.run("run", "--rm", "--read-only", "--entrypoint", "python", IMAGE, "-c", count)
+    assert int(counted.stdout) > 100
+
+
 @pytest.fixture(scope="module")
 def tree(engine: Engine) -> Iterator[Path]:
     """The files of the image."""
