@@ -93,7 +93,7 @@ def test_metadata_is_complete(dist: Path) -> None:
     for wheel in wheels(dist):
         found = metadata(wheel)
         urls = {value.partition(",")[0] for value in found.get_all("Project-URL", [])}
-        assert urls == {"Homepage", "Documentation", "Changelog", "Issues", "Source"}
+        assert urls == {"Homepage", "Documentation", "Changelog", "Issues", "Repository"}
         assert found["License-Expression"] == "Apache-2.0"
         assert found.get_all("License-File") == ["LICENSE"]
         assert {"Typing :: Typed", "Programming Language :: Python :: 3.14"} <= set(found.get_all("Classifier", []))

@@ -37,7 +37,7 @@ def renderer() -> Iterator[Renderer]:
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the overlay, with secrets made as docs/kubernetes.md says."""
+    """A copy of the overlay, with secrets made as docs/how-to/kubernetes.md says."""
     folder = tmp_path_factory.mktemp("installation")
     examples = folder / "examples" / "kubernetes"
     shutil.copytree(BASE, examples / "base")
