@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,9 @@ import httpx2
 import pytest
 
 import tenantry
+from tests.support.commands import SECRETS
+from tests.support.deployment import add_owner
+from tests.support.documentation import block_of
 from tests.support.findings import free_port
 from tests.support.installed import ROOT
 from tests.support.required import lacking
@@ -28,9 +32,22 @@ NAMES: Final = ("tenantry", "tenantry_devkit", "tenantry_sdk")
 RELATIVE_LINK: Final = re.compile(r"\]\((?!https://|#)|src=\"(?!https://)")
 SDK_MEGABYTES: Final = 10
 SERVICE_MEGABYTES: Final = 120
-MIDDLEWARE_MEGABYTES: Final = 60
-MIDDLEWARE: Final = ("tenantry-sdk", "cryptography", "httpx2", "joserfc", "psycopg[binary,pool]", "python-dotenv")
-"""What `tenantry.asgi` imports; docs/how-to/in-process.md lists the same."""
+MIDDLEWARE_MEGABYTES: Final = 40
+APPLICATION: Final = """
+import sys
+import tenantry.asgi
+from tenantry.wsgi import Tenantry, TenantryMiddleware
+
+def projects(environ, start_response):
+    start_response("200 OK", [])
+    return []
+
+application = TenantryMiddleware(projects, tenantry=Tenantry.from_environment())
+for headers in ({"HTTP_AUTHORIZATION": f"Bearer {sys.argv[1]}"}, {}):
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", **headers}
+    list(application(environ, lambda status, headers, exc_info=None: print(status)))
+"""
+"""Sends itself a request with a key, and one without."""
 run: Final = partial(subprocess.run, check=True, capture_output=True, text=True)
 
 
@@ -149,13 +166,19 @@ def test_service_is_smaller_than_its_bound_and_brings_no_database(dist: Path, pl
     assert list(packages.glob("pixeltable*")) == []
 
 
-def test_middleware_alone_needs_few_packages(dist: Path, place: Path) -> None:
+async def test_middleware_alone_needs_the_packages_of_its_guide(
+    dist: Path, place: Path, tmp_path: Path, database_url: str
+) -> None:
+    needed, alone = block_of("how-to/in-process.md", "pip install tenantry-sdk").splitlines()
     environment = place / "middleware"
-    packages = install(dist, environment, *MIDDLEWARE, "aiosmtplib")
-    offline = ["--no-deps", "--no-index", "--find-links", str(dist), "tenantry"]
+    packages = install(dist, environment, *shlex.split(needed)[2:])
+    offline = ["--no-index", "--find-links", str(dist), *shlex.split(alone)[2:]]
     run([release_tool("uv"), "pip", "install", "--quiet", "--python", str(environment), *offline])
-    run([str(environment / "bin" / "python"), "-c", "import tenantry.asgi"], cwd="/")
     assert megabytes(packages) < MIDDLEWARE_MEGABYTES
+    secret = await add_owner(database_url, tmp_path)
+    variables = {"PATH": os.environ["PATH"], "DATABASE_URL": database_url, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
+    done = run([str(environment / "bin" / "python"), "-c", APPLICATION, secret], cwd="/", env=variables)
+    assert done.stdout == "200 OK\n401 Unauthorized\n"
 
 
 def run_demo(command: Sequence[str], folder: Path, place: Path, user: str) -> None:
