@@ -1,10 +1,13 @@
-"""The service installed from wheels, without the sources."""
+"""The service installed from wheels, without the sources; and the distributions as they are published."""
 
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
+
+from tests.support.required import lacking
 
 ROOT: Final = Path(__file__).parents[2]
 _PARTS: Final = {
@@ -13,6 +16,7 @@ _PARTS: Final = {
     "devkit": ("src", "pyproject.toml"),
 }
 _FURTHER: Final = ("README.md", "LICENSE")
+run: Final = partial(subprocess.run, check=True, capture_output=True, text=True)
 
 
 def build_wheels(folder: Path) -> list[Path]:
@@ -45,3 +49,33 @@ def install_wheels(wheels: list[Path], target: Path) -> None:
         ],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
+
+
+def release_tool(name: str) -> str:
+    """Where a tool of requirements/release.txt is."""
+    found = ROOT / ".venv" / "release" / "bin" / name
+    if not found.exists():
+        lacking(f"needs {name}: `make .venv/.release`")
+    return str(found)
+
+
+def build_distributions(place: Path) -> Path:
+    """The folder of the wheels and source distributions of what git tracks, as it is now."""
+    python, sources = release_tool("python"), place / "sources"
+    listed = subprocess.check_output(["git", "ls-files", "-z", "--deduplicate"], cwd=ROOT, text=True)
+    for name in listed.split("\0"):
+        if name and (ROOT / name).exists():
+            (sources / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, sources / name, follow_symlinks=False)
+    for part in (".", "sdk", "devkit"):
+        run([python, "-m", "build", "--outdir", str(place / "dist"), part], cwd=sources)
+    return place / "dist"
+
+
+def install(dist: Path, environment: Path, *arguments: str) -> Path:
+    """Install into a new environment without byte code; return its folder of packages."""
+    uv = release_tool("uv")
+    run([uv, "venv", "--quiet", str(environment)])
+    run([uv, "pip", "install", "--quiet", "--python", str(environment), "--find-links", str(dist), *arguments])
+    [packages] = environment.glob("lib/python3*/site-packages")
+    return packages

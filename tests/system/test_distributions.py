@@ -13,7 +13,6 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from email import message_from_bytes
 from email.message import Message
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +24,7 @@ from tests.support.commands import SECRETS
 from tests.support.deployment import add_owner
 from tests.support.documentation import block_of
 from tests.support.findings import free_port
-from tests.support.installed import ROOT
+from tests.support.installed import ROOT, build_distributions, install, release_tool, run
 from tests.support.required import lacking
 
 NAMES: Final = ("tenantry", "tenantry_devkit", "tenantry_sdk")
@@ -48,15 +47,6 @@ for headers in ({"HTTP_AUTHORIZATION": f"Bearer {sys.argv[1]}"}, {}):
     list(application(environ, lambda status, headers, exc_info=None: print(status)))
 """
 """Sends itself a request with a key, and one without."""
-run: Final = partial(subprocess.run, check=True, capture_output=True, text=True)
-
-
-def release_tool(name: str) -> str:
-    """Where a tool of requirements/release.txt is."""
-    found = ROOT / ".venv" / "release" / "bin" / name
-    if not found.exists():
-        lacking(f"needs {name}: `make .venv/.release`")
-    return str(found)
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +59,8 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def dist(place: Path) -> Path:
-    """The folder of the built distributions: of what git tracks, as it is now."""
-    python, sources = release_tool("python"), place / "sources"
-    listed = subprocess.check_output(["git", "ls-files", "-z", "--deduplicate"], cwd=ROOT, text=True)
-    for name in listed.split("\0"):
-        if name and (ROOT / name).exists():
-            (sources / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, sources / name, follow_symlinks=False)
-    for part in (".", "sdk", "devkit"):
-        run([python, "-m", "build", "--outdir", str(place / "dist"), part], cwd=sources)
-    return place / "dist"
+    """The folder of the built distributions."""
+    return build_distributions(place)
 
 
 def wheels(dist: Path) -> list[Path]:
@@ -141,15 +123,6 @@ def test_no_distribution_has_byte_code_or_tests(dist: Path) -> None:
         with tarfile.open(sources) as archive:
             names += archive.getnames()
     assert [name for name in names if name.endswith((".pyc", ".pyo")) or "/tests/" in name] == []
-
-
-def install(dist: Path, environment: Path, *arguments: str) -> Path:
-    """Install into a new environment without byte code; return its folder of packages."""
-    uv = release_tool("uv")
-    run([uv, "venv", "--quiet", str(environment)])
-    run([uv, "pip", "install", "--quiet", "--python", str(environment), "--find-links", str(dist), *arguments])
-    [packages] = environment.glob("lib/python3*/site-packages")
-    return packages
 
 
 def megabytes(folder: Path) -> float:

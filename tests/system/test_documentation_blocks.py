@@ -1,5 +1,6 @@
 """The tutorials and some guides, followed from an empty folder as they are printed."""
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ import pytest
 from tests.e2e.test_demo import demo
 from tests.support.documentation import ROOT, BlockError, reader
 from tests.support.findings import free_port
+from tests.support.installed import build_distributions, install
 from tests.system.test_typescript_client import Package, package
 
 __all__ = ["package"]
@@ -27,9 +29,20 @@ BESIDE_THE_DEMO: Final = ("how-to/audit", "how-to/operations")
 WITH_NODE: Final = "tutorials/protect-express"
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables of a user who has installed the distributions, and has no checkout."""
+    folder = tmp_path_factory.mktemp("user")
+    dist = build_distributions(folder)
+    install(dist, folder / "environment", "tenantry[demo,django,fastapi,flask]", "uvicorn", "waitress")
+    return {"PATH": f"{folder / 'environment' / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": ""}
+
+
 @pytest.mark.parametrize("page", PAGES)
-async def test_each_block_does_what_its_page_says(page: str, place: Path, tmp_path: Path) -> None:
-    async with reader(place, tmp_path) as following:
+async def test_each_block_does_what_its_page_says(
+    page: str, place: Path, tmp_path: Path, installed: dict[str, str]
+) -> None:
+    async with reader(place, tmp_path, **installed) as following:
         await following.follow(DOCS / f"{page}.md")
 
 

@@ -1,5 +1,8 @@
 """The command line. A command is imported when it runs, so that every command starts fast."""
 
+import os
+import signal
+import sys
 from typing import Final
 
 import click
@@ -103,5 +106,7 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "--profile", metavar="NAME", help="The profile for commands that use a service. [TENANTRY_PROFILE; default]"
 )
 @click.version_option(__version__, prog_name="tenantry")
-def main(profile: str | None) -> None:  # the commands read it: see `flags_of`
+def main(profile: str | None) -> None:  # noqa: ARG001  # the commands read it: see `flags_of`
     """The account layer of a multi-tenant API: keys, tokens, plans and payment-provider webhooks."""
+    if os.getpid() == 1:  # the kernel drops a signal that the first process of a container has no handler for
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

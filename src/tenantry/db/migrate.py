@@ -83,7 +83,7 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
 
 def _lock(connection: Connection) -> None:
     # Poll: building an index concurrently waits for every running statement, also for one that waits for this lock.
-    while connection.execute("SELECT pg_try_advisory_lock(%s)::text", (_LOCK,)).fetchone() != ("true",):
+    while not any(connection.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,)).fetchone() or ()):
         time.sleep(_POLL)
 
 
