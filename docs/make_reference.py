@@ -243,7 +243,7 @@ def _fields(kind: type) -> str:
         for name in getattr(kind, "__struct_fields__", annotations)
         if not name.startswith("_")
     ]
-    return "\n".join(["\n\n| field | type | |\n|---|---|---|", *rows]) if rows else ""
+    return "\n".join(["\n\n| field | type | meaning |\n|---|---|---|", *rows]) if rows else ""
 
 
 def _cells(*cells: str) -> str:
@@ -273,7 +273,7 @@ def _aliases() -> str:
             rows.append(
                 _cells(f"`types.{ast.unparse(alias.target)}`", values.replace("'", "`"), " ".join(meaning.split()))
             )
-    return "\n".join(["| type | values | |\n|---|---|---|", *rows])
+    return "\n".join(["| type | values | meaning |\n|---|---|---|", *rows])
 
 
 def _base(kind: type) -> str:

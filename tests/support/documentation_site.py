@@ -15,7 +15,7 @@ from tests.support.required import lacking
 
 ROOT: Final = Path(__file__).parents[2]
 _PYTHON: Final = Path(sys.prefix, "docs", "bin", "python")
-_LINKED: Final = ("bench", "devkit", "examples", "sdk", "src", "tests")
+_LINKED: Final = ("bench", "charts", "devkit", "examples", "sdk", "src", "tests")
 """Folders that pages link, and that the generator does not read."""
 
 

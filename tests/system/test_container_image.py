@@ -215,7 +215,7 @@ def test_the_compose_file_serves_over_tls_and_mails(engine: Engine, tmp_path: Pa
 
 def make_secrets(folder: Path) -> None:
     """Run the commands of docs/how-to/deploying.md that make the secrets."""
-    page = (ROOT / "docs" / "deploying.md").read_text("utf-8")
+    page = (ROOT / "docs" / "how-to" / "deploying.md").read_text("utf-8")
     [script] = re.findall(r"```sh\n(install -d -m 700 examples/container/secrets.*?)docker compose", page, re.DOTALL)
     subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)
 

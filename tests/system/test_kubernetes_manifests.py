@@ -42,7 +42,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     examples = folder / "examples" / "kubernetes"
     shutil.copytree(BASE, examples / "base")
     shutil.copytree(OVERLAY, examples / "overlays" / "example", ignore=shutil.ignore_patterns("secrets"))
-    page = (ROOT / "docs" / "kubernetes.md").read_text("utf-8")
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text("utf-8")
     [script] = re.findall(r"```sh\n(cp -r examples/kubernetes/overlays.*?)```", page, re.DOTALL)
     subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)
     return examples / "overlays" / "production"
