@@ -1,6 +1,7 @@
 """The relay between a simulated provider and an endpoint over HTTP: order, gaps, rejections and outages."""
 
 import json
+import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -261,10 +262,12 @@ async def test_rejected_key_ends_the_relay() -> None:
 
 
 async def test_unreachable_provider_at_the_start_is_an_error() -> None:
-    simulator = Simulator(url=f"http://127.0.0.1:{free_port()}")
-    async with provider_api(simulator) as provider:
-        with pytest.raises(ProviderUnavailableError):
-            await ProviderEventFeed(provider, ALL).begin()
+    with socket.socket() as held:  # nobody listens on its port, and no other test can take it
+        held.bind(("127.0.0.1", 0))
+        simulator = Simulator(url=f"http://127.0.0.1:{held.getsockname()[1]}")
+        async with provider_api(simulator) as provider:
+            with pytest.raises(ProviderUnavailableError):
+                await ProviderEventFeed(provider, ALL).begin()
 
 
 class Listing:
