@@ -11,6 +11,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal --durations 20
 ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, failover.py disk_full.py hosts_that_stand_still.py \
   clocks_that_differ.py)
+IMAGE_TESTS = tests/system/test_container_image.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-system faults check format bench fuzz audit docs dist clean
@@ -27,7 +28,8 @@ test: $(VENV)/.dev ## Run the test suite (TESTS=tests/unit for a part of it, JOB
 	@$(PYTEST) $(TESTS)
 
 test-system: $(VENV)/.dev ## Run the tests that need root, other programs or minutes
-	@$(PYTEST) tests/system
+	@$(PYTEST) --ignore $(IMAGE_TESTS) tests/system
+	@$(PYTEST) -n 1 $(IMAGE_TESTS) # each process would build the image
 	@$(PYTEST) --hypothesis-profile thorough --timeout 600 tests/laws
 	@tests/system/run-on-oldest-postgres $(PYTEST) tests/integration $(ON_OLDEST_POSTGRES)
 
