@@ -30,7 +30,7 @@ from tests.support.wsgi import environ_of, wsgi_client
 
 THREADS: Final = 32
 KEYS: Final = 8
-UNHURRIED: Final = Timeouts(request=60, batch=50, batch_start=50, rate_limits=50, connect=50, statement=50)
+LONG_TIMEOUTS: Final = Timeouts(request=60, batch=50, batch_start=50, rate_limits=50, connect=50, statement=50)
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ async def test_connection_may_be_used_again_after_it_was_closed(service: Service
 async def test_requests_of_many_threads_share_a_query(service: Service, link: DatabaseLink) -> None:
     org = await service.organization()
     keys = [(await service.key(org.owner, org.id, "projects:read")).caller for _ in range(KEYS)]
-    tenantry = threaded_tenantry_of(service, UNHURRIED, DATABASE_URL=link.conninfo)
+    tenantry = threaded_tenantry_of(service, LONG_TIMEOUTS, DATABASE_URL=link.conninfo)
     async with closing_in_thread(tenantry), wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
         batcher = authentication_of(tenantry).authenticator._keys

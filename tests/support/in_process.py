@@ -128,8 +128,12 @@ async def until_started(tenantry: wsgi.Tenantry) -> None:
 async def until_submitted(batcher: Batcher[Any, Any], count: int) -> None:
     """Return once so many items wait for their answers."""
     async with asyncio.timeout(_PATIENCE):
-        while len(batcher._waiting) + sum(map(len, batcher._running.values())) < count:  # noqa: ASYNC110  # of another thread, which gives no notice
+        while _submitted(batcher) < count:  # noqa: ASYNC110  # another thread submits, and gives no notice
             await asyncio.sleep(0.01)
+
+
+def _submitted(batcher: Batcher[Any, Any]) -> int:
+    return len(batcher._waiting) + sum(map(len, batcher._running.values()))
 
 
 def plain_app(tenantry: Tenantry) -> AsgiApp:

@@ -1,5 +1,6 @@
 """The service installed from wheels, without the sources; and the distributions as they are published."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -76,6 +77,15 @@ def install(dist: Path, environment: Path, *arguments: str) -> Path:
     """Install into a new environment without byte code; return its folder of packages."""
     uv = release_tool("uv")
     run([uv, "venv", "--quiet", str(environment)])
-    run([uv, "pip", "install", "--quiet", "--python", str(environment), "--find-links", str(dist), *arguments])
+    command = [uv, "pip", "install", "--quiet", "--python", str(environment), *arguments]
+    run(command, env={**os.environ, **from_wheels(dist)})
     [packages] = environment.glob("lib/python3*/site-packages")
     return packages
+
+
+def from_wheels(dist: Path) -> dict[str, str]:
+    """The variables with which uv and pip install the distributions of tenantry from these wheels."""
+    constraints = dist.parent / "constraints.txt"
+    wheels = {wheel.name.partition("-")[0].replace("_", "-"): wheel for wheel in dist.glob("*.whl")}
+    constraints.write_text("".join(f"{name} @ {wheel.as_uri()}\n" for name, wheel in wheels.items()))
+    return {"UV_CONSTRAINT": str(constraints), "PIP_CONSTRAINT": str(constraints)}

@@ -24,7 +24,7 @@ from tests.support.commands import SECRETS
 from tests.support.deployment import add_owner
 from tests.support.documentation import block_of
 from tests.support.findings import free_port
-from tests.support.installed import ROOT, build_distributions, install, release_tool, run
+from tests.support.installed import ROOT, build_distributions, from_wheels, install, release_tool, run
 from tests.support.required import lacking
 
 NAMES: Final = ("tenantry", "tenantry_devkit", "tenantry_sdk")
@@ -145,8 +145,8 @@ async def test_middleware_alone_needs_the_packages_of_its_guide(
     needed, alone = block_of("how-to/in-process.md", "pip install tenantry-sdk").splitlines()
     environment = place / "middleware"
     packages = install(dist, environment, *shlex.split(needed)[2:])
-    offline = ["--no-index", "--find-links", str(dist), *shlex.split(alone)[2:]]
-    run([release_tool("uv"), "pip", "install", "--quiet", "--python", str(environment), *offline])
+    command = [release_tool("uv"), "pip", "install", "--quiet", "--python", str(environment), *shlex.split(alone)[2:]]
+    run(command, env={**os.environ, **from_wheels(dist)})
     assert megabytes(packages) < MIDDLEWARE_MEGABYTES
     secret = await add_owner(database_url, tmp_path)
     variables = {"PATH": os.environ["PATH"], "DATABASE_URL": database_url, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
@@ -154,7 +154,7 @@ async def test_middleware_alone_needs_the_packages_of_its_guide(
     assert done.stdout == "200 OK\n401 Unauthorized\n"
 
 
-def run_demo(command: Sequence[str], folder: Path, place: Path, user: str) -> None:
+def run_demo(command: Sequence[str], folder: Path, place: Path, user: str, dist: Path) -> None:
     """Start the demo in a folder, send a request with its key, and stop it as Ctrl-C does."""
     home = place / f"home of {user}"
     for made in (home, folder):
@@ -162,7 +162,7 @@ def run_demo(command: Sequence[str], folder: Path, place: Path, user: str) -> No
         shutil.chown(made, user)
     port = free_port()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TENANTRY", "VIRTUAL"))}
-    variables = {**kept, "HOME": str(home), "PORT": str(port), "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {**kept, **from_wheels(dist), "HOME": str(home), "PORT": str(port), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         [*command, "demo"], cwd=folder, env=variables, user=user, extra_groups=[], text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -187,16 +187,15 @@ def run_demo(command: Sequence[str], folder: Path, place: Path, user: str) -> No
 def test_one_line_runs_the_demo(dist: Path, place: Path, tool: str, user: str) -> None:
     if os.geteuid() != 0:
         lacking("needs root, to run the demo as root and as another user")
-    links = str(dist)
     if tool == "uvx":
         tools = place / "tools"  # another user cannot enter the checkout
         tools.mkdir(exist_ok=True)
         for name in ("uv", "uvx"):
             shutil.copy(release_tool(name), tools / name)
-        command = [str(tools / "uvx"), "--find-links", links, "tenantry[demo]"]
+        command = [str(tools / "uvx"), "tenantry[demo]"]
     else:
-        command = [_pipx(place), "run", f"--pip-args=--find-links '{links}'", "tenantry[demo]"]
-    run_demo(command, place / f"a folder of {user} for {tool}", place, user)
+        command = [_pipx(place), "run", "tenantry[demo]"]
+    run_demo(command, place / f"a folder of {user} for {tool}", place, user, dist)
 
 
 def _pipx(place: Path) -> str:

@@ -12,8 +12,8 @@ import psutil
 import psycopg
 import pytest
 
-from tenantry.db.migrate import _LOCK as MIGRATION_LOCK
 from tests.e2e.test_stopping import FOR_EVER, check_kernel_queue, check_request_under_way, check_second_signal
+from tests.support.billing import until_blocked
 from tests.support.commands import SECRETS, still_running
 from tests.support.deployment import WORKERS, deployed
 from tests.support.stopping import Connect, Upload, connecting
@@ -48,15 +48,12 @@ async def test_first_process_of_a_container_ends_by_sigterm_while_it_migrates(
     database_url: str, conninfo: str, tmp_path: Path
 ) -> None:
     container = ("unshare", "--fork", "--pid", "--kill-child", sys.executable, "-m", "tenantry")
-    with psycopg.connect(conninfo, autocommit=True) as other:
-        other.execute("SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
+    with psycopg.connect(conninfo) as other:
+        other.execute("LOCK TABLE alembic_version")
         migration = await asyncio.create_subprocess_exec(
             *container, "migrate", cwd=tmp_path, env={**os.environ, **SECRETS, "DATABASE_URL": database_url}
         )
-        asked = "SELECT FROM pg_stat_activity WHERE query LIKE '%%pg_try_advisory_lock%%' AND pid <> pg_backend_pid()"
-        async with asyncio.timeout(60):
-            while other.execute(asked).fetchone() is None:  # noqa: ASYNC110  # the database tells nobody
-                await asyncio.sleep(0.05)
+        await until_blocked(conninfo)
         [first] = psutil.Process(migration.pid).children()
         first.terminate()
         assert await migration.wait() == 128 + signal.SIGTERM

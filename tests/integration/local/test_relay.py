@@ -262,7 +262,7 @@ async def test_rejected_key_ends_the_relay() -> None:
 
 
 async def test_unreachable_provider_at_the_start_is_an_error() -> None:
-    with socket.socket() as held:  # nobody listens on its port, and no other test can take it
+    with socket.socket() as held:  # no server listens on its port, and no other test can take it
         held.bind(("127.0.0.1", 0))
         simulator = Simulator(url=f"http://127.0.0.1:{held.getsockname()[1]}")
         async with provider_api(simulator) as provider:
