@@ -91,7 +91,8 @@ class ProviderConnection:
         if method == "POST":
             headers["Idempotency-Key"] = idempotency_key or str(uuid.uuid4())
         fields = dict(form_fields(params))
-        for retry in range(self._retries + 1):
+        retry = 0
+        while True:
             is_last = retry == self._retries
             try:
                 async with asyncio.timeout(self._timeout):
@@ -111,7 +112,7 @@ class ProviderConnection:
                 if is_last or not _is_retryable(response):
                     raise _rejection(response)
             await asyncio.sleep(_wait_before(retry))
-        raise AssertionError("the last try returns or raises")
+            retry += 1
 
 
 def form_fields(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
