@@ -136,6 +136,20 @@ async def test_late_share_is_requested_again_for_its_second(
     assert await cursor.fetchall() == [(0, 0), (1, 1)]
 
 
+async def test_late_shares_are_returned_before_the_next_batch(
+    emptied: str, limiter: RateLimiter, clock: ManualClock, connection: Connection
+) -> None:
+    async with await Connection.connect(emptied) as locking:
+        await locking.execute("LOCK TABLE request_counts")
+        first_batch = asyncio.gather(*(limiter.count(WIDE) for _ in range(12)))
+        await until_blocked(emptied)
+        second_batch = asyncio.gather(*(limiter.count(WIDE) for _ in range(12)))
+        await asyncio.sleep(0)
+        clock.advance(seconds=1)
+    await asyncio.gather(first_batch, second_batch)
+    assert await counted(connection) == 24
+
+
 async def test_only_reserved_shares_are_used_while_the_database_is_unavailable(
     emptied: str, clock: ManualClock
 ) -> None:

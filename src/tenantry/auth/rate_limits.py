@@ -43,6 +43,8 @@ class _Entry:
     second: int = 0
     """The second of the database query."""
     accepted: bool = False
+    is_late: bool = False
+    """Whether it got its share only after the second of the query."""
 
 
 class RateLimiter:
@@ -109,10 +111,8 @@ class RateLimiter:
                 self._warn(error)
                 raise AuthUnavailableError("Requests cannot be counted. Try again shortly.") from error
             if entry.accepted:
-                if entry.second == self._second():
-                    return _status_of(shares, entry.second)
-                _refund(entry)  # the query took so long that the share is no longer valid
-            elif any(share.is_exhausted(entry.second) for share in shares):
+                return _status_of(shares, entry.second)
+            if not entry.is_late and any(share.is_exhausted(entry.second) for share in shares):
                 self._refuse(shares, entry.second)
         raise AuthUnavailableError("The database is too slow to count requests. Try again shortly.")
 
@@ -189,6 +189,12 @@ class RateLimiter:
         for entry in entries:
             entry.second = second
             entry.accepted = entry.number > 0 and _take(entry.shares, second)
+        if self._second() != second:
+            # The shares are no longer valid. They are refunded here, because the next batch, which returns them to the
+            # database, may start before these requests resume.
+            for entry in entries:
+                entry.is_late = entry.accepted
+                _refund(entry)
         return [None] * len(entries)
 
     def _next_prefetched(self, second: int) -> list[Share]:
