@@ -1,6 +1,6 @@
 """Laws of `SUBSCRIPTIONS=each`: every order of delivery leads to the state that an independent oracle gives.
 
-`tests/system` delivers every scene in every order, and twenty times as many random histories.
+`tests/system` delivers every history in every order, and twenty times as many random histories.
 """
 
 import math
@@ -17,17 +17,17 @@ from tenantry.domain.billing.tenant_record import spec_fields
 from tests.support import figures
 from tests.support.ledger import Ledger
 from tests.support.orders import in_batches, shuffled
+from tests.support.random_subscription_histories import random_history
 from tests.support.subscription_histories import (
     CATALOG,
     CATALOGS,
     HOUR,
+    NAMED_HISTORIES,
     PERIOD,
-    SCENES,
     START,
     UPGRADES,
-    Scene,
+    NamedHistory,
     Script,
-    random_tale,
 )
 from tests.support.subscription_oracle import DAY, Expected, ExpectedAccess, ExpectedRecord, Rules
 from tests.support.subscription_orders import (
@@ -42,12 +42,12 @@ from tests.support.subscription_orders import (
     record_in,
 )
 
-SHORT: Final = [scene for scene in SCENES if len(scene.events) <= 6]
-LONG: Final = [scene for scene in SCENES if scene not in SHORT]
+SHORT: Final = [history for history in NAMED_HISTORIES if len(history.events) <= 6]
+LONG: Final = [history for history in NAMED_HISTORIES if history not in SHORT]
 SAMPLE: Final = 100
-"""Random orders of a long scene."""
+"""Random orders of a long history."""
 EVERY: Final = 10
-"""One of so many orders of a short scene is delivered in batches."""
+"""One of so many orders of a short history is delivered in batches."""
 
 _PERIODS: Final = [START + number * PERIOD for number in range(4)]
 _BUSINESS: Final = ExpectedRecord("business", "active", _PERIODS[2], False, None, None, 1)
@@ -84,51 +84,53 @@ RECORDS_ON_THE_WAY: Final = {
 """What it must say after each event, as they happened."""
 
 
-def by_name(scene: Scene) -> str:
-    return scene.name
+def by_name(history: NamedHistory) -> str:
+    return history.name
 
 
-@pytest.mark.parametrize("scene", UPGRADES, ids=by_name)
-def test_an_upgrade_in_any_order_ends_with_the_plan_that_is_paid(scene: Scene) -> None:
-    ends = batched(scene.events, scene.rules, ([*order] for order in _sampled(scene, SAMPLE)))
+@pytest.mark.parametrize("history", UPGRADES, ids=by_name)
+def test_an_upgrade_in_any_order_ends_with_the_plan_that_is_paid(history: NamedHistory) -> None:
+    ends = batched(history.events, history.rules, ([*order] for order in _sampled(history, SAMPLE)))
     assert (ends.states, ends.wrong) == (1, {})
-    assert Expected(scene.events, scene.rules).record == RECORDS[scene.name]
+    assert Expected(history.events, history.rules).record == RECORDS[history.name]
 
 
-@pytest.mark.parametrize("scene", UPGRADES, ids=by_name)
-def test_an_upgrade_gives_the_better_plan_at_every_moment(scene: Scene) -> None:
-    ledger, records = Ledger(policy_of(scene.rules)), []
-    for event in scene.events:
+@pytest.mark.parametrize("history", UPGRADES, ids=by_name)
+def test_an_upgrade_gives_the_better_plan_at_every_moment(history: NamedHistory) -> None:
+    ledger, records = Ledger(policy_of(history.rules)), []
+    for event in history.events:
         ledger.deliver([event])
         record = ledger.account.record
         records.append(record_in(record))
         plan = record.plan if record.subscription_status == "active" else "free"
         state = "none" if plan == "free" else "full"
-        assert access_in(record, event.created, scene.rules) == ExpectedAccess(state, plan, None, ())
-    assert records == RECORDS_ON_THE_WAY[scene.name]
+        assert access_in(record, event.created, history.rules) == ExpectedAccess(state, plan, None, ())
+    assert records == RECORDS_ON_THE_WAY[history.name]
 
 
-@pytest.mark.parametrize("scene", SHORT, ids=by_name)
+@pytest.mark.parametrize("history", SHORT, ids=by_name)
 def test_every_order_ends_as_the_oracle_says_and_passes_through_nothing_else(
-    scene: Scene, record_property: figures.RecordProperty
+    history: NamedHistory, record_property: figures.RecordProperty
 ) -> None:
-    check_one_at_a_time(scene, record_property)
+    check_one_at_a_time(history, record_property)
 
 
-@pytest.mark.parametrize("scene", SHORT, ids=by_name)
-def test_orders_in_batches_end_as_the_oracle_says(scene: Scene, record_property: figures.RecordProperty) -> None:
-    check_in_batches(scene, record_property, every=EVERY)
+@pytest.mark.parametrize("history", SHORT, ids=by_name)
+def test_orders_in_batches_end_as_the_oracle_says(
+    history: NamedHistory, record_property: figures.RecordProperty
+) -> None:
+    check_in_batches(history, record_property, every=EVERY)
 
 
-@pytest.mark.parametrize("scene", LONG, ids=by_name)
-def test_random_orders_of_a_long_scene_end_as_the_oracle_says(scene: Scene) -> None:
-    ends = batched(scene.events, scene.rules, _sampled(scene, SAMPLE))
+@pytest.mark.parametrize("history", LONG, ids=by_name)
+def test_random_orders_of_a_long_history_end_as_the_oracle_says(history: NamedHistory) -> None:
+    ends = batched(history.events, history.rules, _sampled(history, SAMPLE))
     assert (ends.orders, ends.states, ends.wrong) == (SAMPLE, 1, {})
 
 
-def _sampled(scene: Scene, number: int) -> list[list[list[BillingEvent]]]:
-    rng = random.Random(scene.name)  # noqa: S311  # the same sample in every run
-    return [[list(batch) for batch in batches] for batches in random_orders(scene.events, rng, number)]
+def _sampled(history: NamedHistory, number: int) -> list[list[list[BillingEvent]]]:
+    rng = random.Random(history.name)  # noqa: S311  # the same sample in every run
+    return [[list(batch) for batch in batches] for batches in random_orders(history.events, rng, number)]
 
 
 def test_random_histories_end_as_the_oracle_says(record_property: figures.RecordProperty) -> None:
@@ -139,12 +141,12 @@ def test_one_subscription_has_the_plan_and_status_of_mode_any() -> None:
     """Except where the documentation says otherwise: invoices that name none, and those of an ended subscription."""
     compared = 0
     for seed in range(2000):
-        tale, rng = random_tale(seed), random.Random(seed)  # noqa: S311  # a sample that can be repeated
-        policy = policy_of(tale.rules)
-        events = [_simplified(event) for event in _before_the_end(tale.events)]
+        history, rng = random_history(seed), random.Random(seed)  # noqa: S311  # a sample that can be repeated
+        policy = policy_of(history.rules)
+        events = [_simplified(event) for event in _before_the_end(history.events)]
         if len({event.subscription_id for event in events}) != 1:
             continue
-        each, whole = Ledger(policy), Ledger(policy_of(tale.rules, SubscriptionRule.ANY))
+        each, whole = Ledger(policy), Ledger(policy_of(history.rules, SubscriptionRule.ANY))
         for batch in in_batches(rng, stream) if len(stream := shuffled(rng, [events])) > 1 else [stream]:
             each.deliver(batch)
             whole.deliver(batch)

@@ -22,7 +22,7 @@ from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.jobs.queue import JobQueue
 from tests.support import figures
 from tests.support.orders import shuffled
-from tests.support.subscription_histories import random_tale
+from tests.support.random_subscription_histories import random_history
 from tests.support.subscription_oracle import Expected, Rules
 from tests.support.subscription_orders import differences, policy_of
 
@@ -40,9 +40,9 @@ class _Tenant(NamedTuple):
 
 
 def _tenant(seed: int) -> _Tenant:
-    tale = random_tale(seed)
-    customer = f"cus_{seed}" if tale.customers else None
-    return _Tenant(f"org_{seed}", [_renamed(event, seed) for event in tale.events], tale.rules, customer)
+    history = random_history(seed)
+    customer = f"cus_{seed}" if history.customers else None
+    return _Tenant(f"org_{seed}", [_renamed(event, seed) for event in history.events], history.rules, customer)
 
 
 def _renamed(event: BillingEvent, seed: int) -> BillingEvent:

@@ -15,7 +15,8 @@ from tenantry.domain.billing.tenant_record import BillingRecord
 from tests.support import figures
 from tests.support.ledger import CUSTOMER, Ledger
 from tests.support.orders import in_batches, shuffled
-from tests.support.subscription_histories import Scene, random_tale
+from tests.support.random_subscription_histories import random_history
+from tests.support.subscription_histories import NamedHistory
 from tests.support.subscription_oracle import DAY, Expected, ExpectedAccess, ExpectedRecord, Rules
 
 _MOST_EXAMPLES: Final = 3
@@ -195,17 +196,17 @@ def delivered(happened: Sequence[BillingEvent], rules: Rules) -> BillingRecord:
     return ledger.account.record
 
 
-def check_one_at_a_time(scene: Scene, record_property: figures.RecordProperty) -> None:
-    """Assert that every order of a scene ends, and goes, as the oracle says."""
-    ends = one_at_a_time(scene.events, scene.rules)
+def check_one_at_a_time(history: NamedHistory, record_property: figures.RecordProperty) -> None:
+    """Assert that every order of a history ends, and goes, as the oracle says."""
+    ends = one_at_a_time(history.events, history.rules)
     _record(record_property, "Every order of several subscriptions", ends)
-    assert (ends.orders, ends.states, ends.wrong) == (math.factorial(len(scene.events)), 1, {})
+    assert (ends.orders, ends.states, ends.wrong) == (math.factorial(len(history.events)), 1, {})
 
 
-def check_in_batches(scene: Scene, record_property: figures.RecordProperty, *, every: int = 1) -> None:
-    """Assert that every order of a scene, or each of so many, ends in batches as the oracle says."""
-    orders = islice(every_order_in_batches(scene.events, scene.name), 0, None, every)
-    ends = batched(scene.events, scene.rules, orders)
+def check_in_batches(history: NamedHistory, record_property: figures.RecordProperty, *, every: int = 1) -> None:
+    """Assert that every order of a history, or each of so many, ends in batches as the oracle says."""
+    orders = islice(every_order_in_batches(history.events, history.name), 0, None, every)
+    ends = batched(history.events, history.rules, orders)
     _record(record_property, "Orders of several subscriptions in batches", ends)
     assert (ends.states, ends.wrong) == (1, {})
 
@@ -220,10 +221,10 @@ def check_random_histories(seeds: Iterable[int], orders: int, record_property: f
     histories = delivered = 0
     wrong: dict[int, object] = {}
     for seed in seeds:
-        tale, rng = random_tale(seed), random.Random(seed)  # noqa: S311  # a sample that can be repeated
-        true_order = [[event] for event in tale.events]
-        deliveries = [true_order, *random_orders(tale.events, rng, orders)]
-        ends = batched(tale.events, tale.rules, deliveries, tale.customers)
+        history, rng = random_history(seed), random.Random(seed)  # noqa: S311  # a sample that can be repeated
+        true_order = [[event] for event in history.events]
+        deliveries = [true_order, *random_orders(history.events, rng, orders)]
+        ends = batched(history.events, history.rules, deliveries, history.customers)
         histories, delivered = histories + 1, delivered + ends.orders
         if ends.states != 1 or ends.wrong:
             wrong[seed] = (ends.states, ends.wrong)

@@ -4,27 +4,29 @@ import pytest
 
 from tests.laws.test_each_subscription import LONG
 from tests.support import figures
-from tests.support.subscription_histories import SCENES, Scene
+from tests.support.subscription_histories import NAMED_HISTORIES, NamedHistory
 from tests.support.subscription_orders import check_in_batches, check_one_at_a_time, check_random_histories
 
 HISTORIES = 20_000
 AT_ONCE = 2_500
 
 
-def by_name(scene: Scene) -> str:
-    return scene.name
+def by_name(history: NamedHistory) -> str:
+    return history.name
 
 
-@pytest.mark.parametrize("scene", LONG, ids=by_name)
+@pytest.mark.parametrize("history", LONG, ids=by_name)
 def test_every_order_ends_as_the_oracle_says_and_passes_through_nothing_else(
-    scene: Scene, record_property: figures.RecordProperty
+    history: NamedHistory, record_property: figures.RecordProperty
 ) -> None:
-    check_one_at_a_time(scene, record_property)
+    check_one_at_a_time(history, record_property)
 
 
-@pytest.mark.parametrize("scene", SCENES, ids=by_name)
-def test_every_order_in_batches_ends_as_the_oracle_says(scene: Scene, record_property: figures.RecordProperty) -> None:
-    check_in_batches(scene, record_property)
+@pytest.mark.parametrize("history", NAMED_HISTORIES, ids=by_name)
+def test_every_order_in_batches_ends_as_the_oracle_says(
+    history: NamedHistory, record_property: figures.RecordProperty
+) -> None:
+    check_in_batches(history, record_property)
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
