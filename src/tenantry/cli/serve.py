@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
+from typing import Final
 
 import click
 import psycopg
@@ -29,8 +30,9 @@ from tenantry.common import clock, logs
 from tenantry.common import process as this_process
 from tenantry.server.accept_loop import HANDSHAKE_SECONDS, AcceptLoop, reject_new_connections
 from tenantry.server.asgi_types import AsgiApp
+from tenantry.server.connection_balance import NOT_ACCEPTING
 from tenantry.server.load_shedding import LoadSheddingProtocol
-from tenantry.server.shutdown import REQUEST_SECONDS, GracefulServer
+from tenantry.server.shutdown import REQUEST_SECONDS, GracefulServer, Siblings
 from tenantry.settings import (
     Settings,
     SettingsError,
@@ -40,6 +42,8 @@ from tenantry.settings import (
     load,
     read_environment,
 )
+
+_SPAWN: Final = multiprocessing.get_context("spawn")
 
 logger = logging.getLogger(__name__)
 
@@ -211,16 +215,16 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _run_one(settings: Settings, conninfo: str, listener: socket.socket, supervisor: int | None = None) -> None:
+def _run_one(settings: Settings, conninfo: str, listener: socket.socket, siblings: Siblings | None = None) -> None:
     from tenantry.app import build_app  # noqa: PLC0415  # the metrics library reads the environment on import
 
     connections = this_process.allow_connections(settings.max_connections)
     app = build_app(settings.replace(max_connections=connections), conninfo)
     this_process.set_for_serving()
-    GracefulServer(server_config(settings, app), settings.drain_seconds, supervisor).run(sockets=[listener])
+    GracefulServer(server_config(settings, app), settings.drain_seconds, siblings).run(sockets=[listener])
 
 
-def _serve_supervised(listener: socket.socket, supervisor: int) -> None:
+def _serve_supervised(listener: socket.socket, siblings: Siblings) -> None:
     """Run one of several processes, with the settings that the supervisor has put into the environment."""
     end_on_sigterm()
     with listener, contextlib.suppress(KeyboardInterrupt):
@@ -230,7 +234,7 @@ def _serve_supervised(listener: socket.socket, supervisor: int) -> None:
             click.echo(f"The settings have changed:\n{error}", err=True)
             sys.exit(STARTUP_FAILURE)
         _configure_logs(settings)
-        _run_one(settings, settings.database_url or "", listener, supervisor)
+        _run_one(settings, settings.database_url or "", listener, siblings)
 
 
 def server_config(settings: Settings, app: AsgiApp) -> uvicorn.Config:
@@ -279,7 +283,8 @@ class Supervisor:
     def __init__(self, settings: Settings, bound: socket.socket) -> None:
         self._settings = settings
         self._bound = bound
-        self._processes: list[SpawnProcess] = []
+        self._processes: dict[int, SpawnProcess] = {}
+        self._connections = _SPAWN.RawArray("i", [NOT_ACCEPTING] * settings.workers)
         self._is_ending = False
         self._is_signaled = False
         self._refuses_at: float | None = None
@@ -293,10 +298,10 @@ class Supervisor:
             signal.set_wakeup_fd(waker.fileno())  # Python writes the number of each signal with a handler
             for each in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(each, lambda *_: None)
-            for _ in range(self._settings.workers):
-                self._start()
+            for number in range(self._settings.workers):
+                self._start(number)
             while self._processes:
-                sentinels = [process.sentinel for process in self._processes]
+                sentinels = [process.sentinel for process in self._processes.values()]
                 if received in wait([*sentinels, received], self._seconds_left()):
                     for number in received.recv(64):
                         self._handle(number)
@@ -306,15 +311,15 @@ class Supervisor:
             signal.set_wakeup_fd(-1)
         return self._all_started
 
-    def _start(self) -> None:
-        arguments = (self._bound, os.getpid())
-        process = multiprocessing.get_context("spawn").Process(target=_serve_supervised, args=arguments)
+    def _start(self, number: int) -> None:
+        siblings = Siblings(os.getpid(), self._connections, number)
+        process = _SPAWN.Process(target=_serve_supervised, args=(self._bound, siblings))
         process.start()
-        self._processes.append(process)
+        self._processes[number] = process
 
     def _handle(self, number: int) -> None:
         if self._is_signaled:
-            for process in self._processes:
+            for process in self._processes.values():
                 process.kill()
         elif self._is_ending:  # because a process could not start
             logger.info("received a signal to end; is ending already")
@@ -328,7 +333,7 @@ class Supervisor:
         self._refuses_at = time.monotonic() + max(0, seconds)
         if seconds <= 0:
             self._refuse()
-        for process in self._processes:
+        for process in self._processes.values():
             if process.pid is not None and process.is_alive():
                 os.kill(process.pid, number)
 
@@ -343,9 +348,12 @@ class Supervisor:
 
     def _replace_ended(self) -> None:
         """Join ended processes, and replace them unless all end. One that could not start ends all."""
-        for process in [process for process in self._processes if not process.is_alive()]:
+        for number, process in list(self._processes.items()):
+            if process.is_alive():
+                continue
             process.join()
-            self._processes.remove(process)
+            del self._processes[number]
+            self._connections[number] = NOT_ACCEPTING
             if self._is_ending:
                 continue
             if process.exitcode == STARTUP_FAILURE:
@@ -354,4 +362,4 @@ class Supervisor:
                 self._end(signal.SIGTERM)
             else:
                 logger.error("server process %s ended with %s; starting another", process.pid, process.exitcode)
-                self._start()
+                self._start(number)

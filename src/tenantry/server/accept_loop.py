@@ -1,4 +1,4 @@
-"""The accept loop: an event loop that accepts many new connections in one turn."""
+"""The accept loop: an event loop that accepts many new connections in one turn, and leaves their share to others."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,12 @@ from typing import Any, Final
 
 import uvloop
 
+from tenantry.server.connection_balance import ConnectionBalance
+
 MAX_ACCEPTS_PER_TURN: Final = 64
 HANDSHAKE_SECONDS: Final = 0.1  # how long a TCP handshake that has begun may take
+YIELD_SECONDS: Final = 0.001
+"""How long a process with more connections than another one leaves new connections to it."""
 
 _PAUSE: Final = 1.0
 _SO_BINDTOIFINDEX: Final = 62
@@ -26,12 +30,15 @@ class AcceptLoop(uvloop.Loop):
     libuv accepts one connection a turn. Turns are long under load, so a burst of clients would wait for seconds.
     """
 
+    balance: ConnectionBalance | None = None
+    """With other server processes on the same socket."""
+
     async def create_server(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # asyncio's own
         """Use a `ListeningSocket` for a given socket without TLS."""
         sock, ssl, backlog = options.get("sock"), options.get("ssl"), options.get("backlog", 100)
         if sock is None or ssl is not None:
             return await super().create_server(*args, **options)
-        return ListeningSocket(self, args[0], sock, backlog)
+        return ListeningSocket(self, args[0], sock, backlog, self.balance)
 
 
 def reject_new_connections(listening: socket.socket) -> None:
@@ -46,7 +53,11 @@ def reject_new_connections(listening: socket.socket) -> None:
 
 
 class ListeningSocket:
-    """A server on one listening socket."""
+    """A server on one listening socket.
+
+    With a ``balance`` it accepts only while no other process has fewer connections. Otherwise it leaves new connections
+    to the others for `YIELD_SECONDS`. If they do not accept them by then, they are busy, and it accepts some.
+    """
 
     def __init__(
         self,
@@ -54,10 +65,14 @@ class ListeningSocket:
         protocol_factory: Callable[[], asyncio.Protocol],
         sock: socket.socket,
         backlog: int,
+        balance: ConnectionBalance | None = None,
     ) -> None:
         self._loop = loop
         self._protocol_factory = protocol_factory
         self._socket = sock
+        self._balance = balance
+        self._more = 0
+        """How many connections to accept although another process has fewer."""
         self._connecting: set[asyncio.Task[Any]] = set()
         self._is_open = True
         sock.setblocking(False)  # noqa: FBT003  # the standard library's own
@@ -73,6 +88,7 @@ class ListeningSocket:
 
         ``is_last`` says that no other process listens on the socket, so the kernel rejects new connections meanwhile.
         """
+        self._balance = None
         if is_last:
             reject_new_connections(self._socket)
         await asyncio.sleep(HANDSHAKE_SECONDS)
@@ -93,6 +109,9 @@ class ListeningSocket:
     def _accept(self) -> bool:
         """Accept up to `MAX_ACCEPTS_PER_TURN` connections; return whether there may be more."""
         for _ in range(MAX_ACCEPTS_PER_TURN):
+            if self._yields():
+                self._pause(YIELD_SECONDS, self._accept_after_yielding)
+                return False
             try:
                 connection, _ = self._socket.accept()
             except BlockingIOError:
@@ -101,13 +120,30 @@ class ListeningSocket:
                 continue
             except OSError:  # no file descriptors or memory
                 logger.exception("accepting connections failed; it resumes in %g s", _PAUSE)
-                self._loop.remove_reader(self._socket)
-                self._loop.call_later(_PAUSE, self._listen)
+                self._pause(_PAUSE, self._listen)
                 return False
             task = self._loop.create_task(self._connect(connection))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
         return True
+
+    def _yields(self) -> bool:
+        """Return whether to leave the next connection to another process."""
+        if self._balance is None or not self._balance.is_ahead(len(self._connecting)):
+            return False
+        self._more -= 1
+        return self._more < 0
+
+    def _accept_after_yielding(self) -> None:
+        if self._is_open:
+            self._listen()
+            self._more = self._balance.step() if self._balance is not None else 0
+            self._accept()
+        self._more = 0
+
+    def _pause(self, seconds: float, resume: Callable[[], None]) -> None:
+        self._loop.remove_reader(self._socket)
+        self._loop.call_later(seconds, resume)
 
     async def _connect(self, connection: socket.socket) -> None:
         try:

@@ -182,10 +182,12 @@ class HttpProtocol(HttpToolsProtocol):
                 if self._has_head:
                     self._check_body_bytes()
 
-    def drain(self) -> None:
-        """Make the pending response the connection's last one, unless it has started."""
-        if not getattr(self.cycle, "response_started", True):
+    def drain(self) -> bool:
+        """Make the pending response the connection's last one; return false if none is pending or it has started."""
+        is_pending = not getattr(self.cycle, "response_started", True)
+        if is_pending:
             self.cycle.keep_alive = False
+        return is_pending
 
     def shutdown(self) -> None:
         """Finish pending requests, then close the connection once it is idle for `FINAL_IDLE_SECONDS`."""

@@ -5,18 +5,20 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from types import FrameType
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import uvicorn
 
-from tenantry.server.accept_loop import ListeningSocket
+from tenantry.server.accept_loop import AcceptLoop, ListeningSocket
+from tenantry.server.connection_balance import ConnectionBalance
 
 SHUTDOWN: Final = "tenantry.shutdown"  # key of the process's `Shutdown` in the ASGI lifespan state
 REQUEST_SECONDS: Final = 20  # how long pending requests may take once the process accepts no new ones
 
 _TICK: Final = 0.1
+_TICKS_PER_SECOND: Final = 10
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,17 @@ class Shutdown:
             self._callbacks.pop()()
 
 
+class Siblings(NamedTuple):
+    """The other server processes on the same socket, as one of them sees them."""
+
+    supervisor: int
+    """Its process id."""
+    connections: MutableSequence[int]
+    """The number of connections of each process, in memory that they share (`ConnectionBalance`)."""
+    own: int
+    """The index of this process."""
+
+
 class GracefulServer(uvicorn.Server):
     """uvicorn's server with a graceful shutdown, during which a load balancer loses no request.
 
@@ -54,13 +67,19 @@ class GracefulServer(uvicorn.Server):
     accepts no new connection, and pending requests have `REQUEST_SECONDS` to complete.
 
     A single process exits immediately at a second signal. One of several processes on one socket ignores it, since
-    both ``supervisor``, a process id, and others may signal it. It exits when the supervisor has ended.
+    both the supervisor and others may signal it. It exits when the supervisor has ended, and shares connections with
+    its ``siblings``.
     """
 
-    def __init__(self, config: uvicorn.Config, drain_seconds: float, supervisor: int | None = None) -> None:
+    def __init__(self, config: uvicorn.Config, drain_seconds: float, siblings: Siblings | None = None) -> None:
         super().__init__(config)
         self._drain_seconds = drain_seconds
-        self._supervisor = supervisor
+        self._supervisor = None if siblings is None else siblings.supervisor
+        self._balance = (
+            None
+            if siblings is None
+            else ConnectionBalance(siblings.connections, siblings.own, lambda: len(self.server_state.connections))
+        )
         self._skip_drain = False
         self._is_orphan = False
 
@@ -75,10 +94,22 @@ class GracefulServer(uvicorn.Server):
         if self.started:
             self._shutdown.is_draining = True  # readiness fails from now on, not from the next tick
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        cast("AcceptLoop", asyncio.get_running_loop()).balance = self._balance
+        await super().startup(sockets)
+
     async def on_tick(self, counter: int) -> bool:
         if self._supervisor is not None and os.getppid() != self._supervisor:
             self.should_exit = self._skip_drain = self._is_orphan = True
+        if self._balance is not None and counter % _TICKS_PER_SECOND == 0 and not self.should_exit:
+            self._close_surplus(self._balance.surplus())
         return await super().on_tick(counter)
+
+    def _close_surplus(self, number: int) -> None:
+        """Make pending responses the last ones of so many connections, so that clients connect to other processes."""
+        for connection in list(self.server_state.connections):
+            if number > 0 and cast("Any", connection).drain():
+                number -= 1
 
     async def main_loop(self) -> None:
         await super().main_loop()
@@ -97,6 +128,8 @@ class GracefulServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept queued connections only, and complete pending requests."""
         is_last = self._supervisor is None or self._is_orphan
+        if self._balance is not None:
+            self._balance.leave()
         for listener in cast("list[ListeningSocket]", self.servers):
             await listener.drain(is_last=is_last)
         for one in sockets or []:
