@@ -36,10 +36,10 @@ _LONGEST: Final = 100
 _LINE: Final = 120
 _QUOTED: Final = re.compile(r": '([^']*)'")
 _SETTINGS: Final = f"""\
-Environment variables, or a `.env` file; how they are given, rotated and checked is in
-[Configuration](../how-to/configuration.md). An empty variable counts as unset. Types: *number* is a whole one; *flag*
-in upper or lower case; *secret* is kept out of logs and messages, and may be in a file instead: the variable of the
-same name with `{FILE_SUFFIX}` at its end gives the path of that."""
+Look up each environment variable (or line of a `.env` file). [Configuration](../how-to/configuration.md) shows how to
+set and check them. An empty variable counts as unset. Types: a *number* is a whole one; a *flag* may be in upper or
+lower case; a *secret* is kept out of logs and messages. A secret can be in a file: set the variable of the same name
+with `{FILE_SUFFIX}` at its end to the path."""
 _SECTIONS: Final = {
     "PROVIDER_WEBHOOK_SECRET": (
         "Required",
@@ -79,17 +79,19 @@ _SECTIONS: Final = {
 }
 """The sections of the settings page: the first setting of each, its title and introduction."""
 _ERRORS: Final = """\
-Every error answer of the API is a problem document (RFC 9457) with a `code`, which does not change, and a `requestId`,
-which is in the service's log. Decide by `code` and the status; `detail` is for people, and its wording may change.
+Look up what each error of the API means, and what the caller does about it. An error is a problem document (RFC 9457).
+Decide by its `code`, which does not change, and the status; `detail` is for people, and its wording may change. The
+service's log has the `requestId`.
 
-- Repeat a request after 408, 429, 500 and 503, and after 409 `idempotency_in_flight`. Send `Idempotency-Key` with each
-  request that creates something: then a repetition cannot create it twice.
+- Retry a request after 408, 429, 500 and 503, and after 409 `idempotency_in_flight`. Send `Idempotency-Key` with each
+  request that creates something, so that a retry cannot create it twice.
 - Other 4xx answers stay the same until the request, the credential or the plan changes.
-- The SDK repeats where that is safe, and raises a class for each status ([SDK](sdk.md#errors)).
+- The SDK retries where that is safe, and raises a class for each status ([SDK](sdk.md#errors)).
 - The payment provider's webhook answers in plain text ([contract](contract.md), section 6)."""
 _SDK: Final = """\
-[tenantry-sdk](../how-to/python-sdk.md) shows how to use it. The methods of `AsyncTenantry` are awaited. Every method
-also takes the options of `CallOptions` as named arguments. Every record has the methods of `Model`."""
+Look up the classes and methods of the SDK. [tenantry-sdk](../how-to/python-sdk.md) shows how to use them. Await the
+methods of `AsyncTenantry`. Every method also takes the options of `CallOptions` as named arguments. Every record has
+the methods of `Model`."""
 _MADE: Final = "<!-- Made by docs/make_reference.py from the code: change that. -->\n"
 
 
@@ -98,7 +100,7 @@ def command_line() -> str:
     parts = [
         _MADE,
         "# The command line\n",
-        "What `--help` says of each command; how they are used is in [The command line](../how-to/command-line.md).\n",
+        "Look up the `--help` of each command. [The command line](../how-to/command-line.md) shows how to use them.\n",
     ]
     for path, context in _commands(tenantry, "tenantry", None):
         parts.append(f"{'##' if path.count(' ') < 2 else '###'} {path}\n\n```text\n{context.get_help()}\n```\n")  # noqa: PLR2004
