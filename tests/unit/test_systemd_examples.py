@@ -6,7 +6,6 @@ from typing import Final
 import pytest
 
 from tenantry.settings import SECRETS, SETTINGS
-from tests.support.documentation import block_of
 from tests.support.installed import ROOT
 
 FOLDER: Final = ROOT / "examples" / "systemd"
@@ -19,12 +18,6 @@ def test_the_environment_file_has_settings_that_are_no_secrets() -> None:
     named = re.findall(r"^#?([A-Z][A-Z_]+)=", (FOLDER / "tenantry.env").read_text(), re.MULTILINE)
     assert "BASE_URL" in named
     assert set(named) <= {setting.name for setting in SETTINGS.values() if not setting.is_secret}
-
-
-@pytest.mark.parametrize("start", ["runuser -u postgres", "install -d /etc/tenantry"])
-def test_guides_to_deploying_run_the_same_commands(start: str) -> None:
-    commands, others = (block_of(f"how-to/{page}.md", start).splitlines() for page in ("debian", "deploying"))
-    assert others[: len(commands)] == commands
 
 
 @pytest.mark.parametrize("unit", UNITS)
