@@ -259,3 +259,37 @@ async def test_start_timeout_applies_to_each_batch() -> None:
             await other
     doubler.gate.set()
     assert await first == 2
+
+
+async def test_batch_that_follows_another_waits_for_most_of_its_submitters() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run, gather_seconds=60)
+    first = await held(batcher, doubler, 0)
+    second = await submitted(batcher, *range(1, 10))
+    doubler.gate.set()
+    await asyncio.gather(first, *second)
+    few = await submitted(batcher, *range(6))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert doubler.batches == [[0], [*range(1, 10)]]
+    await asyncio.gather(*few, batcher.submit(6))
+    assert doubler.batches[2:] == [[*range(7)]]
+
+
+async def test_batch_waits_for_no_more_submitters_than_there_were() -> None:
+    doubler = Doubler()
+    doubler.gate.set()
+    batcher = Batcher(doubler.run, gather_seconds=60)
+    for number in range(3):
+        await batcher.submit(number)
+    assert doubler.batches == [[0], [1], [2]]
+
+
+async def test_batch_starts_without_submitters_that_do_not_return() -> None:
+    doubler = Doubler()
+    doubler.gate.set()
+    batcher = Batcher(doubler.run, gather_seconds=0.001)
+    await asyncio.gather(*map(batcher.submit, range(10)))
+    await batcher.submit(10)
+    await batcher.close()
+    assert doubler.batches == [[*range(10)], [10]]

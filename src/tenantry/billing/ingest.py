@@ -30,6 +30,8 @@ FAILED: Final = "failed"
 """Shown as the outcome of an event whose handling failed."""
 DUPLICATE: Final = "duplicate"
 """Shown as the outcome of an event that the ledger already has."""
+GATHER_SECONDS: Final = 0.001
+"""How long a batch waits for events that will probably follow: a batch costs as much as a dozen events."""
 _TRIES: Final = 4
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, store.EntryTakenError)
 
@@ -75,6 +77,7 @@ class WebhookService:
         self._batcher: Batcher[ReceivedEvent, LedgerEntry | None] = Batcher(
             self.apply,
             max_concurrent=len(lanes),
+            gather_seconds=GATHER_SECONDS,
             start_timeout=lanes[0].timeouts.batch_start,
             deadline=lanes[0].timeouts.batch,
             metrics=lanes[0].metrics,

@@ -1,6 +1,7 @@
 """Batching: requests that wait while a batch is in progress form the next one."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
@@ -33,6 +34,8 @@ Answer = TypeVar("Answer")
 MAX_ITEMS: Final = 256
 CONCURRENT_ITEMS: Final = 32  # waiting items from which another batch starts beside those in progress
 _MAX_WAITING: Final = 4096
+_GATHERED_SHARE: Final = 0.8
+_MAX_GATHERED: Final = 24
 _CHECKS_PER_TIMEOUT: Final = 4
 
 
@@ -40,7 +43,9 @@ _CHECKS_PER_TIMEOUT: Final = 4
 class Batcher(Generic[Item, Answer]):
     """Calls ``run`` with batches of up to ``max_items`` items, in up to ``max_concurrent`` calls at a time.
 
-    A second batch starts beside the first one only if `CONCURRENT_ITEMS` wait: two small ones cost more than one.
+    A second batch starts beside the first one only if `CONCURRENT_ITEMS` wait: two small ones cost more than one. For
+    the same reason a batch that follows another one may wait up to ``gather_seconds`` for most of its submitters to
+    send their next items.
     ``run`` returns an answer for each item, in order. An exception as an answer is raised to the item's submitter, one
     that ``run`` raises to all of them. An item waits for its batch at most ``start_timeout`` seconds, and for its
     answer at most ``deadline`` seconds, which also bounds a batch.
@@ -51,6 +56,7 @@ class Batcher(Generic[Item, Answer]):
     max_concurrent: int = 1
     max_items: int = MAX_ITEMS
     max_waiting: int = _MAX_WAITING
+    gather_seconds: float = 0.0
     start_timeout: float = DEFAULT_TIMEOUTS.batch_start
     deadline: float = DEFAULT_TIMEOUTS.batch
     metrics: BatchMetrics = NO_BATCH_METRICS
@@ -60,6 +66,9 @@ class Batcher(Generic[Item, Answer]):
         self._start_timeout = min(self.start_timeout, self.deadline)
         self._waiting: deque[_QueuedItem[Item, Answer]] = deque()
         self._runs = 0
+        self._submitters = 0  # of the last batch, and those that waited at its end
+        self._ended_at = -math.inf
+        self._gathering: tuple[int, asyncio.Future[None]] | None = None
         self._running: dict[int, list[_QueuedItem[Item, Answer]]] = {}
         self._hanging: set[int] = set()
         self._workers: set[asyncio.Task[None]] = set()
@@ -77,6 +86,8 @@ class Batcher(Generic[Item, Answer]):
         future: asyncio.Future[Answer] = loop.create_future()
         trace = None if self._tracing is None else self._tracing.current()
         self._waiting.append(_QueuedItem(item, future, loop.time(), trace))
+        if self._gathering is not None and len(self._waiting) >= self._gathering[0]:
+            _resolve(self._gathering[1], None)
         workers = len(self._workers)
         if not workers or (workers < self.max_concurrent and len(self._waiting) >= CONCURRENT_ITEMS):
             worker = asyncio.create_task(self._work(), context=Context())  # not in the trace of this submitter
@@ -96,10 +107,24 @@ class Batcher(Generic[Item, Answer]):
 
     async def _work(self) -> None:
         while self._waiting and (len(self._workers) == 1 or len(self._waiting) >= CONCURRENT_ITEMS):
+            await self._gather()
             batch = [self._waiting.popleft() for _ in range(min(self.max_items, len(self._waiting)))]
             if batch := [queued for queued in batch if not queued.future.done()]:
                 await self._process(batch)
         self._workers -= {asyncio.current_task()}  # now: the next submitter must start another worker
+
+    async def _gather(self) -> None:
+        """Wait for `_GATHERED_SHARE` of the last batch's submitters, if it has just ended."""
+        loop = asyncio.get_running_loop()
+        number = min(_MAX_GATHERED, int(self._submitters * _GATHERED_SHARE))
+        if len(self._waiting) >= number or loop.time() - self._ended_at > self.gather_seconds:
+            return
+        enough: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(self.gather_seconds, _resolve, enough, None)
+        self._gathering = number, enough
+        await enough
+        self._gathering = None
+        timer.cancel()
 
     async def _process(self, batch: list["_QueuedItem[Item, Answer]"]) -> None:
         self._runs += 1
@@ -119,6 +144,7 @@ class Batcher(Generic[Item, Answer]):
                 _resolve(queued.future, answer)
         finally:
             alarm.cancel()
+            self._ended_at, self._submitters = loop.time(), len(batch) + len(self._waiting)
             del self._running[number]
             self._hanging.discard(number)
             self.metrics.observe(len(batch), started - batch[0].queued_at, loop.time() - started)
