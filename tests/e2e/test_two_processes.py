@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 
 from tests.support.command_runner import invoke_async
@@ -17,8 +18,10 @@ from tests.support.deployment import WORKERS, Deployment, add_owner, deployed
 from tests.support.findings import free_port
 from tests.support.metrics import Shown, documented
 from tests.support.postgres import PostgresServer, as_url
+from tests.support.stopping import LIST, ask, connecting, listens
 
 TIMES: Final = 20
+CONNECTIONS: Final = 64
 POOL_SIZE: Final = 5
 MOST: Final = "tenantry_database_connections_max"
 PATIENCE: Final = 60
@@ -50,6 +53,20 @@ async def test_revoked_key_is_refused_at_the_very_next_request_every_time(deploy
                 after = await client.get("/api/v1/projects")
             seen[before.status_code, deleted.status_code, after.status_code, after.json().get("code")] += 1
     assert seen == {(200, 204, 401, "api_key_revoked"): TIMES}
+
+
+async def test_persistent_connections_are_shared(deployment: Deployment) -> None:
+    async with connecting() as connect:
+        lines = [await connect(deployment) for _ in range(CONNECTIONS)]
+        assert {(await ask(line, LIST))[0] for line in lines} == {401}
+        numbers = [
+            sum(connection.status == psutil.CONN_ESTABLISHED for connection in process.net_connections("tcp4"))
+            for process in deployment.command.family()[1:]
+            if listens(process)
+        ]
+    mean = CONNECTIONS / WORKERS
+    assert len(numbers) == WORKERS
+    assert all(abs(number - mean) <= 0.2 * mean for number in numbers), numbers
 
 
 async def test_metrics_are_those_of_both_processes_together(deployment: Deployment) -> None:

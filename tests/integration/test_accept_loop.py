@@ -11,9 +11,15 @@ from logging.handlers import QueueHandler
 from typing import Any
 
 import pytest
+import uvicorn
 
 from tenantry.server import accept_loop as listening
+from tenantry.server import shutdown
 from tenantry.server.accept_loop import MAX_ACCEPTS_PER_TURN, AcceptLoop, ListeningSocket
+from tenantry.server.connection_balance import SECONDS_AHEAD, ConnectionBalance
+from tenantry.server.protocol import HttpProtocol
+from tests.support.http_line import Line
+from tests.support.serving import url_of
 
 CLIENTS = 2 * MAX_ACCEPTS_PER_TURN
 
@@ -120,6 +126,89 @@ def test_one_of_several_processes_accepts_queued_connections_and_leaves_new_ones
             assert arrivals.number == CLIENTS
         for client in clients:
             client.close()
+
+    with bound_socket() as bound:
+        run(main(bound))
+
+
+class Processes:
+    """Several processes that listen on one socket, in one event loop; they keep ``CLIENTS`` connections."""
+
+    def __init__(self, bound: socket.socket, number: int, others: int = 0) -> None:
+        """Besides ``number`` processes, ``others`` have no connections and accept none."""
+        self.connections = [0] * number
+        self._counts = [0] * (number + others)
+        self._sockets = [bound.dup() for _ in range(number)]
+        self._all = asyncio.Event()
+        self._servers = [self._listen(own, each) for own, each in enumerate(self._sockets)]
+
+    async def accept_all(self, bound: socket.socket) -> None:
+        clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
+        await self._all.wait()
+        for server in self._servers:
+            server.close()
+        for each in (*clients, *self._sockets):
+            each.close()
+
+    def _listen(self, own: int, bound: socket.socket) -> ListeningSocket:
+        balance = ConnectionBalance(self._counts, own, lambda: self.connections[own])
+        return ListeningSocket(asyncio.get_running_loop(), lambda: self._protocol(own), bound, CLIENTS, balance)
+
+    def _protocol(self, own: int) -> asyncio.Protocol:
+        self.connections[own] += 1
+        if sum(self.connections) == CLIENTS:
+            self._all.set()
+        return asyncio.Protocol()
+
+
+def test_processes_share_a_burst_of_connections() -> None:
+    async def main(bound: socket.socket) -> None:
+        processes = Processes(bound, 3)
+        await processes.accept_all(bound)
+        mean = CLIENTS / 3
+        assert all(abs(number - mean) <= 0.2 * mean for number in processes.connections), processes.connections
+
+    with bound_socket() as bound:
+        run(main(bound))
+
+
+def test_connections_that_a_stopped_process_does_not_accept_are_accepted_by_another() -> None:
+    async def main(bound: socket.socket) -> None:
+        processes = Processes(bound, 1, others=1)
+        await processes.accept_all(bound)
+        assert processes.connections == [CLIENTS]
+
+    with bound_socket() as bound:
+        run(main(bound))
+
+
+def test_pending_responses_of_surplus_connections_are_their_last() -> None:
+    async def main(bound: socket.socket) -> None:
+        pending, release = asyncio.Semaphore(0), asyncio.Event()
+
+        async def app(_scope: object, _receive: object, send: Any) -> None:
+            pending.release()
+            await release.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+
+        config = uvicorn.Config(app, http=HttpProtocol, lifespan="off", log_config=None)
+        config.load()
+        server = shutdown.GracefulServer(config, 0, shutdown.Siblings(os.getppid(), [0, 0], 0))
+        server.lifespan = config.lifespan_class(config)
+        await server.startup([bound])
+        lines = [await Line.to(url_of(bound)) for _ in range(6)]
+        for line in lines:
+            await line.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            await pending.acquire()
+        for second in range(SECONDS_AHEAD):
+            await server.on_tick(10 * second)
+        release.set()
+        closed = [(await line.answer())[1].get("connection") for line in lines]
+        assert sorted(closed, key=str) == [None] * 3 + ["close"] * 3
+        for line in lines:
+            line.close()
+        await server.shutdown()
 
     with bound_socket() as bound:
         run(main(bound))
