@@ -141,12 +141,12 @@ TELLING = "customer.subscription.updated"
 WHOLE = ("acme", WHOLE_TENANT)
 
 
-async def seconds_read(conninfo: str, second: int) -> list[int]:
+async def seconds_read(conninfo: str, second: int, until: int | None = None) -> list[int]:
     """The seconds of the events that are read to place a late one."""
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        history = await billing.read_events(connection, {WHOLE: ReplayNeed(second, late=True)}, ANY)
+        history = await billing.read_events(connection, {WHOLE: ReplayNeed(second, late=True, until=until)}, ANY)
     await database.close()
     return [event.created for event in history[WHOLE]]
 
@@ -158,6 +158,30 @@ async def test_a_late_event_reads_back_to_the_last_that_says_everything_and_no_f
     assert await seconds_read(emptied, 4985) == list(range(4980, 5001))
     await rows(emptied, "UPDATE billing_events SET status = 'past_due' RETURNING id")  # it does not say since when
     assert await seconds_read(emptied, 4985) == list(range(1, 5001))
+
+
+async def test_a_superseded_event_reads_on_to_the_next_that_says_everything_and_no_further(emptied: str) -> None:
+    await rows(emptied, TENANT + " RETURNING id")
+    every_tenth = f"CASE n % 10 WHEN 0 THEN '{TELLING}' ELSE 'invoice.payment_failed' END"
+    await rows(emptied, HISTORY.replace("%s", every_tenth, 1).replace("%s", "n", 1))
+    assert await seconds_read(emptied, 105, until=110) == list(range(100, 121))
+    assert await seconds_read(emptied, 4995, until=5000) == list(range(4990, 5001))
+    await rows(emptied, "UPDATE billing_events SET created = 119 WHERE created = 120 RETURNING id")  # not alone
+    assert max(await seconds_read(emptied, 105, until=110)) == 130
+
+
+async def test_late_events_are_folded_as_if_they_had_come_in_order(emptied: str) -> None:
+    await rows(emptied, TENANT + " RETURNING id")
+    sent = [
+        events.updated(org="acme", customer="cus_1", created=NOW - 100 + second, status=status)
+        for second, status in enumerate(("trialing", "active", "past_due", "active", "unpaid", "active", "past_due"))
+    ]
+    async with Database(emptied, pool_size=2) as database:
+        for position in (6, 5, 0, 3, 1, 4, 2):
+            await receive(database, emptied, ANY, [sent[position]])
+        assert await folded_right(database, ANY, "acme")
+    stored = await rows(emptied, "SELECT subscription_status FROM tenants WHERE id = 'acme'")
+    assert stored == [{"subscription_status": "past_due"}]
 
 
 async def test_an_event_that_shares_its_second_is_no_beginning(emptied: str) -> None:

@@ -44,7 +44,7 @@ async def test_rows_of_batches_are_found_by_index(lane: Lane, call: BoundStateme
 
 
 async def test_histories_are_found_by_index(lane: Lane) -> None:
-    parameters = {"tenants": ["a"], "folds": ["sub_1"], "seconds": [5], "late": [True]}
+    parameters = {"tenants": ["a"], "folds": ["sub_1"], "seconds": [5], "late": [True], "until": [5]}
     async with lane.use() as connection:
         cursor = await connection.execute(f"EXPLAIN {billing.READ_EVENTS}".encode(), parameters)
         assert_by_index(await cursor.fetchall())

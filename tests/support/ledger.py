@@ -115,7 +115,7 @@ class Ledger:
 
     def _history(self, fold_id: FoldId, need: ReplayNeed) -> list[BillingEvent]:
         """The events that are needed, as the store reads them."""
-        key, since = fold_id[1], need.second
+        key, since, until = fold_id[1], need.second, None
         events = [
             event
             for event in self._events.values()
@@ -123,21 +123,20 @@ class Ledger:
         ]
         if need.late:
             seconds = Counter(event.created for event in events)
-            since = max(
-                (
-                    event.created
-                    for event in events
-                    if event.created < need.second
-                    and event.type in WHOLE_SUBSCRIPTION_TYPES
-                    and event.status not in ("past_due", "unpaid")
-                    and event.subscription_id is not None
-                    and event.customer_id is not None
-                    and event.details.pause != "void"
-                    and seconds[event.created] == 1
-                ),
-                default=-1,
-            )
-        return [event for event in events if event.created >= since]
+            full = [
+                event.created
+                for event in events
+                if event.type in WHOLE_SUBSCRIPTION_TYPES
+                and event.status not in ("past_due", "unpaid")
+                and event.subscription_id is not None
+                and event.customer_id is not None
+                and event.details.pause != "void"
+                and seconds[event.created] == 1
+            ]
+            since = max((second for second in full if second < need.second), default=-1)
+            if need.until is not None:
+                until = min((second for second in full if second > need.until), default=None)
+        return [event for event in events if since <= event.created and (until is None or event.created <= until)]
 
     def _write(self, application: BatchApplication) -> None:
         for entry in (*application.entries, *application.unparked):

@@ -20,7 +20,7 @@ from tenantry.domain.billing.ledger import (
     ReceivedEvent,
     ReplayNeed,
 )
-from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, KnownSubscription
 from tests.support.facts import (
     ANY,
     CATALOG,
@@ -395,6 +395,38 @@ def test_of_several_late_events_the_oldest_decides_where_the_history_begins() ->
     assert replay_needs(known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))], ANY) == {
         WHOLE: ReplayNeed(50, late=True)
     }
+
+
+ONE_SUBSCRIPTION = BillingState(subscription_id="sub_1")
+SEVERAL = BillingState(subscription_id="sub_1", others=(KnownSubscription("sub_2"),))
+
+
+def test_late_events_of_the_one_subscription_need_no_history_after_the_next_full_state() -> None:
+    known = standing(account(state=ONE_SUBSCRIPTION, tip_created=100))
+    late = [("acme", updated(50)), ("acme", succeeded(70, subscription_id="sub_1")), ("acme", updated(60))]
+    assert replay_needs(known, late, ANY) == {WHOLE: ReplayNeed(50, late=True, until=70)}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        failed(60, subscription_id="sub_1"),  # any later event may settle the invoice
+        deleted(60),
+        updated(60, subscription_id="sub_2"),
+        succeeded(60),  # of no subscription
+        updated(100),
+        updated(101),
+    ],
+)
+def test_with_another_event_they_need_the_whole_history_after_them(event: BillingEvent) -> None:
+    known = standing(account(state=ONE_SUBSCRIPTION, tip_created=100))
+    for events in ([updated(50), event], [event, updated(50)]):
+        assert replay_needs(known, [("acme", each) for each in events], ANY) == {WHOLE: ReplayNeed(50, late=True)}
+
+
+def test_a_late_event_of_several_subscriptions_needs_the_whole_history() -> None:
+    known = standing(account(state=SEVERAL, tip_created=100))
+    assert replay_needs(known, [("acme", updated(50))], ANY) == {WHOLE: ReplayNeed(FIRST, late=True)}
 
 
 def test_a_snapshot_needs_the_newest_second_to_replace_another() -> None:

@@ -88,8 +88,8 @@ outcome IN ('applied', 'late', 'no_change') AND type = ANY('{{{",".join(sorted(F
 """
 """A condition on the entries that the fold applies."""
 # A late event's history begins at the newest full-state event before it that is alone in its second; without one, at
-# the beginning. MATERIALIZED finds each beginning once: with outdated statistics the planner would otherwise find it
-# again for every event of the tenant, and run into the statement timeout.
+# the beginning. With "until" it ends at the next such event. MATERIALIZED finds each bound once: with outdated
+# statistics the planner would otherwise find it again for every event of the tenant, and time out.
 READ_EVENTS: Final = f"""
 WITH beginnings AS MATERIALIZED (
          SELECT number, tenant_id, fold, CASE WHEN late THEN coalesce((
@@ -100,12 +100,23 @@ WITH beginnings AS MATERIALIZED (
                    GROUP BY r.created
                   HAVING count(*) = 1 AND {FULL_STATE}
                    ORDER BY r.created DESC
-                   LIMIT 1), -1) ELSE second END AS since
-           FROM unnest(%(tenants)s::text[], %(folds)s::text[], %(seconds)s::bigint[], %(late)s::boolean[])
-                WITH ORDINALITY AS wanted (tenant_id, fold, second, late, number))
+                   LIMIT 1), -1) ELSE second END AS since,
+                coalesce((
+                  SELECT r.created
+                    FROM billing_events r
+                   WHERE r.tenant_id = wanted.tenant_id AND r.created > wanted.until
+                     AND (wanted.fold IS NULL OR coalesce(r.subscription_id, '') = wanted.fold) AND {FOLDED}
+                   GROUP BY r.created
+                  HAVING count(*) = 1 AND {FULL_STATE}
+                   ORDER BY r.created
+                   LIMIT 1), 9223372036854775807) AS until
+           FROM unnest(%(tenants)s::text[], %(folds)s::text[], %(seconds)s::bigint[], %(late)s::boolean[],
+                       %(until)s::bigint[])
+                WITH ORDINALITY AS wanted (tenant_id, fold, second, late, until, number))
 SELECT beginnings.number, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
   FROM beginnings
-  JOIN billing_events e ON e.tenant_id = beginnings.tenant_id AND e.created >= beginnings.since
+  JOIN billing_events e ON e.tenant_id = beginnings.tenant_id
+                       AND e.created BETWEEN beginnings.since AND beginnings.until
                        AND (beginnings.fold IS NULL OR coalesce(e.subscription_id, '') = beginnings.fold)
  WHERE {FOLDED}
  ORDER BY beginnings.number, e.created, e.arrival
@@ -178,6 +189,7 @@ async def read_events(
         "folds": [key if policy.is_each else None for _, key in needs],
         "seconds": [need.second for need in needs.values()],
         "late": [need.late for need in needs.values()],
+        "until": [need.until for need in needs.values()],
     }
     ids = list(needs)
     events: dict[FoldId, list[BillingEvent]] = {fold_id: [] for fold_id in ids}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
+from typing import Final
 
 import msgspec
 
@@ -35,6 +36,9 @@ from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
 from tenantry.domain.owner_mails import is_settled
 from tenantry.domain.plans import OVER
 
+_SUPERSEDED_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | ev.PAYMENT_TYPES
+"""Types whose outcome does not depend on any event after a later full-state event."""
+
 
 def replay_needs(
     context: BatchContext, events: Iterable[tuple[str | None, BillingEvent]], policy: BillingPolicy
@@ -44,6 +48,7 @@ def replay_needs(
     Folds that need no history are left out.
     """
     needed: dict[FoldId, ReplayNeed] = {}
+    extended = set[FoldId]()
     for tenant_id, event in events:
         account = context.accounts.get(tenant_id) if tenant_id else None
         key = fold_key(event, policy)
@@ -58,14 +63,23 @@ def replay_needs(
                 needed[account.tenant_id, key] = ReplayNeed(FIRST, late=True)  # it may have been left out before
             continue
         if event.created < fold.tip_created:
-            need = ReplayNeed(FIRST if fold.state.others else event.created, late=True)
+            until = event.created if _may_be_superseded(event, fold.state) else None
+            need = ReplayNeed(FIRST if fold.state.others else event.created, late=True, until=until)
         elif event.created == fold.tip_created or event.type == ev.SNAPSHOT:  # it may replace an older snapshot
             need = ReplayNeed(fold.tip_created, late=policy.is_each)  # of a subscription no checkpoint is stored
         else:
+            extended.add((account.tenant_id, key))
             continue
-        # the earliest second counts; a late one is before the second of the newest event
-        needed[account.tenant_id, key] = min(need, needed.get((account.tenant_id, key), need))
+        needed[account.tenant_id, key] = need.merge(needed.get((account.tenant_id, key), need))
+    for fold_id in extended & needed.keys():  # a newer event needs the whole history
+        needed[fold_id] = needed[fold_id]._replace(until=None)
     return needed
+
+
+def _may_be_superseded(event: BillingEvent, state: BillingState) -> bool:
+    """Whether a later full-state event of a fold that ends in ``state`` makes this event insignificant."""
+    is_of_fold = event.subscription_id is not None and event.subscription_id == state.subscription_id
+    return is_of_fold and not state.others and event.type in _SUPERSEDED_TYPES
 
 
 def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy) -> set[NameLock]:
@@ -305,7 +319,9 @@ class BatchApplication:
         if timeline is None:
             need = self.needs.get((account.tenant_id, key))
             checkpoint = account.checkpoint(key, need, self.policy)
-            timeline = begin(checkpoint, self.histories.get((account.tenant_id, key), ()), self.policy)
+            history = self.histories.get((account.tenant_id, key), ())
+            rest = account.folds[key] if need is not None and need.until is not None else None
+            timeline = begin(checkpoint, history, self.policy, rest)
             if event.type == ev.SNAPSHOT and (former := confirmed(timeline, event)):
                 self.superseded.append(former.id)
                 timeline = begin(checkpoint, timeline.events[:-1], self.policy)

@@ -18,12 +18,21 @@ class ReplayNeed(NamedTuple):
 
     Unless they are ``late``, it is the second of the newest event. If they are, it is that of the oldest event to
     place, and the history before it is needed too, back to a full-state event. So it is for a subscription's newest
-    second. For a tenant's fold with several
-    subscriptions no event is a full-state event; then the second is `FIRST`.
+    second. For a tenant's fold with several subscriptions no event is a full-state event; then the second is `FIRST`.
+
+    With ``until``, the second of the newest event to place, the history is needed only up to a full-state event after
+    it: that one gives the same state as before, and so do all later ones.
     """
 
     second: int
     late: bool
+    until: int | None = None
+
+    def merge(self, other: "ReplayNeed") -> "ReplayNeed":
+        """Return what is needed to place the events of both."""
+        second, late = min(self[:2], other[:2])
+        until = None if self.until is None or other.until is None else max(self.until, other.until)
+        return ReplayNeed(second, late, until)
 
 
 FIRST: Final = -1

@@ -8,7 +8,8 @@ reads from the ledger to place a new one (`ledger.ReplayNeed`):
 - newer than the newest event so far: the stored state, and no events;
 - in the same second as the newest: the state before that second, and the events of that second;
 - older: the events since the newest full-state event before it that is alone in its second, or, without such an event,
-  the state that the fold began with and all its events.
+  the state that the fold began with and all its events; most often only up to the next such event, because nothing
+  changes from there on.
 """
 
 from bisect import bisect_left, bisect_right
@@ -90,19 +91,25 @@ _BY_ARRIVAL: Final = "the order of arrival counts."
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """A checkpoint, the known events after it in order, and the state after each of them."""
+    """A checkpoint, the known events after it in order, and the state after each of them.
+
+    If newer events are left out, ``rest`` is the result of the whole fold, which no event to place changes.
+    """
 
     checkpoint: BillingState
     events: tuple[BillingEvent, ...] = ()
     states: tuple[BillingState, ...] = ()
+    rest: Folded | None = None
 
     @property
     def state(self) -> BillingState:
-        return self.before(len(self.events))
+        return self.before(len(self.events)) if self.rest is None else self.rest.state
 
     @property
     def newest(self) -> int:
         """The second of the newest event; -1 without events."""
+        if self.rest is not None and self.rest.tip_created is not None:
+            return self.rest.tip_created
         return self.events[-1].created if self.events else -1
 
     def folded(self, policy: BillingPolicy) -> Folded:
@@ -110,6 +117,8 @@ class Timeline(msgspec.Struct, frozen=True):
 
         That of a tenant has the checkpoint for the next event. Most events of a subscription do not need one.
         """
+        if self.rest is not None:
+            return self.rest
         return Folded(self.state, self.newest, None if policy.is_each else self.before_second(self.newest))
 
     def before(self, position: int) -> BillingState:
@@ -142,15 +151,20 @@ class Placement(msgspec.Struct, frozen=True):
     is_ambiguous: bool = False
 
 
-def begin(checkpoint: BillingState, events: Sequence[BillingEvent], policy: BillingPolicy) -> Timeline:
-    """Return the timeline of these events, given in any order."""
+def begin(
+    checkpoint: BillingState, events: Sequence[BillingEvent], policy: BillingPolicy, rest: Folded | None = None
+) -> Timeline:
+    """Return the timeline of these events, given in any order; ``rest`` is the stored result if newer ones may lack."""
     if not events:
         return Timeline(checkpoint)  # the common case: the new event is the newest one
     fold, steps = Fold(checkpoint, policy), Steps()
     for event in sorted(events, key=_created):
         steps += fold.add(event)
-    steps += fold.end()[1]
-    return Timeline(checkpoint, tuple(event for event, _ in steps), tuple(step.state for _, step in steps))
+    folded, last = fold.end()
+    steps += last
+    if rest is not None and folded.tip_created == rest.tip_created:
+        rest = None
+    return Timeline(checkpoint, tuple(event for event, _ in steps), tuple(step.state for _, step in steps), rest)
 
 
 def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Placement:
@@ -218,7 +232,7 @@ def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> t
     events = (*timeline.events[:start], *(folded for folded, _ in steps), *timeline.events[end:])
     states = (*timeline.states[:start], *(step.state for _, step in steps), *timeline.states[end:])
     own = next(step for folded, step in steps if folded is event)
-    return Timeline(timeline.checkpoint, events, states), own, resorted
+    return Timeline(timeline.checkpoint, events, states, timeline.rest), own, resorted
 
 
 def _is_last(timeline: Timeline, event: BillingEvent) -> bool:
