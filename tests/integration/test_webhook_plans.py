@@ -47,7 +47,11 @@ async def test_histories_are_found_by_index(lane: Lane) -> None:
     parameters = {"tenants": ["a"], "folds": ["sub_1"], "seconds": [5], "late": [True], "until": [5]}
     async with lane.use() as connection:
         cursor = await connection.execute(f"EXPLAIN {billing.READ_EVENTS}".encode(), parameters)
-        assert_by_index(await cursor.fetchall())
+        rows = await cursor.fetchall()
+    assert_by_index(rows)
+    plan = "\n".join(row[0] for row in rows)
+    assert plan.count("Index Scan") == 3
+    assert (plan.count("Sort Key"), "Bitmap" in plan) == (1, False)  # of the result only
 
 
 def assert_by_index(rows: Sequence[tuple[str]]) -> None:

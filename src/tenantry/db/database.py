@@ -42,10 +42,10 @@ _FOR_TRANSACTION: Final = Statement(
     TEXT,
 )
 _SNAPSHOT: Final = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-# Cached plans made while a table is small would still read all of it when it has grown. Planning again, or compiling,
-# costs more than it gains.
+# Cached plans made while a table is small would still read all of it when it has grown. A bitmap scan would read a
+# tenant's whole history to find the next event. Planning again, or compiling, costs more than it gains.
 _BY_INDEX: Final = (
-    "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off "
+    "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off "
     "-c plan_cache_mode=force_generic_plan"
 )
 # Detect a dead connection within half a minute instead of a quarter of an hour.
