@@ -14,7 +14,7 @@ ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, failover.py disk_full.py ho
 IMAGE_TESTS = tests/system/test_container_image.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-system faults check format bench fuzz audit docs dist clean
+.PHONY: help setup run test test-lowest test-system faults check format bench fuzz audit docs dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ run: $(VENV)/.runtime ## Run everything on this machine, with example data
 	@exec $(BIN)/tenantry demo
 
 test: $(VENV)/.dev ## Run the test suite (TESTS=tests/unit for a part of it, JOBS=4 for four processes)
+	@$(PYTEST) $(TESTS)
+
+test-lowest: BIN = $(VENV)/lowest/bin
+test-lowest: $(VENV)/.lowest ## Run the test suite on the lowest versions that the packages declare
 	@$(PYTEST) $(TESTS)
 
 test-system: $(VENV)/.dev ## Run the tests that need root, other programs or minutes
@@ -97,6 +101,13 @@ $(VENV)/.fuzz: requirements/fuzz.txt $(VENV)/.dev
 $(VENV)/.release: requirements/release.txt | $(VENV)/bin/python
 	@$(PYTHON) -m venv $(VENV)/release
 	@$(VENV)/release/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/release.txt
+	@touch $@
+
+$(VENV)/.lowest: requirements/build.txt requirements/dev.txt requirements/runtime.in pyproject.toml sdk/pyproject.toml devkit/pyproject.toml $(VENV)/.release
+	@$(PYTHON) -m venv --clear $(VENV)/lowest
+	@$(VENV)/lowest/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/build.txt -r requirements/dev.txt
+	@$(VENV)/release/bin/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct --reinstall --no-build-isolation \
+	  --editable './sdk[keyring]' --editable '.[django,fastapi,flask,otel]' --editable './devkit[testing]'
 	@touch $@
 
 $(VENV)/.audit: requirements/audit.txt $(VENV)/.dev

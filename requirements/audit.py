@@ -42,6 +42,7 @@ _OLD_NAMES: Final = {
     "BSD License": "BSD-3-Clause",
     "MIT License": "MIT",
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
 }
 """What classifiers call them, and old metadata."""
 

@@ -40,7 +40,9 @@ def test_ec_signing_key_is_taken(tmp_path: Path) -> None:
     assert load_or_create_signing_key(path).thumbprint() == key.thumbprint()
 
 
-@pytest.mark.parametrize("content", [b"", b"no key", ECKey.generate_key("P-384").as_pem(private=True)])
+@pytest.mark.parametrize(
+    "content", [b"", b"no key", ECKey.generate_key("P-384").as_pem(private=True)], ids=["empty", "no key", "P-384"]
+)
 def test_file_without_a_usable_key_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = signing_key_path(tmp_path)
     path.write_bytes(content)

@@ -97,7 +97,7 @@ class Companion:
         Raises `OSError` if the directory is not writable or no port is free, and `ValueError` for a damaged key file.
         """
         with contextlib.ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal(name="companion"))
+            portal = stack.enter_context(start_blocking_portal())
             stack.enter_context(portal.wrap_async_context_manager(self._serving()))
             self._stack = stack.pop_all()
         return self
