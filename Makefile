@@ -107,7 +107,7 @@ $(VENV)/.lowest: requirements/build.txt requirements/dev.txt requirements/runtim
 	@$(PYTHON) -m venv --clear $(VENV)/lowest
 	@$(VENV)/lowest/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/build.txt -r requirements/dev.txt
 	@$(VENV)/release/bin/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct --reinstall --no-build-isolation \
-	  --editable './sdk[keyring]' --editable '.[django,fastapi,flask,otel]' --editable './devkit[testing]'
+	  --editable ./sdk --editable '.[django,fastapi,flask,otel]' --editable './devkit[testing]'
 	@touch $@
 
 $(VENV)/.audit: requirements/audit.txt $(VENV)/.dev
