@@ -155,6 +155,20 @@ async def test_returning_primary_is_not_used_beside_the_new_one(pair: Pair) -> N
         await database.close()
 
 
+async def test_promotion_beside_a_running_primary_is_found_without_a_new_connection(pair: Pair) -> None:
+    async with running_service(pair.conninfo) as service:
+        org = await service.organization()
+        key = await service.key(org.owner, org.id, "projects:read")
+        assert (await key.caller.get(PROJECTS)).status_code == 200
+        pair.demand(synchronous=False)
+        pair.take_over()
+        await run(pair.primary.conninfo, "UPDATE api_keys SET revoked_at = now()")
+        async with asyncio.timeout(30):
+            while (answer := await key.caller.get(PROJECTS)).status_code != 401:
+                assert answer.status_code in {200, 503}
+        assert refusal(answer) == (401, "api_key_revoked")
+
+
 async def place(transaction: AbstractAsyncContextManager[Connection]) -> str:
     """Return the server that a connection string leads to."""
     async with transaction as connection:

@@ -58,11 +58,14 @@ def with_statement_timeout(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS)
     return _with_options(_with_keepalives(conninfo, timeouts), f"{_SESSION} {timeout}")
 
 
+def has_several_hosts(conninfo: str) -> bool:
+    given = conninfo_to_dict(conninfo)
+    return any("," in str(given.get(name, "")) for name in ("host", "hostaddr"))
+
+
 def for_writes(conninfo: str) -> str:
     """Select the primary of several hosts in a connection string. A standby lags: it would accept revoked keys."""
-    given = conninfo_to_dict(conninfo)
-    has_several = any("," in str(given.get(name, "")) for name in ("host", "hostaddr"))
-    if not has_several or "target_session_attrs" in given:
+    if not has_several_hosts(conninfo) or "target_session_attrs" in conninfo_to_dict(conninfo):
         return conninfo
     return make_conninfo(conninfo, target_session_attrs="read-write")
 
@@ -166,12 +169,17 @@ class Database:
             timeouts=timeouts,
         )
         self._lanes: list[Lane] = []
+        self._watching: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Start to connect, without waiting for the database."""
+        """Start to connect, without waiting for the database, and to watch its servers if there are several."""
         await self._pool.open()
+        self._watching = asyncio.create_task(self.failover.watch())
 
     async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         for lane in self._lanes:
             await lane.close()
         await self._pool.close()

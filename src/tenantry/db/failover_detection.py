@@ -1,5 +1,7 @@
 """Failover detection: which of several servers is the primary, if an old one does not know that it was replaced."""
 
+import asyncio
+import logging
 from typing import Any, Final
 
 import psycopg
@@ -12,14 +14,21 @@ _HOST_KEYS: Final = ("host", "hostaddr", "port")
 _EPOCH: Final = """
 SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint
   FROM pg_control_system()
+ WHERE NOT pg_is_in_recovery()
 """
+WATCH_INTERVAL: Final = 0.4
+"""Seconds between two questions to a server."""
+_ANSWER_TIMEOUT: Final = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 class FailoverDetector:
     """The promotions that a process has seen, if its connection string names several hosts.
 
-    A primary that returns after a standby was promoted still accepts writes. A process that has seen the new primary
-    no longer uses the old one, neither over new connections nor over existing ones, and tries the new one first.
+    A primary that does not know that a standby was promoted still accepts writes. A process that has seen the new
+    primary no longer uses the old one, neither over new connections nor over existing ones, and tries the new one
+    first. `watch` sees it within a second.
 
     This is not fencing: a process that cannot reach the new primary continues with the old one.
     """
@@ -29,7 +38,9 @@ class FailoverDetector:
         lists = [(key, str(self._given[key]).split(",")) for key in _HOST_KEYS if key in self._given]
         count = max((len(parts) for _, parts in lists), default=1)
         of_each = [(key, parts) for key, parts in lists if len(parts) == count]  # one port may be that of all hosts
-        self._servers = [{key: parts[number] for key, parts in of_each} for number in range(count)]
+        self._servers: list[dict[str, str]] = [
+            {key: parts[number] for key, parts in of_each} for number in range(count)
+        ]
         self._first = self._servers[0]
         self._newest: PrimaryEpoch | None = None
 
@@ -57,12 +68,40 @@ class FailoverDetector:
                 self._first = server
                 return
 
+    async def watch(self) -> None:
+        """Look for promotions on all servers, until canceled. Returns at once if there is one server only."""
+        if len(self._servers) > 1:
+            await asyncio.gather(*map(self._watch_server, self._servers))
+
+    async def _watch_server(self, server: dict[str, str]) -> None:
+        parameters: dict[str, Any] = {**self._given, **server, "target_session_attrs": "any"}
+        conninfo = make_conninfo(**parameters)
+        while True:
+            try:
+                async with await Connection.connect(conninfo) as connection:
+                    while True:
+                        async with asyncio.timeout(_ANSWER_TIMEOUT):
+                            epoch = await _epoch(connection)
+                        self._see(server, epoch)
+                        await asyncio.sleep(WATCH_INTERVAL)
+            except (psycopg.Error, TimeoutError):
+                await asyncio.sleep(WATCH_INTERVAL)
+
+    def _see(self, server: dict[str, str], epoch: PrimaryEpoch | None) -> None:
+        newest = self._newest
+        if epoch is None or newest is None or newest.cluster != epoch.cluster or newest.timeline >= epoch.timeline:
+            return
+        logger.warning("a standby was promoted (timeline %d); connections to the former primary end", epoch.timeline)
+        self._newest = epoch
+        self._first = server
+
     def is_over(self, connection: Connection) -> bool:
         """Whether another server has replaced the connection's."""
         return connection.primary is not None and connection.primary != self._newest
 
 
 async def _epoch(connection: Connection) -> PrimaryEpoch | None:
+    """Return the epoch of a primary; None of a standby, and of a server that does not know."""
     try:
         rows = await connection.fetch(_EPOCH)
         await connection.rollback()
@@ -71,5 +110,4 @@ async def _epoch(connection: Connection) -> PrimaryEpoch | None:
     except psycopg.Error:  # services compatible with PostgreSQL may lack the functions
         await connection.rollback()
         return None
-    [(cluster, timeline)] = rows
-    return PrimaryEpoch(int(cluster), int(timeline))
+    return PrimaryEpoch(*map(int, rows[0])) if rows else None

@@ -14,7 +14,7 @@ from tenantry.cli.doctor import Finding, Level, ok, problem, problem_if
 from tenantry.cli.doctor import doctor_store as store
 from tenantry.cli.doctor.doctor_store import Names
 from tenantry.db.connection import Connection
-from tenantry.db.database import Lane, for_writes, take_role
+from tenantry.db.database import Lane, for_writes, has_several_hosts, take_role
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.api_keys import Pepper
@@ -165,7 +165,9 @@ async def _check_confirmation(connection: Connection) -> list[Finding]:
 
 
 async def _check_connections(connection: Connection, server: Mapping[str, str], settings: Settings) -> list[Finding]:
-    return [judge_connections(server, *await store.read_connection_limits(connection), settings.connections)]
+    watching = settings.workers if has_several_hosts(settings.database_url or "") else 0
+    limits = await store.read_connection_limits(connection)
+    return [judge_connections(server, *limits, settings.connections + watching)]
 
 
 def judge_connections(
