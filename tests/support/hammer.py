@@ -30,12 +30,15 @@ class Connection:
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
         lengths = [int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:")]
         await reader.readexactly(sum(lengths))
+        if b"connection: close" in lines:  # of a process that has more connections than the others
+            self.close()
         return int(first.split()[1])
 
     def close(self) -> None:
         """Hang up."""
         if self._streams is not None:
             self._streams[1].close()
+            self._streams = None
 
 
 class Taking(NamedTuple):
