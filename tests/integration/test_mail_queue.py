@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -350,6 +351,25 @@ async def test_a_worker_waits_for_an_unavailable_database(
             await queued(database, queue)
             await mails(server, 2)
     assert log.count("interrupted") == 1
+
+
+async def test_a_worker_logs_the_loss_of_its_database_in_one_line(
+    database: Database, queue: JobQueue, server: MailServer, postgres: PostgresServer, conninfo: str
+) -> None:
+    server.hold = held = asyncio.Event()
+    with watched() as log:
+        async with worker(queue, work_with(database, server)):
+            await queued(database, queue)
+            await mails(server, 1)  # and its answer waits
+            await cut_off(postgres, conninfo, away=True)
+            held.set()  # the end of this job can't be recorded
+            await log.until("the job worker was interrupted")
+            await cut_off(postgres, conninfo, away=False)
+            await log.until("the job worker continues")
+    ours = [line for line in log.lines if " mail.log " not in line]  # the test server's own log
+    [line] = [line for line in ours if line.startswith(("WARNING", "ERROR", "CRITICAL"))]
+    assert re.search("will retry: .*(terminating connection|not currently accepting connections)", line, re.DOTALL)
+    assert not any("Traceback" in line for line in ours)
 
 
 async def test_a_job_without_a_database_logs_one_line(database: Database, queue: JobQueue, server: MailServer) -> None:

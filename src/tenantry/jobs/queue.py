@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -11,6 +12,7 @@ import psycopg
 from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.types import JSONDict
+from psycopg_pool import PoolTimeout
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts, exponential
 from tenantry.common.tracing import Tracing
@@ -33,12 +35,53 @@ _MOST_ORPHANED: Final = 1000
 logger = logging.getLogger(__name__)
 
 
-def _in_one_line(record: logging.LogRecord) -> bool:
-    """Log a job that found the database unavailable without a traceback."""
+def _as_information(record: logging.LogRecord) -> bool:
+    """Log a job that found the database unavailable as information, without a traceback."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, DatabaseUnavailableError):
         record.msg, record.exc_info = f"{record.msg}: {error}", None
+        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
     return True
+
+
+class _LostConnections(logging.Filter):
+    """Drop what libraries log, again and again or with a traceback, while the database is unavailable.
+
+    The worker logs one line instead, with the ``reason``.
+    """
+
+    _POOL: Final = "psycopg.pool"
+    _LOGGERS: Final = (_POOL, "procrastinate.worker", "procrastinate.worker.worker", "procrastinate.utils", "asyncio")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason: str | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == self._POOL:
+            self._keep(*record.args if isinstance(record.args, tuple) else ())
+            return record.levelno > logging.WARNING
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, ConnectorException):
+            self._keep(error.__cause__)
+            return False
+        return True
+
+    def _keep(self, *found: object) -> None:
+        for each in found:
+            if isinstance(each, psycopg.Error) and not isinstance(each, PoolTimeout):
+                self.reason = str(each)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        loggers = [logging.getLogger(name) for name in self._LOGGERS]
+        for each in loggers:
+            each.addFilter(self)
+        try:
+            yield
+        finally:
+            for each in loggers:
+                each.removeFilter(self)
 
 
 class JobQueue:
@@ -60,7 +103,7 @@ class JobQueue:
         self._asks_provider = asks_provider
         self._tracing = tracing
         self._app = App(connector=PsycopgConnector(configure=take_role))  # for the listening connection
-        logging.getLogger("procrastinate.worker").addFilter(_in_one_line)
+        logging.getLogger("procrastinate.worker").addFilter(_as_information)
         register(self._app, self.requeue_stalled)
         failover = failover or FailoverDetector(with_statement_timeout(conninfo, timeouts))
         self._pool = new_pool(failover, _POOL_SIZE, take_role, timeouts=timeouts)
@@ -131,6 +174,13 @@ class JobQueue:
         The database announces new jobs; retries and missed announcements are found within ``polling_interval`` seconds.
         While the database is unavailable, the worker retries.
         """
+        lost = _LostConnections()
+        with lost.installed():
+            await self._run_worker(work, concurrency, polling_interval, grace, lost)
+
+    async def _run_worker(
+        self, work: Work, concurrency: int, polling_interval: float, grace: float, lost: _LostConnections
+    ) -> None:
         failures = 0
         while True:
             began = asyncio.get_running_loop().time()
@@ -161,7 +211,8 @@ class JobQueue:
                 failures = 0
             failures += 1
             if failures == 1:
-                logger.error("the job worker was interrupted and will retry: %s", trouble)
+                logger.error("the job worker was interrupted and will retry: %s", lost.reason or trouble)
+            lost.reason = None
             await asyncio.sleep(exponential(min(failures, 20), first=0.25, factor=2, ceiling=15))
 
     async def requeue_stalled(self, stalled_after: float = _STALLED_AFTER) -> None:
