@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 import psycopg
@@ -37,7 +37,7 @@ WORKERS: Final = (2, 1)
 CLOCK_LIBRARIES: Final = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 """Debian's faketime, if installed."""
 CORRECT_TIME: Final = "+0"
-_LOGIN: Final = "tenantry_service"
+LOGIN: Final = "tenantry_service"
 """The service's login, which owns nothing."""
 _DATA_SIZE: Final = "700m"
 _WAL_SIZE: Final = "300m"
@@ -118,6 +118,10 @@ class Deployment:
         """A superuser's connection string."""
         return (self.pair or self._server).conninfo
 
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement as a superuser on the server that accepts writes."""
+        return self.database.rows(statement)
+
     def supervise(self) -> None:
         """Restart the primary whenever it ends."""
         self._supervisor = DatabaseSupervisor(self.database)
@@ -139,8 +143,8 @@ class Deployment:
                 found["server alone"] = processes
         return found
 
-    def prepare(self) -> None:
-        """Start the database and load tenants and keys."""
+    def start_database(self) -> None:
+        """Start the database and create its schema and the service's login."""
         if self.pair:
             self.pair.start()
             self.pair.demand(synchronous=self.kind is DatabaseKind.SYNCHRONOUS)
@@ -149,8 +153,12 @@ class Deployment:
             self._server.start()
         migrate(self.conninfo)
         with psycopg.connect(self.conninfo) as connection:
-            connection.execute(f"CREATE ROLE {_LOGIN} LOGIN")
-        grant(self.conninfo, _LOGIN)
+            connection.execute(f"CREATE ROLE {LOGIN} LOGIN")
+        grant(self.conninfo, LOGIN)
+
+    def prepare(self) -> None:
+        """Start the database and load tenants and keys."""
+        self.start_database()
         self.keys = support.load(self.conninfo)
         with psycopg.connect(self.conninfo) as connection:
             for owner in OWNERS:
@@ -166,7 +174,7 @@ class Deployment:
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service's processes."""
-        variables = {"DATABASE_URL": as_url(make_conninfo(self.conninfo, user=_LOGIN)), **variables}
+        variables = {"DATABASE_URL": as_url(make_conninfo(self.conninfo, user=LOGIN)), **variables}
         self.clock.write_text(CORRECT_TIME)
         for number, port in zip(WORKERS, self.ports, strict=True):
             own = {"WORKERS": str(number), "PORT": str(port)}

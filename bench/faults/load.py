@@ -110,6 +110,7 @@ class Load:
         seed: int,
         pause: float,
         host: str = LOOPBACK,
+        revoked_key_clients: int = 1,
     ) -> None:
         """``owners`` are OWNER keys by tenant; ``pause`` is the mean of seconds between a client's requests."""
         self.sent: set[str] = set()
@@ -130,6 +131,7 @@ class Load:
         self._owners = owners
         self._operator = operator
         self._pause = pause
+        self._revoked_key_clients = revoked_key_clients
         self._random = random.Random(seed)  # noqa: S311  # no secret
         self._numbers = itertools.count()
         self._recent: deque[tuple[bytes, str]] = deque(maxlen=_RECENT)
@@ -156,7 +158,8 @@ class Load:
         yield from (self._get("list", LIST) for _ in range(_LIST_CLIENTS))
         yield from (self._get("check", _CHECK) for _ in range(_CHECK_CLIENTS))
         yield from (self._redeliver() for _ in range(_REDELIVERY_CLIENTS))
-        yield from (self._use_revoked_keys(), self._operate())
+        yield from (self._use_revoked_keys() for _ in range(self._revoked_key_clients))
+        yield self._operate()
 
     async def _rest(self) -> None:
         await asyncio.sleep(self._random.expovariate(1 / self._pause))
@@ -335,7 +338,8 @@ class Load:
         with self._client() as user:
             while not self._is_over:
                 if self.revoked:
-                    await self._request(REVOKED, user, "GET", LIST, self._random.choice(self.revoked))
+                    secret = self._random.choice((self.revoked[-1], self._random.choice(self.revoked)))
+                    await self._request(REVOKED, user, "GET", LIST, secret)
                 await self._rest()
 
     # Members, checkouts, tenants

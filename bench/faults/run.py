@@ -128,10 +128,11 @@ async def run_phase(
 class FaultRun:
     """A deployment under load."""
 
-    def __init__(self, site: Deployment, chance: random.Random) -> None:
+    def __init__(self, site: Deployment, chance: random.Random, *, revoked_key_clients: int = 1) -> None:
         self.load = Load(
-            site.ports, site.keys, site.owners, OPERATOR, seed=chance.randrange(1 << 30), pause=PAUSE, host=site.host
-        )
+            site.ports, site.keys, site.owners, OPERATOR, seed=chance.randrange(1 << 30), pause=PAUSE, host=site.host,
+            revoked_key_clients=revoked_key_clients,
+        )  # fmt: skip
         self.steady = 0.0
         """Until this moment any request may get 503 with Retry-After."""
         self.faults: list[FaultResult] = []
@@ -195,10 +196,10 @@ class FaultRun:
     def _check_database(self) -> tuple[int, Counter[Change]]:
         """Return the number of newly lost events, and the changes that no answer has confirmed so far."""
         acknowledged = set(self.load.acknowledged.copy())
-        entries = {row[0] for row in self.site.database.rows("SELECT id FROM billing_events")}
+        entries = {row[0] for row in self.site.rows("SELECT id FROM billing_events")}
         lost = acknowledged - entries - self._lost
         self._lost |= lost
-        self._connections = max(self._connections, int(self.site.database.rows(_CONNECTIONS)[0][0]))
+        self._connections = max(self._connections, int(self.site.rows(_CONNECTIONS)[0][0]))
         audit = read_audit(self.site.conninfo, OWNERS)  # before the copy, because answers still arrive
         return len(lost), audit.unconfirmed(self.load.confirmed.copy())
 
@@ -206,7 +207,7 @@ class FaultRun:
         """Wait until every mail is sent and every job for the provider is done."""
         deadline = time.monotonic() + _MAIL_TIMEOUT
         while True:
-            [[self._pending]] = await asyncio.to_thread(self.site.database.rows, _PENDING)
+            [[self._pending]] = await asyncio.to_thread(self.site.rows, _PENDING)
             if not self._pending or time.monotonic() >= deadline:
                 return
             await asyncio.sleep(1)
@@ -232,7 +233,7 @@ class FaultRun:
             yield each._replace(doubled=own.total(), recoveries=recoveries)
 
     def _check_mails(self) -> MailResult:
-        ids = {f"<{row[0]}@example.com>" for row in self.site.database.rows("SELECT id FROM notifications")}
+        ids = {f"<{row[0]}@example.com>" for row in self.site.rows("SELECT id FROM notifications")}
         times: defaultdict[str, list[float]] = defaultdict(list)
         for at, mail in zip(self._mails, self.site.mail.received, strict=False):
             times[str(mail.message["Message-ID"])].append(at)

@@ -1,0 +1,107 @@
+"""Inject faults into a database that Patroni manages: ``python -m bench.patroni``, as root, on Linux.
+
+Each machine is a network namespace: three etcd, three PostgreSQL with Patroni, one with the service, and the clients.
+The load and the final checks are those of `bench.faults`, with more requests with revoked keys. Needs iproute2, and
+Debian's etcd-server, postgresql and haproxy.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import uvloop
+
+from bench.faults.__main__ import prepare
+from bench.faults.fault_types import InjectedFault
+from bench.faults.report import summary, violations
+from bench.faults.run import FaultRun
+from bench.machines.network import Network, network
+from bench.patroni.cluster import Programs
+from bench.patroni.deployment import MACHINES, Way, running
+from bench.patroni.patroni_faults import FAULTS
+from bench.patroni.primary_monitor import PrimaryMonitor
+from bench.patroni.results import MeasuredRun, measure, table
+
+_NAMES: Final = [fault.name for fault in FAULTS]
+_REVOKED_KEY_CLIENTS: Final = 24
+
+
+def main() -> None:
+    """Inject, print, and exit with 1 if a promise was broken."""
+    given = _arguments()
+    chance = prepare(given.seed, given.logs)
+    faults = [fault for fault in FAULTS if fault.name in (given.only or _NAMES)]
+    ways = [Way(way) for way in given.way or list(Way)]
+    runs = []
+    with network(MACHINES) as machines:
+        for way in ways:
+            runs.append(uvloop.run(_run(way, faults, chance, machines, given.logs)))
+            print("\n".join(["", *table(runs[-1].faults), *runs[-1].violations]), flush=True)
+    print("\n".join(["", *table([fault for run in runs for fault in run.faults])]))
+    if given.results:
+        given.results.write_bytes(msgspec.json.encode(runs))
+    sys.exit(1 if any(run.violations for run in runs) else 0)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.patroni")
+    parser.add_argument("--only", action="append", choices=_NAMES, help="this fault only")
+    parser.add_argument("--way", action="append", choices=list(Way), help="this way to connect only")
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3)), help="repeats a run's choices")
+    parser.add_argument("--logs", type=Path, help="a folder to keep all logs in")
+    parser.add_argument("--results", type=Path, help="a file for the results, as JSON")
+    return parser.parse_args()
+
+
+def find_programs() -> Programs:
+    """Find the programs. Raises `LookupError` with what is missing."""
+    missing = []
+    patroni = Path(os.environ.get("TENANTRY_TEST_PATRONI", Path(sys.prefix, "patroni", "bin")))
+    if not (patroni / "patroni").exists():
+        missing.append("Patroni: make .venv/.patroni")
+    path = f"{os.environ['PATH']}:/usr/sbin"
+    found = {name: shutil.which(name, path=path) or "" for name in ("ip", "etcd", "haproxy", "openssl")}
+    postgres = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
+    packages = {"ip": "iproute2", "etcd": "etcd-server"}
+    lacking = [packages.get(name, name) for name, where in found.items() if not where]
+    if lacking := [*lacking, *([] if postgres else ["postgresql"])]:
+        missing.append(f"apt-get install {' '.join(lacking)}")
+    if missing:
+        raise LookupError("; ".join(missing))
+    return Programs(patroni, postgres[-1], found["etcd"], found["haproxy"])
+
+
+async def _run(
+    way: Way, faults: Sequence[InjectedFault], chance: random.Random, machines: Network, logs: Path | None
+) -> MeasuredRun:
+    async with running(way, machines, find_programs(), logs) as site:
+        run = FaultRun(site, chance, revoked_key_clients=_REVOKED_KEY_CLIENTS)
+        monitor = PrimaryMonitor(site)
+        async with asyncio.TaskGroup() as group:
+            watching = [group.create_task(run.watch_mail()), group.create_task(monitor.run())]
+            loading = group.create_task(run.load.run())
+            await run.until_all_succeed(time.monotonic())
+            for fault in faults:
+                print(f"  {way}: {fault.name}", flush=True)
+                await run.inject(fault)
+            run.load.end()
+            await loading
+            await run.until_settled()
+            for task in watching:
+                task.cancel()
+        phase = await run.result()
+    print("\n".join(["", *summary(phase)]))
+    measured = [measure(fault, way, run.load.requests, monitor) for fault in run.faults]
+    return MeasuredRun(measured, phase.acknowledged, violations(phase))
+
+
+if __name__ == "__main__":
+    main()
