@@ -119,3 +119,8 @@ $(VENV)/.docs: requirements/docs.txt | $(VENV)/bin/python
 	@$(PYTHON) -m venv $(VENV)/docs
 	@$(VENV)/docs/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/docs.txt
 	@touch $@
+
+$(VENV)/.patroni: requirements/patroni.txt | $(VENV)/bin/python
+	@$(PYTHON) -m venv $(VENV)/patroni
+	@$(VENV)/patroni/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/patroni.txt
+	@touch $@

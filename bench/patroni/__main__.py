@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import os
 import random
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -37,13 +36,17 @@ _REVOKED_KEY_CLIENTS: Final = 24
 def main() -> None:
     """Inject, print, and exit with 1 if a promise was broken."""
     given = _arguments()
+    try:
+        programs = Programs.find()
+    except LookupError as error:
+        sys.exit(f"bench: {error}")
     chance = prepare(given.seed, given.logs)
     faults = [fault for fault in FAULTS if fault.name in (given.only or _NAMES)]
     ways = [Way(way) for way in given.way or list(Way)]
     runs = []
     with network(MACHINES) as machines:
         for way in ways:
-            runs.append(uvloop.run(_run(way, faults, chance, machines, given.logs)))
+            runs.append(uvloop.run(_run(way, faults, chance, machines, programs, given.logs)))
             print("\n".join(["", *table(runs[-1].faults), *runs[-1].violations]), flush=True)
     print("\n".join(["", *table([fault for run in runs for fault in run.faults])]))
     if given.results:
@@ -61,28 +64,15 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def find_programs() -> Programs:
-    """Find the programs. Raises `LookupError` with what is missing."""
-    missing = []
-    patroni = Path(os.environ.get("TENANTRY_TEST_PATRONI", Path(sys.prefix, "patroni", "bin")))
-    if not (patroni / "patroni").exists():
-        missing.append("Patroni: make .venv/.patroni")
-    path = f"{os.environ['PATH']}:/usr/sbin"
-    found = {name: shutil.which(name, path=path) or "" for name in ("ip", "etcd", "haproxy", "openssl")}
-    postgres = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
-    packages = {"ip": "iproute2", "etcd": "etcd-server"}
-    lacking = [packages.get(name, name) for name, where in found.items() if not where]
-    if lacking := [*lacking, *([] if postgres else ["postgresql"])]:
-        missing.append(f"apt-get install {' '.join(lacking)}")
-    if missing:
-        raise LookupError("; ".join(missing))
-    return Programs(patroni, postgres[-1], found["etcd"], found["haproxy"])
-
-
 async def _run(
-    way: Way, faults: Sequence[InjectedFault], chance: random.Random, machines: Network, logs: Path | None
+    way: Way,
+    faults: Sequence[InjectedFault],
+    chance: random.Random,
+    machines: Network,
+    programs: Programs,
+    logs: Path | None,
 ) -> MeasuredRun:
-    async with running(way, machines, find_programs(), logs) as site:
+    async with running(way, machines, programs, logs) as site:
         run = FaultRun(site, chance, revoked_key_clients=_REVOKED_KEY_CLIENTS)
         monitor = PrimaryMonitor(site)
         async with asyncio.TaskGroup() as group:
@@ -98,9 +88,13 @@ async def _run(
             for task in watching:
                 task.cancel()
         phase = await run.result()
+        logged = site.worker_log.read_text(errors="replace")
     print("\n".join(["", *summary(phase)]))
     measured = [measure(fault, way, run.load.requests, monitor) for fault in run.faults]
-    return MeasuredRun(measured, phase.acknowledged, violations(phase))
+    found = violations(phase)
+    if tracebacks := logged.count("Traceback"):
+        found.append(f"the worker logged {tracebacks} tracebacks")
+    return MeasuredRun(measured, phase.acknowledged, found)
 
 
 if __name__ == "__main__":

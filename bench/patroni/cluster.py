@@ -8,12 +8,13 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import psutil
 import psycopg
@@ -34,6 +35,8 @@ POSTGRES: Final = "postgres"
 ETCD: Final = "etcd"
 _ACCOUNT: Final = "postgres"
 _API_PORT: Final = 8008
+_PACKAGES: Final = {"ip": "iproute2", "etcd": "etcd-server", "haproxy": "haproxy", "openssl": "openssl"}
+_VERSIONS: Final = Path("/usr/lib/postgresql")
 _SCOPE: Final = "tenantry"
 _TIMEOUT: Final = 120.0
 _REQUEST_TIMEOUT: Final = 2.0
@@ -54,6 +57,24 @@ class Programs(NamedTuple):
     """The folder of PostgreSQL's programs."""
     etcd: str
     haproxy: str
+
+    @classmethod
+    def find(cls) -> Self:
+        """Find them. Raises `LookupError` with what is missing."""
+        if os.geteuid() or not Path("/dev/net/tun").exists():
+            raise LookupError("needs root and /dev/net/tun, for network namespaces")
+        patroni = Path(os.environ.get("TENANTRY_TEST_PATRONI_BIN", Path(sys.prefix, "patroni", "bin")))
+        if not (patroni / PATRONI).exists():
+            raise LookupError("needs Patroni: make .venv/.patroni")
+        path = f"{os.environ['PATH']}:/usr/sbin"
+        found = {package: shutil.which(name, path=path) for name, package in _PACKAGES.items()}
+        postgres = sorted(_VERSIONS.glob("*/bin"), key=lambda folder: int(folder.parent.name))
+        missing = [package for package, program in found.items() if program is None]
+        if not postgres:
+            missing.append("postgresql")
+        if missing:
+            raise LookupError(f"apt-get install {' '.join(missing)}")
+        return cls(patroni, postgres[-1], str(found["etcd-server"]), str(found["haproxy"]))
 
 
 class PatroniCluster:

@@ -50,6 +50,11 @@ class PatroniDeployment(Deployment):
         self._supervisors: list[ProcessSupervisor] = []
 
     @property
+    def worker_log(self) -> Path:
+        """What the worker writes to its standard error."""
+        return self.folder / "worker.log"
+
+    @property
     def conninfo(self) -> str:
         """The newest primary's socket, which no network fault affects."""
         return self.cluster.socket_conninfo(self.cluster.newest_primary())
