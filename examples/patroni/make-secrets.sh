@@ -32,3 +32,4 @@ for machine in "$@"; do
     openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days 825 -extfile "$name.ext" -out "$name.crt"
   rm "$name.ext"
 done
+chmod a+r ./*.crt
