@@ -13,35 +13,33 @@ from bench.patroni.deployment import PatroniDeployment
 
 _DURATION: Final = 32.0
 """Seconds until a fault is undone: the lease ends after 20, and then another machine becomes the primary."""
+_NOTICED: Final = 6.0
+"""Seconds until Patroni has noticed whatever happened: longer than its loop."""
 _QUORUM: Final = 2
 
 Change = Callable[[PatroniDeployment, str], int | None]
 """Does something to the deployment; gets the primary's name."""
 
 
-def _lasting(change: Change) -> Callable[[Deployment, random.Random], Awaitable[int | None]]:
+def _injecting(change: Change, duration: float) -> Callable[[Deployment, random.Random], Awaitable[int | None]]:
     """Return an injection: change something, wait, and undo it."""
 
     async def inject(site: Deployment, _: random.Random) -> int | None:
         assert isinstance(site, PatroniDeployment)
         killed = await asyncio.to_thread(lambda: change(site, site.cluster.primary()))
-        await asyncio.sleep(_DURATION)
+        await asyncio.sleep(duration)
         await asyncio.to_thread(site.make_whole)
         return killed
 
     return inject
+
+
+def _lasting(change: Change) -> Callable[[Deployment, random.Random], Awaitable[int | None]]:
+    return _injecting(change, _DURATION)
 
 
 def _momentary(change: Change) -> Callable[[Deployment, random.Random], Awaitable[int | None]]:
-    """Return an injection: change something, and wait until all machines work again."""
-
-    async def inject(site: Deployment, _: random.Random) -> int | None:
-        assert isinstance(site, PatroniDeployment)
-        killed = await asyncio.to_thread(lambda: change(site, site.cluster.primary()))
-        await asyncio.to_thread(site.make_whole)
-        return killed
-
-    return inject
+    return _injecting(change, _NOTICED)
 
 
 def kill_machine(site: PatroniDeployment, primary: str) -> int:

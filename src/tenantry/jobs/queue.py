@@ -44,6 +44,11 @@ def _as_information(record: logging.LogRecord) -> bool:
     return True
 
 
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    """Drop what asyncio logs of a job whose end can't be recorded: a worker requeues it."""
+    return not (record.exc_info and isinstance(record.exc_info[1], ConnectorException))
+
+
 class _LostConnections(logging.Filter):
     """Drop what libraries log, again and again or with a traceback, while the database is unavailable.
 
@@ -51,7 +56,7 @@ class _LostConnections(logging.Filter):
     """
 
     _POOL: Final = "psycopg.pool"
-    _LOGGERS: Final = (_POOL, "procrastinate.worker", "procrastinate.worker.worker", "procrastinate.utils", "asyncio")
+    _LOGGERS: Final = (_POOL, "procrastinate.worker", "procrastinate.worker.worker", "procrastinate.utils")
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,6 +109,7 @@ class JobQueue:
         self._tracing = tracing
         self._app = App(connector=PsycopgConnector(configure=take_role))  # for the listening connection
         logging.getLogger("procrastinate.worker").addFilter(_as_information)
+        logging.getLogger("asyncio").addFilter(_is_unexpected)  # some of it only when the process ends
         register(self._app, self.requeue_stalled)
         failover = failover or FailoverDetector(with_statement_timeout(conninfo, timeouts))
         self._pool = new_pool(failover, _POOL_SIZE, take_role, timeouts=timeouts)
