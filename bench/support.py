@@ -109,9 +109,21 @@ def load(conninfo: str) -> list[str]:
     return secrets
 
 
+def create_keys(conninfo: str, tenant: str, count: int) -> dict[str, str]:
+    """Create so many keys for a tenant; return the secrets by id."""
+    secrets = {
+        f"key_{tenant}_{number}": api_keys.compose_secret(Mode.LIVE, hashlib.sha256(b"%d of stock" % number).digest())
+        for number in range(count)
+    }
+    keys = [(key_id, tenant, secret, ["projects:read"], "SCOPED") for key_id, secret in secrets.items()]
+    with psycopg.connect(conninfo) as connection:
+        _add_keys(connection, keys)
+    return secrets
+
+
 def create_owner_keys(conninfo: str, tenants: Sequence[str]) -> list[str]:
     """Create an OWNER key for each of these tenants; return the secrets."""
-    secrets = [api_keys.compose_secret(Mode.LIVE, b"%032d" % number) for number in range(len(tenants))]
+    secrets = [api_keys.compose_secret(Mode.LIVE, hashlib.sha256(tenant.encode()).digest()) for tenant in tenants]
     keys = [
         (f"key_owner_{tenant}", tenant, secret, ["*:*"], "OWNER")
         for tenant, secret in zip(tenants, secrets, strict=True)

@@ -160,17 +160,21 @@ class Deployment:
         """Start the database and load tenants and keys."""
         self.start_database()
         self.keys = support.load(self.conninfo)
-        with psycopg.connect(self.conninfo) as connection:
-            for owner in OWNERS:
-                connection.execute(
-                    "INSERT INTO tenants (id, name, owner_id, owner_email) "
-                    "VALUES (%(id)s, %(id)s, %(id)s, 'owner@example.com')",
-                    {"id": owner},
-                )
-        self.owners = dict(zip(OWNERS, support.create_owner_keys(self.conninfo, OWNERS), strict=True))
+        self.owners = self.create_tenants(OWNERS)
         for number in range(support.TENANTS):
             self.provider.customer(f"cus_{number}")
         self.supervise()
+
+    def create_tenants(self, names: Sequence[str]) -> dict[str, str]:
+        """Create tenants; return an OWNER key of each."""
+        with psycopg.connect(self.conninfo) as connection:
+            for name in names:
+                connection.execute(
+                    "INSERT INTO tenants (id, name, owner_id, owner_email) "
+                    "VALUES (%(id)s, %(id)s, %(id)s, 'owner@example.com')",
+                    {"id": name},
+                )
+        return dict(zip(names, support.create_owner_keys(self.conninfo, names), strict=True))
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service's processes."""

@@ -7,6 +7,7 @@ Debian's etcd-server, postgresql and haproxy.
 
 import argparse
 import asyncio
+import math
 import os
 import random
 import sys
@@ -28,9 +29,10 @@ from bench.patroni.deployment import MACHINES, Way, running
 from bench.patroni.patroni_faults import FAULTS
 from bench.patroni.primary_monitor import PrimaryMonitor
 from bench.patroni.results import MeasuredRun, measure, table
+from bench.patroni.revocations import RevocationMonitor
 
 _NAMES: Final = [fault.name for fault in FAULTS]
-_REVOKED_KEY_CLIENTS: Final = 24
+_REVOKED_KEY_CLIENTS: Final = 16
 
 
 def main() -> None:
@@ -74,9 +76,10 @@ async def _run(
 ) -> MeasuredRun:
     async with running(way, machines, programs, logs) as site:
         run = FaultRun(site, chance, revoked_key_clients=_REVOKED_KEY_CLIENTS)
-        monitor = PrimaryMonitor(site)
+        run.steady = math.inf  # how long requests are rejected is measured
+        primaries, revocations = PrimaryMonitor(site), RevocationMonitor(site, run.load, chance)
         async with asyncio.TaskGroup() as group:
-            watching = [group.create_task(run.watch_mail()), group.create_task(monitor.run())]
+            watching = [group.create_task(each) for each in (run.watch_mail(), primaries.run(), revocations.run())]
             loading = group.create_task(run.load.run())
             await run.until_all_succeed(time.monotonic())
             for fault in faults:
@@ -90,8 +93,8 @@ async def _run(
         phase = await run.result()
         logged = site.worker_log.read_text(errors="replace")
     print("\n".join(["", *summary(phase)]))
-    measured = [measure(fault, way, run.load.requests, monitor) for fault in run.faults]
-    found = violations(phase)
+    measured = [measure(fault, way, run.load.requests, primaries, revocations) for fault in run.faults]
+    found = [*violations(phase), *revocations.violations()]
     if tracebacks := logged.count("Traceback"):
         found.append(f"the worker logged {tracebacks} tracebacks")
     return MeasuredRun(measured, phase.acknowledged, found)

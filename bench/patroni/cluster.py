@@ -60,7 +60,7 @@ class Programs(NamedTuple):
 
     @classmethod
     def find(cls) -> Self:
-        """Find them. Raises `LookupError` with what is missing."""
+        """Find them. Raises `LookupError`, which names those that are not installed."""
         if os.geteuid() or not Path("/dev/net/tun").exists():
             raise LookupError("needs root and /dev/net/tun, for network namespaces")
         patroni = Path(os.environ.get("TENANTRY_TEST_PATRONI_BIN", Path(sys.prefix, "patroni", "bin")))
@@ -273,6 +273,16 @@ class PatroniCluster:
             time.sleep(_POLL)
         raise TimeoutError("no machine holds the lease")
 
+    def until_replaced(self, primary: str, timeout: float) -> str:
+        """Wait until another machine holds the lease; return it, or the same one if there is none in time."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            for name, role in self.roles().items():
+                if role == "leader" and name != primary:
+                    return name
+            time.sleep(_POLL)
+        return primary
+
     def until_whole(self) -> None:
         """Wait for a primary, a synchronous standby and another standby. Raises `TimeoutError`."""
         deadline = time.monotonic() + _TIMEOUT
@@ -317,21 +327,21 @@ class PatroniCluster:
             f"&sslmode=verify-full&sslrootcert={self.certificate_authority}"
         )
 
-    def through_hosts(self) -> str:
-        """Return the address that names all hosts."""
-        hosts = ",".join(f"{self.network.address(name)}:5432" for name in DATABASES)
+    def through_hosts(self, order: Sequence[str] = DATABASES) -> str:
+        """Return the address that names all hosts, in an order."""
+        hosts = ",".join(f"{self.network.address(name)}:5432" for name in order)
         return f"postgresql://{hosts}/{DATABASE}?sslmode=verify-full&sslrootcert={self.certificate_authority}"
 
     def start_proxy(self, machine: str) -> None:
         """Start HAProxy on a machine."""
         changes = {f"{_EXAMPLE_ADDRESS}{name[-1]}:": f"{self.network.address(name)}:" for name in DATABASES}
         changes["/etc/haproxy/database-ca.crt"] = str(self.certificate_authority)
-        file = self._folder / "haproxy.cfg"
+        file = self._folder / f"{machine}-haproxy.cfg"
         file.write_text(example("patroni/haproxy.cfg", changes))
         self._run(
             [*self.network.within(machine), self._programs.haproxy, "-db", "-f", str(file)],
             {},
-            self._folder / "haproxy.log",
+            file.with_suffix(".log"),
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import psycopg
 
+from bench import support
 from bench.faults.deployment import LOGIN, DatabaseKind, Deployment, copy_logs, started
 from bench.faults.supervisor import ProcessSupervisor
 from bench.machines.network import Network
@@ -22,10 +23,17 @@ from tests.support.database_server import server_folder
 OUTSIDE: Final = "outside"
 """The clients, the mail server, the provider and the identity provider."""
 HOST: Final = "host"
-"""The service and HAProxy."""
-MACHINES: Final = (OUTSIDE, HOST, *DATABASES, *ETCDS)
+"""The service with two processes, a worker, and HAProxy."""
+SINGLES: Final = ("single-1", "single-2", "single-3")
+"""Each with one process of the service, and HAProxy. If ``DATABASE_URL`` names several hosts, each begins with another:
+then some find the new primary, and others stay with the old one while it accepts connections."""
+MACHINES: Final = (OUTSIDE, HOST, *SINGLES, *DATABASES, *ETCDS)
 PORT: Final = 3001
-PROCESSES: Final = 2
+_PROCESSES: Final = {HOST: 2, **dict.fromkeys(SINGLES, 1)}
+_STOCK: Final = "stock"
+_STOCK_SIZE: Final = 6000
+_WORKER: Final = "worker"
+_TENANTRY: Final = (sys.executable, "-m", "tenantry")
 
 
 class Way(StrEnum):
@@ -47,7 +55,11 @@ class PatroniDeployment(Deployment):
         self.ports = [PORT]
         self.cluster = PatroniCluster(folder, network, programs)
         self.watchdogs: dict[str, Watchdog] = {}
-        self._supervisors: list[ProcessSupervisor] = []
+        self.stock: dict[str, str] = {}
+        """Keys to revoke during faults: secrets by id. Standbys have them before."""
+        self.stock_owner = ""
+        """A key that may revoke them."""
+        self._supervisors: dict[str, ProcessSupervisor] = {}
 
     @property
     def worker_log(self) -> Path:
@@ -74,32 +86,54 @@ class PatroniDeployment(Deployment):
         migrate(owner)
         grant(owner, LOGIN)
 
+    def prepare(self) -> None:
+        """Start the database and load tenants and keys."""
+        super().prepare()
+        [self.stock_owner] = self.create_tenants([_STOCK]).values()
+        self.stock = support.create_keys(self.conninfo, _STOCK, _STOCK_SIZE)
+
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service."""
         cluster = self.cluster
         if self.way is Way.PROXY:
-            cluster.start_proxy(HOST)
-            address = cluster.through_proxy()
-        else:
-            address = cluster.through_hosts()
-        variables = {
-            "DATABASE_URL": with_login(address, LOGIN, cluster.password("TENANTRY_SERVICE")),
-            "HOST": self.host, "PORT": str(PORT), "WORKERS": str(PROCESSES), **variables,
-        }  # fmt: skip
-        for name, command in (("serve", ("serve", "--no-jobs", "--no-migrate")), ("worker", ("worker",))):
-            program = [*self.network.within(HOST), sys.executable, "-m", "tenantry", *command]
-            self._supervisors.append(ProcessSupervisor(program, variables, self.folder / f"{name}.log"))
-        for supervisor in self._supervisors:
+            for machine in _PROCESSES:
+                cluster.start_proxy(machine)
+        variables = {"PORT": str(PORT), **variables}
+        for machine, processes in _PROCESSES.items():
+            own = {
+                **variables, "DATABASE_URL": self._address(machine), "HOST": self.network.address(machine),
+                "WORKERS": str(processes),
+            }  # fmt: skip
+            command = [*self.network.within(machine), *_TENANTRY, "serve", "--no-jobs", "--no-migrate"]
+            self._supervisors[machine] = ProcessSupervisor(command, own, self.folder / f"{machine}-serve.log")
+        own = {**variables, "DATABASE_URL": self._address(HOST)}
+        command = [*self.network.within(HOST), *_TENANTRY, "worker"]
+        self._supervisors[_WORKER] = ProcessSupervisor(command, own, self.worker_log)
+        for supervisor in self._supervisors.values():
             supervisor.start()
 
+    def _address(self, machine: str) -> str:
+        """Return a machine's ``DATABASE_URL``."""
+        if self.way is Way.PROXY:
+            address = self.cluster.through_proxy()
+        else:
+            first = SINGLES.index(machine) if machine in SINGLES else 0
+            address = self.cluster.through_hosts([*DATABASES[first:], *DATABASES[:first]])
+        return with_login(address, LOGIN, self.cluster.password("TENANTRY_SERVICE"))
+
     def readiness_urls(self) -> list[str]:
-        """Return the service's readiness endpoint."""
-        return [f"http://{self.host}:{PORT}/readyz"]
+        """Return the readiness endpoint of each host, without a balancer."""
+        return [f"http://{self.network.address(machine)}:{PORT}/readyz" for machine in _PROCESSES]
 
     def power_off(self, machine: str) -> int:
         """Kill a machine like a power cut: no other machine gets a packet. Return the number of its processes."""
         self.network.isolate(machine)
         return self.cluster.signal(machine, signal.SIGKILL)
+
+    def kill_service(self, machine: str) -> None:
+        """Kill the service on a machine; it is started again."""
+        for process in self._supervisors[machine].processes():
+            process.kill()
 
     def make_whole(self) -> None:
         """Undo every fault, and wait until all machines work again."""
@@ -112,7 +146,7 @@ class PatroniDeployment(Deployment):
     def stop(self) -> None:
         """Stop everything."""
         self.network.heal()
-        for supervisor in self._supervisors:
+        for supervisor in self._supervisors.values():
             supervisor.stop()
         self.cluster.stop()
 

@@ -9,10 +9,12 @@ from typing import Final
 from bench.faults.deployment import Deployment
 from bench.faults.fault_types import EVERYTHING, PARALLEL_MAILS, InjectedFault
 from bench.patroni.cluster import DATABASES, ETCDS, PATRONI, POSTGRES
-from bench.patroni.deployment import PatroniDeployment
+from bench.patroni.deployment import SINGLES, PatroniDeployment
 
-_DURATION: Final = 32.0
-"""Seconds until a fault is undone: the lease ends after 20, and then another machine becomes the primary."""
+_LEASE: Final = 24.0
+"""Seconds within which another machine becomes the primary, if any does: the lease ends after 20."""
+_AFTERWARDS: Final = 12.0
+"""Seconds that a fault lasts after that."""
 _NOTICED: Final = 6.0
 """Seconds until Patroni has noticed whatever happened: longer than its loop."""
 _QUORUM: Final = 2
@@ -21,25 +23,38 @@ Change = Callable[[PatroniDeployment, str], int | None]
 """Does something to the deployment; gets the primary's name."""
 
 
-def _injecting(change: Change, duration: float) -> Callable[[Deployment, random.Random], Awaitable[int | None]]:
-    """Return an injection: change something, wait, and undo it."""
+def _lasting(change: Change) -> Callable[[Deployment, random.Random], Awaitable[int | None]]:
+    """Return an injection: change something, restart a host of the service after the failover, and undo the change.
+
+    The restarted process connects to the new primary, and so lets keys be revoked there while others may use the old
+    one.
+    """
 
     async def inject(site: Deployment, _: random.Random) -> int | None:
         assert isinstance(site, PatroniDeployment)
-        killed = await asyncio.to_thread(lambda: change(site, site.cluster.primary()))
-        await asyncio.sleep(duration)
+        primary = await asyncio.to_thread(site.cluster.primary)
+        killed = await asyncio.to_thread(change, site, primary)
+        successor = await asyncio.to_thread(site.cluster.until_replaced, primary, _LEASE)
+        site.kill_service(SINGLES[DATABASES.index(successor)])
+        await asyncio.sleep(_AFTERWARDS)
         await asyncio.to_thread(site.make_whole)
         return killed
 
     return inject
 
 
-def _lasting(change: Change) -> Callable[[Deployment, random.Random], Awaitable[int | None]]:
-    return _injecting(change, _DURATION)
-
-
 def _momentary(change: Change) -> Callable[[Deployment, random.Random], Awaitable[int | None]]:
-    return _injecting(change, _NOTICED)
+    """Return an injection: change something, and wait until all machines work again."""
+
+    async def inject(site: Deployment, _: random.Random) -> int | None:
+        assert isinstance(site, PatroniDeployment)
+        primary = await asyncio.to_thread(site.cluster.primary)
+        killed = await asyncio.to_thread(change, site, primary)
+        await asyncio.sleep(_NOTICED)
+        await asyncio.to_thread(site.make_whole)
+        return killed
+
+    return inject
 
 
 def kill_machine(site: PatroniDeployment, primary: str) -> int:

@@ -11,6 +11,7 @@ from bench.faults.fault_types import EVENTS
 from bench.faults.load import REVOKED, AnsweredRequest
 from bench.faults.run import FaultResult
 from bench.patroni.primary_monitor import PrimaryMonitor
+from bench.patroni.revocations import RevocationMonitor
 
 _HEAD: Final = (
     "fault", "way to connect", "seconds without an acknowledged event", "events acknowledged", "events lost",
@@ -44,18 +45,23 @@ class MeasuredRun(msgspec.Struct, frozen=True):
 
 
 def measure(
-    result: FaultResult, way: str, requests: Sequence[AnsweredRequest], monitor: PrimaryMonitor
+    result: FaultResult,
+    way: str,
+    requests: Sequence[AnsweredRequest],
+    primaries: PrimaryMonitor,
+    revocations: RevocationMonitor,
 ) -> MeasuredFault:
     """Count what happened from the beginning of a fault until every request succeeded again."""
     during = [request for request in requests if result.began - 1 <= request.at <= result.recovered]
     events = [request.at for request in during if request.kind in EVENTS and request.status == OK]
-    revoked = [request for request in during if request.kind == REVOKED]
+    revoked = [request.status for request in during if request.kind == REVOKED]
+    revoked += [status for at, status in revocations.revoked if result.began - 1 <= at <= result.recovered]
     return MeasuredFault(
         result.fault.name, way,
         outage=max((after - before for before, after in itertools.pairwise(events)), default=0.0),
         acknowledged=len(events), lost=result.lost, revoked=len(revoked),
-        accepted=sum(request.status == OK for request in revoked),
-        two_primaries=monitor.two_primaries(result.began, result.recovered),
+        accepted=revoked.count(OK),
+        two_primaries=primaries.two_primaries(result.began, result.recovered),
     )  # fmt: skip
 
 
