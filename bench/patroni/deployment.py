@@ -144,10 +144,11 @@ class PatroniDeployment(Deployment):
         self.cluster.until_whole()
 
     def stop(self) -> None:
-        """Stop everything."""
+        """Kill everything."""
         self.network.heal()
-        for supervisor in self._supervisors.values():
-            supervisor.stop()
+        for machine, supervisor in self._supervisors.items():
+            supervisor.abandon()
+            self.kill_service(machine)
         self.cluster.stop()
 
 
