@@ -93,6 +93,9 @@ async def _run(
         phase = await run.result()
         logged = site.worker_log.read_text(errors="replace")
     print("\n".join(["", *summary(phase)]))
+    if site.watchdogs:
+        resets = ", ".join(f"{name} {watchdog.resets}" for name, watchdog in site.watchdogs.items())
+        print(f"  resets by watchdogs: {resets}")
     measured = [measure(fault, way, run.load.requests, primaries, revocations) for fault in run.faults]
     found = [*violations(phase), *revocations.violations()]
     if tracebacks := logged.count("Traceback"):
