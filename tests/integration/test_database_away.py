@@ -1,13 +1,18 @@
 """Without its database the service answers 503: never 401, never success, never a hang."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Final
 
 import httpx2
 import pytest
 
+from tenantry.common.clock import Timeouts
+from tenantry.db.database import Database
+from tenantry.domain.errors import DatabaseUnavailableError
 from tests.support.database_link import DatabaseLink, database_link
+from tests.support.logs import watched
 from tests.support.service import (
     HURRIED,
     KEYS,
@@ -103,3 +108,21 @@ async def test_service_starts_without_its_database(conninfo: str) -> None:
             assert (health.status_code, ready.status_code) == (200, 503)
             assert refusal(refused) == DATABASE
             await link.restore()
+
+
+async def test_connection_that_fails_after_its_caller_timed_out_is_not_logged(link: DatabaseLink) -> None:
+    database = Database(link.conninfo, pool_size=1, timeouts=Timeouts(connect=0.2))
+    lane = database.lane()
+    link.block()
+    with watched("asyncio") as log:
+        with pytest.raises(DatabaseUnavailableError):
+            async with lane.use():
+                pass
+        connecting = [task for task in asyncio.all_tasks() if "Lane._connect" in repr(task)]
+        assert len(connecting) == 1
+        await link.cut()
+        await asyncio.wait(connecting)
+        connecting.clear()
+        gc.collect()
+        assert log.lines == []
+    await database.close()

@@ -220,6 +220,11 @@ class Database:
         return lane
 
 
+def _ignore_error(task: asyncio.Task[Connection]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
 @dataclass(eq=False)
 class Lane:
     """A dedicated connection of one batcher, with prepared statements that use indexes. It reconnects when needed.
@@ -270,6 +275,7 @@ class Lane:
             await self._drop()
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect(autocommit=autocommit))
+            self._connecting.add_done_callback(_ignore_error)  # its callers, if any still wait, get it
         async with asyncio.timeout(self.timeouts.connect):
             return await asyncio.shield(self._connecting)
 
