@@ -21,7 +21,7 @@ from tests.support.required import lacking
 
 NAMES: Final = [fault.name for fault in FAULTS]
 REVOKED_KEYS_ARE_REJECTED: Final = {Way.PROXY: True, Way.HOSTS: False, Way.WATCHDOG: True}
-"""Whether no revoked key may be accepted; several hosts without a watchdog are unsafe while Patroni is down."""
+"""Whether no revoked key may be accepted; without a watchdog, several hosts are unsafe for a second."""
 
 
 @pytest.mark.parametrize("fault", NAMES)
