@@ -12,6 +12,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --maxproces
 ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, failover.py disk_full.py hosts_that_stand_still.py \
   clocks_that_differ.py)
 IMAGE_TESTS = tests/system/test_container_image.py
+PATRONI_TESTS = tests/system/test_patroni.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-lowest test-system faults check format bench fuzz audit docs dist clean
@@ -32,7 +33,8 @@ test-lowest: $(VENV)/.lowest ## Run the test suite on the lowest versions that t
 	@$(PYTEST) $(TESTS)
 
 test-system: $(VENV)/.dev ## Run the tests that need root, other programs or minutes
-	@$(PYTEST) --ignore $(IMAGE_TESTS) tests/system
+	@$(PYTEST) --ignore $(IMAGE_TESTS) --ignore $(PATRONI_TESTS) tests/system
+	@$(PYTEST) -n 2 $(PATRONI_TESTS) # each runs three databases and three etcd
 	@$(PYTEST) -n 1 $(IMAGE_TESTS) # each process would build the image
 	@$(PYTEST) --hypothesis-profile thorough --timeout 600 tests/laws
 	@tests/system/run-on-oldest-postgres $(PYTEST) tests/integration $(ON_OLDEST_POSTGRES)
