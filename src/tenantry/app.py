@@ -146,7 +146,7 @@ def build_app(
 async def run_jobs(settings: Settings, conninfo: str) -> None:
     """Run the jobs alone, in this one process, until cancelled."""
     parts = Parts(settings.replace(workers=1), conninfo, system_clock)
-    async with parts.running(with_jobs=True):
+    async with parts.running(with_jobs=True, serves=False):
         await asyncio.Event().wait()
 
 
@@ -303,7 +303,7 @@ class Parts:
         )
 
     @asynccontextmanager
-    async def running(self, *, with_jobs: bool) -> AsyncIterator[None]:
+    async def running(self, *, with_jobs: bool, serves: bool = True) -> AsyncIterator[None]:
         """Open and run every part while the block runs, and close them in reverse order."""
         async with AsyncExitStack() as stack:
             if self.tracing is not None:
@@ -323,7 +323,7 @@ class Parts:
             stack.push_async_callback(self.webhooks.close)
             stack.push_async_callback(self.fetched.close)
             if with_jobs:
-                self._jobs = asyncio.create_task(self.queue.run_worker(self.work))
+                self._jobs = asyncio.create_task(self.queue.run_worker(self.work, is_alone=not serves))
                 stack.push_async_callback(stop, self._jobs, _JOBS_END)
             yield
 

@@ -16,7 +16,7 @@ import uvicorn
 from tenantry.server import accept_loop as listening
 from tenantry.server import shutdown
 from tenantry.server.accept_loop import MAX_ACCEPTS_PER_TURN, AcceptLoop, ListeningSocket
-from tenantry.server.connection_balance import SECONDS_AHEAD, ConnectionBalance
+from tenantry.server.connection_balance import NOT_ACCEPTING, SECONDS_AHEAD, ConnectionBalance
 from tenantry.server.protocol import HttpProtocol
 from tests.support.http_line import Line
 from tests.support.serving import url_of
@@ -137,21 +137,21 @@ class Processes:
     def __init__(self, bound: socket.socket, number: int, others: int = 0) -> None:
         """Besides ``number`` processes, ``others`` have no connections and accept none."""
         self.connections = [0] * number
-        self._counts = [0] * (number + others)
+        self.counts = [0] * (number + others)
         self._sockets = [bound.dup() for _ in range(number)]
         self._all = asyncio.Event()
-        self._servers = [self._listen(own, each) for own, each in enumerate(self._sockets)]
+        self.servers = [self._listen(own, each) for own, each in enumerate(self._sockets)]
 
     async def accept_all(self, bound: socket.socket) -> None:
         clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
         await self._all.wait()
-        for server in self._servers:
+        for server in self.servers:
             server.close()
         for each in (*clients, *self._sockets):
             each.close()
 
     def _listen(self, own: int, bound: socket.socket) -> ListeningSocket:
-        balance = ConnectionBalance(self._counts, own, lambda: self.connections[own])
+        balance = ConnectionBalance(self.counts, own, lambda: self.connections[own])
         return ListeningSocket(asyncio.get_running_loop(), lambda: self._protocol(own), bound, CLIENTS, balance)
 
     def _protocol(self, own: int) -> asyncio.Protocol:
@@ -177,6 +177,18 @@ def test_connections_that_a_stopped_process_does_not_accept_are_accepted_by_anot
         processes = Processes(bound, 1, others=1)
         await processes.accept_all(bound)
         assert processes.connections == [CLIENTS]
+
+    with bound_socket() as bound:
+        run(main(bound))
+
+
+def test_process_that_drains_attracts_no_connections() -> None:
+    async def main(bound: socket.socket) -> None:
+        processes = Processes(bound, 2)
+        processes.servers[0].leave_balance()
+        assert processes.counts == [NOT_ACCEPTING, 0]
+        await processes.accept_all(bound)
+        assert processes.counts[0] == NOT_ACCEPTING
 
     with bound_socket() as bound:
         run(main(bound))

@@ -15,6 +15,7 @@ from tenantry.domain.billing.ledger import (
     BatchContext,
     BillingAccount,
     CustomerLink,
+    FoldId,
     KnownTenants,
     LedgerEntry,
     ReceivedEvent,
@@ -24,6 +25,7 @@ from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingSt
 from tests.support.facts import (
     ANY,
     CATALOG,
+    EACH,
     EXTENDED,
     account,
     completed,
@@ -427,6 +429,14 @@ def test_with_another_event_they_need_the_whole_history_after_them(event: Billin
 def test_a_late_event_of_several_subscriptions_needs_the_whole_history() -> None:
     known = standing(account(state=SEVERAL, tip_created=100))
     assert replay_needs(known, [("acme", updated(50))], ANY) == {WHOLE: ReplayNeed(FIRST, late=True)}
+
+
+def test_a_late_event_of_a_subscription_that_its_tenant_has_lost_in_the_same_batch_is_applied() -> None:
+    known = standing(account())
+    needs: dict[FoldId, ReplayNeed] = {("acme", "sub_1"): ReplayNeed(50, late=True, until=50)}
+    application = BatchApplication(known, EACH, NOW, needs=needs, histories={}, waiting=())
+    application.receive(*arrivals(updated(50)))
+    assert outcomes(application.entries) == [("applied", "acme")]
 
 
 def test_a_snapshot_needs_the_newest_second_to_replace_another() -> None:

@@ -122,9 +122,11 @@ class Batcher(Generic[Item, Answer]):
         enough: asyncio.Future[None] = loop.create_future()
         timer = loop.call_later(self.gather_seconds, _resolve, enough, None)
         self._gathering = number, enough
-        await enough
-        self._gathering = None
-        timer.cancel()
+        try:
+            await enough
+        finally:
+            self._gathering = None
+            timer.cancel()
 
     async def _process(self, batch: list["_QueuedItem[Item, Answer]"]) -> None:
         self._runs += 1

@@ -22,7 +22,7 @@ from tenantry.domain.errors import DatabaseUnavailableError
 
 _RECONNECT_TIMEOUT: Final = 1.0  # after that the next request retries at once
 _RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
-_UNAVAILABLE: Final = (
+UNAVAILABLE: Final = (
     psycopg.OperationalError,  # also a timeout of the pool
     psycopg.InterfaceError,
     psycopg.errors.ReadOnlySqlTransaction,  # a standby, or a primary made read-only
@@ -206,7 +206,7 @@ class Database:
                     except OUTGROWN:
                         await connection.close()
                         raise
-        except _UNAVAILABLE as error:
+        except UNAVAILABLE as error:
             raise DatabaseUnavailableError(_UNREACHABLE) from error
 
     def pool_stats(self) -> dict[str, int]:
@@ -252,7 +252,7 @@ class Lane:
             with nullcontext() if tracing is None else tracing.transaction(self._name):
                 yield connection
         except BaseException as error:
-            is_unavailable = isinstance(error, (*_UNAVAILABLE, TimeoutError)) and not isinstance(error, _RETRYABLE)
+            is_unavailable = isinstance(error, (*UNAVAILABLE, TimeoutError)) and not isinstance(error, _RETRYABLE)
             if is_unavailable or isinstance(error, OUTGROWN) or not isinstance(error, Exception):
                 await self._drop()
             else:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tenantry.common.clock import exponential
 from tenantry.db.connection import Connection, PrimaryEpoch
 
 _HOST_KEYS: Final = ("host", "hostaddr", "port")
@@ -19,6 +20,8 @@ SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
 WATCH_INTERVAL: Final = 0.4
 """Seconds between two questions to a server."""
 _ANSWER_TIMEOUT: Final = 1.0
+_MAX_PAUSE: Final = 3.0  # between attempts to connect
+_FAILURES_TO_LOG: Final = 10
 
 logger = logging.getLogger(__name__)
 
@@ -71,23 +74,33 @@ class FailoverDetector:
     async def watch(self) -> None:
         """Look for promotions on all servers, until canceled. Returns at once if there is one server only."""
         if len(self._servers) > 1:
-            await asyncio.gather(*map(self._watch_server, self._servers))
+            async with asyncio.TaskGroup() as group:
+                for server in self._servers:
+                    group.create_task(self._watch_server(server))
 
     async def _watch_server(self, server: dict[str, str]) -> None:
         parameters: dict[str, Any] = {**self._given, **server, "target_session_attrs": "any"}
         conninfo = make_conninfo(**parameters)
+        failures = 0
         while True:
             try:
                 async with await Connection.connect(conninfo) as connection:
+                    failures = 0
                     while True:
                         async with asyncio.timeout(_ANSWER_TIMEOUT):
                             epoch = await _epoch(connection)
-                        self._see(server, epoch)
+                        self._record_promotion(server, epoch)
                         await asyncio.sleep(WATCH_INTERVAL)
-            except (psycopg.Error, TimeoutError):
-                await asyncio.sleep(WATCH_INTERVAL)
+            except Exception as error:  # noqa: BLE001  # it must go on looking
+                if failures == _FAILURES_TO_LOG:
+                    name = server.get("host") or server.get("hostaddr")
+                    logger.warning("server %s cannot be asked whether it was promoted: %s", name, error)
+                failures += 1
+                await asyncio.sleep(
+                    exponential(min(failures, 10), first=WATCH_INTERVAL, factor=1.3, ceiling=_MAX_PAUSE)
+                )
 
-    def _see(self, server: dict[str, str], epoch: PrimaryEpoch | None) -> None:
+    def _record_promotion(self, server: dict[str, str], epoch: PrimaryEpoch | None) -> None:
         newest = self._newest
         if epoch is None or newest is None or newest.cluster != epoch.cluster or newest.timeline >= epoch.timeline:
             return
@@ -101,7 +114,7 @@ class FailoverDetector:
 
 
 async def _epoch(connection: Connection) -> PrimaryEpoch | None:
-    """Return the epoch of a primary; None of a standby, and of a server that does not know."""
+    """Return the epoch of a primary; None for a standby, or a server without these functions."""
     try:
         rows = await connection.fetch(_EPOCH)
         await connection.rollback()

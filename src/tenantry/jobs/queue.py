@@ -17,7 +17,7 @@ from psycopg_pool import PoolTimeout
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts, exponential
 from tenantry.common.tracing import Tracing
 from tenantry.db.connection import Connection
-from tenantry.db.database import OUTGROWN, new_pool, take_role, with_statement_timeout
+from tenantry.db.database import OUTGROWN, UNAVAILABLE, new_pool, take_role, with_statement_timeout
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -44,30 +44,37 @@ def _as_information(record: logging.LogRecord) -> bool:
     return True
 
 
-def _is_unexpected(record: logging.LogRecord) -> bool:
-    """Drop what asyncio logs of a job whose end can't be recorded: a worker requeues it."""
-    return not (record.exc_info and isinstance(record.exc_info[1], ConnectorException))
+def _keep_unless_unavailable(record: logging.LogRecord) -> bool:
+    """Drop what asyncio logs of a job whose end cannot be recorded while the database is unavailable."""
+    return not (record.exc_info and _is_unavailable(record.exc_info[1]))
 
 
-class _LostConnections(logging.Filter):
+def _is_unavailable(error: BaseException | None) -> bool:
+    return isinstance(error, ConnectorException) and isinstance(error.__cause__, UNAVAILABLE)
+
+
+class _UnavailableDatabaseFilter(logging.Filter):
     """Drop what libraries log, again and again or with a traceback, while the database is unavailable.
 
-    The worker logs one line instead, with the ``reason``.
+    The worker logs one line instead, with the ``reason``. Where it ``is_alone`` in its process, warnings of pools are
+    dropped too, otherwise only while it ``is_interrupted``.
     """
 
     _POOL: Final = "psycopg.pool"
     _LOGGERS: Final = (_POOL, "procrastinate.worker", "procrastinate.worker.worker", "procrastinate.utils")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_alone: bool) -> None:
         super().__init__()
+        self._is_alone = is_alone
         self.reason: str | None = None
+        self.is_interrupted = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name == self._POOL:
             self._keep(*record.args if isinstance(record.args, tuple) else ())
-            return record.levelno > logging.WARNING
+            return record.levelno > logging.WARNING or not (self._is_alone or self.is_interrupted)
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, ConnectorException):
+        if error is not None and _is_unavailable(error):
             self._keep(error.__cause__)
             return False
         return True
@@ -109,7 +116,7 @@ class JobQueue:
         self._tracing = tracing
         self._app = App(connector=PsycopgConnector(configure=take_role))  # for the listening connection
         logging.getLogger("procrastinate.worker").addFilter(_as_information)
-        logging.getLogger("asyncio").addFilter(_is_unexpected)  # some of it only when the process ends
+        logging.getLogger("asyncio").addFilter(_keep_unless_unavailable)  # some of it only when the process ends
         register(self._app, self.requeue_stalled)
         failover = failover or FailoverDetector(with_statement_timeout(conninfo, timeouts))
         self._pool = new_pool(failover, _POOL_SIZE, take_role, timeouts=timeouts)
@@ -173,19 +180,32 @@ class JobQueue:
         return {**arguments, "traceparent": trace} if trace else arguments
 
     async def run_worker(
-        self, work: Work, *, concurrency: int = 4, polling_interval: float = 2.0, grace: float = 15.0
+        self,
+        work: Work,
+        *,
+        is_alone: bool = True,
+        concurrency: int = 4,
+        polling_interval: float = 2.0,
+        grace: float = 15.0,
     ) -> None:
         """Run jobs until canceled; then running jobs get ``grace`` seconds to end, or are requeued.
+
+        ``is_alone`` says that the process does nothing else.
 
         The database announces new jobs; retries and missed announcements are found within ``polling_interval`` seconds.
         While the database is unavailable, the worker retries.
         """
-        lost = _LostConnections()
-        with lost.installed():
-            await self._run_worker(work, concurrency, polling_interval, grace, lost)
+        unavailable = _UnavailableDatabaseFilter(is_alone=is_alone)
+        with unavailable.installed():
+            await self._run_worker(work, concurrency, polling_interval, grace, unavailable)
 
     async def _run_worker(
-        self, work: Work, concurrency: int, polling_interval: float, grace: float, lost: _LostConnections
+        self,
+        work: Work,
+        concurrency: int,
+        polling_interval: float,
+        grace: float,
+        unavailable: _UnavailableDatabaseFilter,
     ) -> None:
         failures = 0
         while True:
@@ -194,6 +214,7 @@ class JobQueue:
                 await self._app.check_connection_async()
                 if failures:
                     logger.info("the job worker continues")
+                unavailable.is_interrupted, unavailable.reason = False, None
                 await self._app.run_worker_async(
                     queues=work.queues,
                     concurrency=concurrency,
@@ -217,8 +238,8 @@ class JobQueue:
                 failures = 0
             failures += 1
             if failures == 1:
-                logger.error("the job worker was interrupted and will retry: %s", lost.reason or trouble)
-            lost.reason = None
+                logger.error("the job worker was interrupted and will retry: %s", unavailable.reason or trouble)
+            unavailable.is_interrupted = True
             await asyncio.sleep(exponential(min(failures, 20), first=0.25, factor=2, ceiling=15))
 
     async def requeue_stalled(self, stalled_after: float = _STALLED_AFTER) -> None:

@@ -71,7 +71,7 @@ class ListeningSocket:
         self._protocol_factory = protocol_factory
         self._socket = sock
         self._balance = balance
-        self._more = 0
+        self._accepts_left = 0
         """How many connections to accept although another process has fewer."""
         self._connecting: set[asyncio.Task[Any]] = set()
         self._is_open = True
@@ -88,7 +88,6 @@ class ListeningSocket:
 
         ``is_last`` says that no other process listens on the socket, so the kernel rejects new connections meanwhile.
         """
-        self._balance = None
         if is_last:
             reject_new_connections(self._socket)
         await asyncio.sleep(HANDSHAKE_SECONDS)
@@ -96,6 +95,12 @@ class ListeningSocket:
             pass
         self.close()
         await self.wait_closed()
+
+    def leave_balance(self) -> None:
+        """Accept connections from now on whatever other processes have."""
+        if self._balance is not None:
+            self._balance.leave()
+            self._balance = None
 
     async def wait_closed(self) -> None:
         """Wait for accepted connections to get their protocols."""
@@ -131,15 +136,15 @@ class ListeningSocket:
         """Return whether to leave the next connection to another process."""
         if self._balance is None or not self._balance.is_ahead(len(self._connecting)):
             return False
-        self._more -= 1
-        return self._more < 0
+        self._accepts_left -= 1
+        return self._accepts_left < 0
 
     def _accept_after_yielding(self) -> None:
         if self._is_open:
             self._listen()
-            self._more = self._balance.step() if self._balance is not None else 0
+            self._accepts_left = self._balance.step() if self._balance is not None else 0
             self._accept()
-        self._more = 0
+        self._accepts_left = 0
 
     def _pause(self, seconds: float, resume: Callable[[], None]) -> None:
         self._loop.remove_reader(self._socket)

@@ -36,7 +36,7 @@ class ConnectionBalance:
     def surplus(self) -> int:
         """Return how many connections to close so that clients connect to other processes. Call it once a second.
 
-        0 unless the process has had over a tenth more than the mean, and at least two more, for `SECONDS_AHEAD`.
+        0 unless the process has exceeded the mean by a tenth of its number, and by at least one, for `SECONDS_AHEAD`.
         """
         number = self._connections()
         self._counts[self._own] = number

@@ -114,6 +114,8 @@ class GracefulServer(uvicorn.Server):
     async def main_loop(self) -> None:
         await super().main_loop()
         self._shutdown.drain()
+        for listener in cast("list[ListeningSocket]", self.servers):
+            listener.leave_balance()  # a process that closes connections would soon have the fewest
         for connection in list(self.server_state.connections):
             cast("Any", connection).drain()
         seconds = 0 if self._skip_drain else self._drain_seconds
@@ -128,8 +130,6 @@ class GracefulServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept queued connections only, and complete pending requests."""
         is_last = self._supervisor is None or self._is_orphan
-        if self._balance is not None:
-            self._balance.leave()
         for listener in cast("list[ListeningSocket]", self.servers):
             await listener.drain(is_last=is_last)
         for one in sockets or []:

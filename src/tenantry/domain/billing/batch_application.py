@@ -48,7 +48,7 @@ def replay_needs(
     Folds that need no history are left out.
     """
     needed: dict[FoldId, ReplayNeed] = {}
-    extended = set[FoldId]()
+    with_newer = set[FoldId]()
     for tenant_id, event in events:
         account = context.accounts.get(tenant_id) if tenant_id else None
         key = fold_key(event, policy)
@@ -68,10 +68,10 @@ def replay_needs(
         elif event.created == fold.tip_created or event.type == ev.SNAPSHOT:  # it may replace an older snapshot
             need = ReplayNeed(fold.tip_created, late=policy.is_each)  # of a subscription no checkpoint is stored
         else:
-            extended.add((account.tenant_id, key))
+            with_newer.add((account.tenant_id, key))
             continue
         needed[account.tenant_id, key] = need.merge(needed.get((account.tenant_id, key), need))
-    for fold_id in extended & needed.keys():  # a newer event needs the whole history
+    for fold_id in with_newer & needed.keys():  # a newer event needs the whole history
         needed[fold_id] = needed[fold_id]._replace(until=None)
     return needed
 
@@ -320,7 +320,7 @@ class BatchApplication:
             need = self.needs.get((account.tenant_id, key))
             checkpoint = account.checkpoint(key, need, self.policy)
             history = self.histories.get((account.tenant_id, key), ())
-            rest = account.folds[key] if need is not None and need.until is not None else None
+            rest = account.folds.get(key) if need is not None and need.until is not None else None
             timeline = begin(checkpoint, history, self.policy, rest)
             if event.type == ev.SNAPSHOT and (former := confirmed(timeline, event)):
                 self.superseded.append(former.id)

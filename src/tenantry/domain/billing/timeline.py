@@ -154,7 +154,10 @@ class Placement(msgspec.Struct, frozen=True):
 def begin(
     checkpoint: BillingState, events: Sequence[BillingEvent], policy: BillingPolicy, rest: Folded | None = None
 ) -> Timeline:
-    """Return the timeline of these events, given in any order; ``rest`` is the stored result if newer ones may lack."""
+    """Return the timeline of these events, given in any order.
+
+    ``rest`` is the stored result if newer events may be missing.
+    """
     if not events:
         return Timeline(checkpoint)  # the common case: the new event is the newest one
     fold, steps = Fold(checkpoint, policy), Steps()
