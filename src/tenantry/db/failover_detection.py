@@ -91,7 +91,7 @@ class FailoverDetector:
                             epoch = await _epoch(connection)
                         self._record_promotion(server, epoch)
                         await asyncio.sleep(WATCH_INTERVAL)
-            except Exception as error:  # noqa: BLE001  # it must go on looking
+            except Exception as error:  # noqa: BLE001  # it continues to look after any error
                 if failures == _FAILURES_TO_LOG:
                     name = server.get("host") or server.get("hostaddr")
                     logger.warning("server %s cannot be asked whether it was promoted: %s", name, error)
