@@ -117,10 +117,7 @@ async def run_phase(
             for number, fault in enumerate(faults, start=1):
                 print(f"  {kind.name.lower()} {number}/{len(faults)}: {fault.name}", flush=True)
                 await run.inject(fault)
-            run.load.end()
-            async with asyncio.timeout(_TIMEOUT):
-                await loading
-            await run.until_settled()
+            await run.end(loading)
             watching.cancel()
         return await run.result()
 
@@ -128,7 +125,15 @@ async def run_phase(
 class FaultRun:
     """A deployment under load."""
 
-    def __init__(self, site: Deployment, chance: random.Random, *, revoked_key_clients: int = 1) -> None:
+    def __init__(
+        self,
+        site: Deployment,
+        chance: random.Random,
+        *,
+        revoked_key_clients: int = 1,
+        mail_timeout: float = _MAIL_TIMEOUT,
+    ) -> None:
+        """``mail_timeout`` is in seconds, from the end of the load to the last mail and the last job."""
         self.load = Load(
             site.ports, site.keys, site.owners, OPERATOR, seed=chance.randrange(1 << 30), pause=PAUSE, host=site.host,
             revoked_key_clients=revoked_key_clients,
@@ -138,6 +143,7 @@ class FaultRun:
         self.faults: list[FaultResult] = []
         self.site = site
         self._chance = chance
+        self._mail_timeout = mail_timeout
         self._mails: list[float] = []
         self._lost: set[str] = set()
         self._violations: list[str] = []
@@ -203,9 +209,15 @@ class FaultRun:
         audit = read_audit(self.site.conninfo, OWNERS)  # before the copy, because answers still arrive
         return len(lost), audit.unconfirmed(self.load.confirmed.copy())
 
-    async def until_settled(self) -> None:
-        """Wait until every mail is sent and every job for the provider is done."""
-        deadline = time.monotonic() + _MAIL_TIMEOUT
+    async def end(self, loading: asyncio.Task[None]) -> None:
+        """End the load; wait until every event is acknowledged, every mail sent and every job for the provider done.
+
+        Raises `TimeoutError` if an event is not acknowledged in time; mails and jobs are then reported as pending.
+        """
+        self.load.end()
+        async with asyncio.timeout(_TIMEOUT):
+            await loading
+        deadline = time.monotonic() + self._mail_timeout
         while True:
             [[self._pending]] = await asyncio.to_thread(self.site.rows, _PENDING)
             if not self._pending or time.monotonic() >= deadline:

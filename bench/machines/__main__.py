@@ -82,9 +82,7 @@ async def _run(
                 result = run.faults[-1]
                 print("\n  ".join(["", fault.name, *monitor.timeline(result, run.load.requests)]))
                 print(f"  every request succeeded again {result.recovered - result.ended:.1f} s later", flush=True)
-            run.load.end()
-            await loading
-            await run.until_settled()
+            await run.end(loading)
             for task in watching:
                 task.cancel()
         print(f"\nrevoked keys, directly at each host: {monitor.summary()}")

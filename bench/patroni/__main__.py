@@ -33,6 +33,8 @@ from bench.patroni.revocations import RevocationMonitor
 
 _NAMES: Final = [fault.name for fault in FAULTS]
 _REVOKED_KEY_CLIENTS: Final = 16
+_JOBS_TIMEOUT: Final = 120.0
+"""Seconds in which a worker requeues the jobs that it lost during a failover, and sends the last mails."""
 
 
 def main() -> None:
@@ -75,7 +77,7 @@ async def _run(
     logs: Path | None,
 ) -> MeasuredRun:
     async with running(way, machines, programs, logs) as site:
-        run = FaultRun(site, chance, revoked_key_clients=_REVOKED_KEY_CLIENTS)
+        run = FaultRun(site, chance, revoked_key_clients=_REVOKED_KEY_CLIENTS, mail_timeout=_JOBS_TIMEOUT)
         run.steady = math.inf  # how long requests are rejected is measured
         primaries, revocations = PrimaryMonitor(site), RevocationMonitor(site, run.load, chance)
         async with asyncio.TaskGroup() as group:
@@ -85,9 +87,7 @@ async def _run(
             for fault in faults:
                 print(f"  {way}: {fault.name}", flush=True)
                 await run.inject(fault)
-            run.load.end()
-            await loading
-            await run.until_settled()
+            await run.end(loading)
             for task in watching:
                 task.cancel()
         phase = await run.result()

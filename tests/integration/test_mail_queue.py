@@ -75,10 +75,10 @@ def work_with(database: Database, server: MailServer, schedule: RetrySchedule = 
 
 @asynccontextmanager
 async def worker(
-    queue: JobQueue, work: Work, *, polling_interval: float = 0.02, grace: float = PATIENCE
+    queue: JobQueue, work: Work, *, polling_interval: float = 0.02, grace: float = PATIENCE, **options: Any
 ) -> AsyncIterator[None]:
     """A worker for the time of the block; at its end the jobs under way have ended."""
-    task = asyncio.create_task(queue.run_worker(work, polling_interval=polling_interval, grace=grace))
+    task = asyncio.create_task(queue.run_worker(work, polling_interval=polling_interval, grace=grace, **options))
     try:
         yield
     finally:
@@ -291,12 +291,22 @@ async def test_the_job_of_a_running_worker_is_not_requeued(database: Database, q
     assert await jobs(conninfo) == ["doing"]
 
 
-async def test_a_stuck_job_is_requeued(database: Database, queue: JobQueue, conninfo: str) -> None:
-    await queued(database, queue)
-    await begin_job(conninfo)
-    await rows(conninfo, "UPDATE procrastinate_events SET at = at - interval '1 hour' RETURNING 1")
-    await queue.requeue_stalled()
-    assert await jobs(conninfo) == ["todo"]
+async def test_a_job_that_a_live_worker_has_lost_is_requeued(
+    database: Database, queue: JobQueue, server: MailServer, conninfo: str
+) -> None:
+    server.hold = held = asyncio.Event()
+    with watched("tenantry.jobs") as log:
+        async with worker(queue, work_with(database, server), concurrency=1, lost_after=0.05):
+            first = await queued(database, queue)
+            await mails(server, 1)
+            second = await queued(database, queue)
+            # as if the database had become unavailable before it answered the worker
+            await rows(conninfo, "SELECT procrastinate_fetch_job_v2('{mail}', max(id)) FROM procrastinate_workers")
+            await log.until("is requeued")
+            held.set()
+            await mails(server, 2)
+    assert [await delivery_of(conninfo, each) for each in (first, second)] == [("sent", 1, None)] * 2
+    assert log.count("is requeued") == 1
 
 
 async def test_two_workers_requeue_a_job_once(database: Database, queue: JobQueue, conninfo: str) -> None:

@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
 import psycopg
-from procrastinate import App, PsycopgConnector
+from procrastinate import App, JobContext, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
+from procrastinate.middleware import AsyncCallNext
 from procrastinate.types import JSONDict
+from procrastinate.worker import Worker
 from psycopg_pool import PoolTimeout
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts, exponential
@@ -22,11 +24,13 @@ from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, PROVIDER, runs_store
-from tenantry.jobs.tasks import LONGEST_JOB, WORK, Work, register
+from tenantry.jobs.tasks import WORK, Work, register
 from tenantry.notifications import mail_delivery_store as mails
 
 _HEARTBEAT: Final = 10.0
 _STALLED_AFTER: Final = 30.0
+_LOST_AFTER: Final = 15.0
+"""Longer than a worker needs to record the end of a job, or to give up."""
 _POOL_SIZE: Final = 2
 _SOUND: Final = 60.0
 _A_MOMENT: Final = timedelta(seconds=2)
@@ -94,6 +98,36 @@ class _UnavailableDatabaseFilter(logging.Filter):
         finally:
             for each in loggers:
                 each.removeFilter(self)
+
+
+class _RunningJobs:
+    """The jobs that a worker runs, to find those that it has lost.
+
+    A worker loses a job if the database becomes unavailable while it fetches the job or records its end. The job stays
+    started, and its lock stays taken, although the worker is alive.
+    """
+
+    def __init__(self) -> None:
+        self.worker_id: int | None = None
+        self._running: set[int | None] = set()
+        self._suspected: frozenset[int] = frozenset()
+
+    async def run(self, call_next: AsyncCallNext, context: JobContext, worker: Worker) -> object:
+        """Run a job (a worker middleware)."""
+        self.worker_id = worker.worker_id
+        job_id = context.job.id
+        self._running.add(job_id)
+        try:
+            return await call_next()
+        finally:
+            self._running.discard(job_id)
+
+    def lost(self, started: Collection[int]) -> frozenset[int]:
+        """Return those of the worker's started jobs that it ran neither at the last call nor now."""
+        idle = frozenset(started) - self._running
+        lost = idle & self._suspected
+        self._suspected = idle - lost
+        return lost
 
 
 class JobQueue:
@@ -187,17 +221,24 @@ class JobQueue:
         concurrency: int = 4,
         polling_interval: float = 2.0,
         grace: float = 15.0,
+        lost_after: float = _LOST_AFTER,
     ) -> None:
         """Run jobs until canceled; then running jobs get ``grace`` seconds to end, or are requeued.
 
         ``is_alone`` says that the process does nothing else.
 
         The database announces new jobs; retries and missed announcements are found within ``polling_interval`` seconds.
-        While the database is unavailable, the worker retries.
+        While the database is unavailable, the worker retries. A job that it lost meanwhile is requeued at least
+        ``lost_after`` seconds later, and at most twice as many.
         """
         unavailable = _UnavailableDatabaseFilter(is_alone=is_alone)
+        running = _RunningJobs()
         with unavailable.installed():
-            await self._run_worker(work, concurrency, polling_interval, grace, unavailable)
+            requeueing = asyncio.create_task(self._requeue_lost(running, lost_after))
+            try:
+                await self._run_worker(work, concurrency, polling_interval, grace, unavailable, running)
+            finally:
+                requeueing.cancel()
 
     async def _run_worker(
         self,
@@ -206,6 +247,7 @@ class JobQueue:
         polling_interval: float,
         grace: float,
         unavailable: _UnavailableDatabaseFilter,
+        running: _RunningJobs,
     ) -> None:
         failures = 0
         while True:
@@ -225,6 +267,7 @@ class JobQueue:
                     install_signal_handlers=False,
                     update_heartbeat_interval=_HEARTBEAT,
                     stalled_worker_timeout=_STALLED_AFTER,
+                    worker_middleware=[running.run],
                 )
                 trouble: object = "it stopped by itself"
             except Exception as error:  # noqa: BLE001  # a worker continues after any error
@@ -243,16 +286,33 @@ class JobQueue:
             await asyncio.sleep(exponential(min(failures, 20), first=0.25, factor=2, ceiling=15))
 
     async def requeue_stalled(self, stalled_after: float = _STALLED_AFTER) -> None:
-        """Requeue the jobs of workers without a heartbeat for so many seconds, and jobs that take too long.
+        """Requeue the jobs of workers without a heartbeat for so many seconds.
 
         Also give a mail whose job was lost another one: after a failover to a standby that lagged behind, or a crash
         with ``synchronous_commit = off``.
         """
         stalled = await self._app.job_manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after)
+        await self._requeue(job.id for job in stalled if job.id is not None)
         async with self._pool.connection() as connection:
-            overdue = await runs_store.overdue(connection, timedelta(seconds=2 * LONGEST_JOB))
-            now = await runs_store.now(connection)
-        for job_id in {job.id for job in stalled if job.id is not None}.union(overdue):
+            orphaned = await mails.orphaned(connection, DELIVER_MAIL, _MOST_ORPHANED)
+            await self.defer_mail(connection, orphaned)
+        for notification_id in orphaned:
+            logger.warning("mail %s had lost its job; it has a new one", notification_id)
+
+    async def _requeue_lost(self, running: _RunningJobs, interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            if running.worker_id is None:
+                continue
+            with suppress(ConnectorException, psycopg.Error):  # at the next look again
+                async with self._pool.connection() as connection:
+                    started = await runs_store.started_jobs(connection, running.worker_id)
+                await self._requeue(running.lost(started))
+
+    async def _requeue(self, ids: Iterable[int]) -> None:
+        for job_id in ids:
+            async with self._pool.connection() as connection:
+                now = await runs_store.now(connection)
             try:
                 await self._app.job_manager.retry_job_by_id_async(job_id, retry_at=now)
             except ConnectorException as error:
@@ -261,11 +321,6 @@ class JobQueue:
                 # It has ended meanwhile.
             else:
                 logger.warning("job %d was started and has not ended; it is requeued", job_id)
-        async with self._pool.connection() as connection:
-            orphaned = await mails.orphaned(connection, DELIVER_MAIL, _MOST_ORPHANED)
-            await self.defer_mail(connection, orphaned)
-        for notification_id in orphaned:
-            logger.warning("mail %s had lost its job; it has a new one", notification_id)
 
 
 async def _deferred(deferring: Awaitable[object]) -> None:

@@ -1,19 +1,10 @@
 """Queries of the job queue's tables (procrastinate's) that its own interface lacks, and counts of runs."""
 
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple, cast
 
 from tenantry.db.connection import Connection
-
-# A live worker may still have lost a job: if the database was unreachable when the worker recorded the job's end.
-OVERDUE: Final = """
-SELECT job.id
-  FROM procrastinate_jobs job
- WHERE job.status = 'doing'
-   AND (SELECT max(event.at) FROM procrastinate_events event
-         WHERE event.job_id = job.id AND event.type = 'started') < now() - %s
-"""
 
 # By their locks: a queueing lock would reject the retry of a job while another one waits.
 WAITING: Final = """
@@ -69,9 +60,10 @@ async def now(connection: Connection) -> datetime:
     return cast("datetime", moment)
 
 
-async def overdue(connection: Connection, longest: timedelta) -> list[int]:
-    """Return the ids of the jobs that started longer ago than any job may take."""
-    return [row[0] for row in await connection.fetch(OVERDUE, (longest,))]
+async def started_jobs(connection: Connection, worker_id: int) -> list[int]:
+    """Return the ids of the jobs that a worker has started, and whose end is not recorded."""
+    statement = "SELECT id FROM procrastinate_jobs WHERE status = 'doing' AND worker_id = %s"
+    return [row[0] for row in await connection.fetch(statement, (worker_id,))]
 
 
 class JobRuns(NamedTuple):
