@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+import uvloop
 
 from tenantry.db.batcher import CONCURRENT_ITEMS, Batcher
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -293,3 +294,23 @@ async def test_batch_starts_without_submitters_that_do_not_return() -> None:
     await batcher.submit(10)
     await batcher.close()
     assert doubler.batches == [[*range(10)], [10]]
+
+
+def test_batch_that_gathers_no_submitters_starts_as_soon_as_the_last_one_ends() -> None:
+    async def run() -> list[list[int]]:
+        doubler = Doubler()
+        batcher = Batcher(doubler.run)
+
+        async def submit_twice(item: int) -> None:
+            await batcher.submit(item)
+            await batcher.submit(item)
+
+        twice = [asyncio.create_task(submit_twice(item)) for item in range(10)]
+        await doubler.begun.wait()
+        [once] = await submitted(batcher, 10)
+        doubler.gate.set()
+        await asyncio.gather(*twice, once)
+        return doubler.batches
+
+    # on the service's event loop, whose clock stands still during a turn
+    assert uvloop.run(run()) == [[*range(10)], [10], [*range(10)]]

@@ -107,7 +107,8 @@ class Batcher(Generic[Item, Answer]):
 
     async def _work(self) -> None:
         while self._waiting and (len(self._workers) == 1 or len(self._waiting) >= CONCURRENT_ITEMS):
-            await self._gather()
+            if self.gather_seconds:
+                await self._gather()
             batch = [self._waiting.popleft() for _ in range(min(self.max_items, len(self._waiting)))]
             if batch := [queued for queued in batch if not queued.future.done()]:
                 await self._process(batch)
