@@ -5,7 +5,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Final
 
@@ -50,7 +50,8 @@ class Tenantry(Contestant):
     limited: bool = False
     subscriptions: str = "any"
     """The setting SUBSCRIPTIONS."""
-    _issuer: str = ""
+    _issuers: dict[str, str] = field(default_factory=dict)
+    """The identity provider of each database."""
 
     def install(self) -> str:
         """Return the versions."""
@@ -78,8 +79,9 @@ class Tenantry(Contestant):
             variables["TENANTRY_PLANS"] = str(catalog)
         with contextlib.ExitStack() as stack:
             if self.algorithm is not None:
-                self._issuer, credentials = stack.enter_context(_issuer(self.algorithm, data.tenants))
-                variables |= {"OIDC_ISSUER": self._issuer, "OIDC_AUDIENCE": AUDIENCE}
+                issuer, credentials = stack.enter_context(_issuer(self.algorithm, data.tenants))
+                variables |= {"OIDC_ISSUER": issuer, "OIDC_AUDIENCE": AUDIENCE}
+                self._issuers[data.conninfo] = issuer
             command = [sys.executable, "-m", "tenantry", "serve"]
             url = f"http://127.0.0.1:{port}{projects.PATH}"
             pid = stack.enter_context(serving(command, data.folder, variables, url=url, log=data.folder / "log"))
@@ -104,7 +106,7 @@ class Tenantry(Contestant):
                 connection.execute(
                     "INSERT INTO memberships (issuer, subject, tenant_id, role, removed_at) "
                     "VALUES (%s, %s, %s, 'member', now())",
-                    (self._issuer, f"user{number}", f"t{number}"),
+                    (self._issuers[data.conninfo], f"user{number}", f"t{number}"),
                 )
 
 
