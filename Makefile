@@ -11,6 +11,10 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal --durations 20
 ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, failover.py disk_full.py hosts_that_stand_still.py \
   clocks_that_differ.py)
+ON_PARTITIONS = $(addprefix tests/integration/test_, webhook_*.py replay*.py \
+  reconcile*.py backfill.py billing_reads.py customer_links.py each_subscription.py several_subscriptions.py \
+  event_feed.py explain.py retention.py raw_bodies.py doctor_billing.py row_level_security.py role_privileges.py \
+  tenants.py mail_delivery.py)
 IMAGE_TESTS = tests/system/test_container_image.py
 PATRONI_TESTS = tests/system/test_patroni.py
 
@@ -38,6 +42,7 @@ test-system: $(VENV)/.dev ## Run the tests that need root, other programs or min
 	@$(PYTEST) -n 1 $(IMAGE_TESTS) # each process would build the image
 	@$(PYTEST) --hypothesis-profile thorough --timeout 600 tests/laws
 	@tests/system/run-on-oldest-postgres $(PYTEST) tests/integration $(ON_OLDEST_POSTGRES)
+	@TENANTRY_TEST_PARTITIONED=1 $(PYTEST) -k 'not index and not every_table' $(ON_PARTITIONS) # not of one table
 
 faults: $(VENV)/.dev ## Put known faults into a copy of the code, and show which test catches each
 	@$(BIN)/python -m tests.faults $(FAULTS)

@@ -72,7 +72,7 @@ class BenchCase:
 
     def check(self) -> None:
         """Check that the server does the work. Raises `checks.CheckError`."""
-        contestant, (data, server) = self.contestant, self._running()
+        contestant, (data, server) = self.contestant, self.started
         if self.job is not Job.WEBHOOK:
             (data.folder / "credentials").write_text("\n".join(server.credentials[:-1]))
             if not isinstance(contestant, UpperBound):
@@ -88,7 +88,7 @@ class BenchCase:
     def check_revocation(self) -> None:
         """Measure when the last credential is rejected after its revocation; nothing else uses that credential."""
         if self.job is not Job.WEBHOOK and not isinstance(self.contestant, UpperBound):
-            self.checked.append(checks.check_revocation(self.contestant, *self._running()))
+            self.checked.append(checks.check_revocation(self.contestant, *self.started))
 
     def warm_up(self, cluster: Cluster, connections: int, seconds: int) -> None:
         """Run once without counting. Raises `checks.CheckError` if no request succeeds."""
@@ -104,7 +104,7 @@ class BenchCase:
 
     def check_afterwards(self) -> None:
         """Check that the database holds every acknowledged event. Raises `checks.CheckError`."""
-        contestant, (data, server) = self.contestant, self._running()
+        contestant, (data, server) = self.contestant, self.started
         if self._ingest is None or isinstance(contestant, UpperBound):
             return
         count = min(_MAX_DELIVERED, int(max(self._rates.values())) + 1)
@@ -130,7 +130,7 @@ class BenchCase:
         self.checked.append(text)
 
     def _run(self, cluster: Cluster, connections: int, seconds: int) -> Figure:
-        data, server = self._running()
+        data, server = self.started
         if self.job is not Job.WEBHOOK:
             variables = {"BENCH_CREDENTIALS": str(data.folder / "credentials")}
             return wrk.run(
@@ -154,7 +154,9 @@ class BenchCase:
                 return figure
             expected *= 2
 
-    def _running(self) -> tuple[Dataset, Server]:
+    @property
+    def started(self) -> tuple[Dataset, Server]:
+        """The data, and the running server. Raises `RuntimeError`."""
         if self._started is None:
             raise RuntimeError("the server was not started")
         return self._started

@@ -138,10 +138,12 @@ async def waiting_inserts(conninfo: str) -> None:
     await rows(
         conninfo,
         "CREATE OR REPLACE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(hashtext(TG_TABLE_NAME)); RETURN NEW; END $$",
+        "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(hashtext(TG_ARGV[0])); RETURN NEW; END $$",
     )
     await rows(
-        conninfo, "CREATE OR REPLACE TRIGGER wait AFTER INSERT ON billing_events FOR EACH ROW EXECUTE FUNCTION wait()"
+        conninfo,
+        "CREATE OR REPLACE TRIGGER wait AFTER INSERT ON billing_events "
+        "FOR EACH ROW EXECUTE FUNCTION wait(billing_events)",
     )
 
 

@@ -69,10 +69,10 @@ async def waiting(shared_database: SharedDatabase) -> None:
     await rows(
         shared_database.conninfo,
         "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(hashtext(TG_TABLE_NAME)); RETURN NEW; END $$",
+        "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(hashtext(TG_ARGV[0])); RETURN NEW; END $$",
     )
     for table in ("tenants", "customers", "billing_events"):
-        trigger = f"CREATE TRIGGER wait AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION wait()"
+        trigger = f"CREATE TRIGGER wait AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION wait({table})"
         await rows(shared_database.conninfo, trigger)
 
 

