@@ -96,6 +96,20 @@ async def test_more_months_are_added_after_the_last_one(provider: Provider) -> N
     }  # fmt: skip
 
 
+async def test_months_are_added_after_one_that_has_events_already(provider: Provider) -> None:
+    subscriber, conninfo = await provider.subscriber(), provider.service.conninfo
+    partition_ledger(conninfo, first=FIRST, until=UNTIL)
+    april, may, june = (int(UNTIL.timestamp()) + days * 86400 for days in (0, 30, 61))
+    await provider.send(events.updated(**subscriber.names, created=april))
+    until = datetime.fromtimestamp(june, UTC)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="would be violated by some row"):
+            run_script(conninfo, "add-partitions.sql", until=until)
+    run_script(conninfo, "add-partitions.sql", first=datetime.fromtimestamp(may, UTC), until=until)
+    await provider.send(events.updated(**subscriber.names, created=may))
+    assert await partitions(provider) == [("billing_events_2026_05", 1, 1), ("billing_events_default", 1, 1)]
+
+
 async def test_the_script_changes_nothing_if_an_event_is_too_late(provider: Provider) -> None:
     subscriber, conninfo = await provider.subscriber(), provider.service.conninfo
     await provider.send(events.updated(**subscriber.names, created=int(FIRST.timestamp())))
