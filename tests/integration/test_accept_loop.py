@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging.handlers import QueueHandler
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import uvicorn
@@ -131,6 +131,10 @@ def test_one_of_several_processes_accepts_queued_connections_and_leaves_new_ones
         run(main(bound))
 
 
+YIELD_SECONDS: Final = 0.03
+"""Long enough for the others to have their turns of the one event loop on a busy machine."""
+
+
 class Processes:
     """Several processes that listen on one socket, in one event loop; they keep ``CLIENTS`` connections."""
 
@@ -152,7 +156,9 @@ class Processes:
 
     def _listen(self, own: int, bound: socket.socket) -> ListeningSocket:
         balance = ConnectionBalance(self.counts, own, lambda: self.connections[own])
-        return ListeningSocket(asyncio.get_running_loop(), lambda: self._protocol(own), bound, CLIENTS, balance)
+        return ListeningSocket(
+            asyncio.get_running_loop(), lambda: self._protocol(own), bound, CLIENTS, balance, YIELD_SECONDS
+        )
 
     def _protocol(self, own: int) -> asyncio.Protocol:
         self.connections[own] += 1

@@ -56,7 +56,7 @@ class ListeningSocket:
     """A server on one listening socket.
 
     With a ``balance`` it accepts only while no other process has fewer connections. Otherwise it leaves new connections
-    to the others for `YIELD_SECONDS`. If they do not accept them by then, they are busy, and it accepts some.
+    to the others for ``yield_seconds``. If they do not accept them by then, they are busy, and it accepts some.
     """
 
     def __init__(
@@ -66,11 +66,13 @@ class ListeningSocket:
         sock: socket.socket,
         backlog: int,
         balance: ConnectionBalance | None = None,
+        yield_seconds: float = YIELD_SECONDS,
     ) -> None:
         self._loop = loop
         self._protocol_factory = protocol_factory
         self._socket = sock
         self._balance = balance
+        self._yield_seconds = yield_seconds
         self._accepts_left = 0
         """How many connections to accept although another process has fewer."""
         self._connecting: set[asyncio.Task[Any]] = set()
@@ -115,7 +117,7 @@ class ListeningSocket:
         """Accept up to `MAX_ACCEPTS_PER_TURN` connections; return whether there may be more."""
         for _ in range(MAX_ACCEPTS_PER_TURN):
             if self._yields():
-                self._pause(YIELD_SECONDS, self._accept_after_yielding)
+                self._pause(self._yield_seconds, self._accept_after_yielding)
                 return False
             try:
                 connection, _ = self._socket.accept()
