@@ -296,17 +296,17 @@ async def test_a_job_that_a_live_worker_has_lost_is_requeued(
 ) -> None:
     server.hold = held = asyncio.Event()
     with watched("tenantry.jobs") as log:
-        async with worker(queue, work_with(database, server), concurrency=1, lost_after=0.05):
+        async with worker(queue, work_with(database, server), concurrency=1, lost_after=0.5):
             first = await queued(database, queue)
             await mails(server, 1)
             second = await queued(database, queue)
             # as if the database had become unavailable before it answered the worker
             await rows(conninfo, "SELECT procrastinate_fetch_job_v2('{mail}', max(id)) FROM procrastinate_workers")
             await log.until("is requeued")
+            assert log.count("is requeued") == 1
             held.set()
             await mails(server, 2)
     assert [await delivery_of(conninfo, each) for each in (first, second)] == [("sent", 1, None)] * 2
-    assert log.count("is requeued") == 1
 
 
 async def test_two_workers_requeue_a_job_once(database: Database, queue: JobQueue, conninfo: str) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -54,7 +54,7 @@ def _keep_unless_unavailable(record: logging.LogRecord) -> bool:
 
 
 def _is_unavailable(error: BaseException | None) -> bool:
-    return isinstance(error, ConnectorException) and isinstance(error.__cause__, UNAVAILABLE)
+    return isinstance(error.__cause__ if isinstance(error, ConnectorException) else error, UNAVAILABLE)
 
 
 class _UnavailableDatabaseFilter(logging.Filter):
@@ -79,7 +79,7 @@ class _UnavailableDatabaseFilter(logging.Filter):
             return record.levelno > logging.WARNING or not (self._is_alone or self.is_interrupted)
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and _is_unavailable(error):
-            self._keep(error.__cause__)
+            self._keep(error, error.__cause__)
             return False
         return True
 
@@ -239,6 +239,7 @@ class JobQueue:
                 await self._run_worker(work, concurrency, polling_interval, grace, unavailable, running)
             finally:
                 requeueing.cancel()
+                await asyncio.wait([requeueing])
 
     async def _run_worker(
         self,
@@ -304,10 +305,13 @@ class JobQueue:
             await asyncio.sleep(interval)
             if running.worker_id is None:
                 continue
-            with suppress(ConnectorException, psycopg.Error):  # at the next look again
+            try:
                 async with self._pool.connection() as connection:
                     started = await runs_store.started_jobs(connection, running.worker_id)
                 await self._requeue(running.lost(started))
+            except Exception as error:  # noqa: BLE001  # at the next look again
+                if not _is_unavailable(error):
+                    logger.warning("lost jobs cannot be looked for: %s", error)
 
     async def _requeue(self, ids: Iterable[int]) -> None:
         for job_id in ids:
