@@ -313,7 +313,7 @@ class Settings:
     """
     database_pool_size = Setting("DATABASE_POOL_SIZE", number(1, 1000), 5)
     """Connections of each process for ordinary work. Each process uses up to eight more: five for grouped paths, one
-    for snapshots fetched from the provider, two for the job queue.
+    for snapshots fetched from the provider, two for the job queue; and one more if it runs jobs.
     """
     data_dir = Setting("TENANTRY_DATA_DIR", Kind("text", Path), Path(".tenantry"))
     """The folder of the embedded database and of the demo."""
@@ -609,7 +609,8 @@ class Settings:
     def connections(self) -> int:
         """How many connections to PostgreSQL itself all processes of ``serve`` may open together."""
         ordinary = 0 if self.database_pooler_url else self.database_pool_size
-        return self.workers * (ordinary + OTHER_CONNECTIONS)
+        listening = 1 if self.run_jobs else 0  # for new jobs
+        return self.workers * (ordinary + OTHER_CONNECTIONS + listening)
 
     def named_secrets(self) -> list[tuple[str, Secret]]:
         """The secrets that grant access, each with its variable."""
