@@ -10,6 +10,7 @@ from typing import Final
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.domain.billing.events import Outcome
 from tests.integration.test_webhook_invalid import waiting_inserts
@@ -30,6 +31,22 @@ SELECT tableoid::regclass::text AS partition, count(*) AS number, count(DISTINCT
  ORDER BY 1
 """
 
+WAIT_AFTER_PROOF: Final = """
+CREATE FUNCTION wait_after_proof() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_constraint WHERE conname = 'billing_events_before_first' AND NOT convalidated) THEN
+        PERFORM set_config('lock_timeout', '0', true);
+        PERFORM pg_advisory_xact_lock_shared(1);
+    END IF;
+END $$
+"""
+OWNERS: Final = """
+SELECT relnamespace::regnamespace::text, relowner::regrole::text,
+       EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee = 0) AS is_public
+  FROM pg_class
+ WHERE oid IN (SELECT relid FROM pg_partition_tree('billing_events')) AND relispartition
+"""
+
 
 @pytest.fixture
 def provider(fresh_service: Service) -> Provider:
@@ -39,6 +56,14 @@ def provider(fresh_service: Service) -> Provider:
 async def partitions(provider: Provider) -> list[tuple[str, int, int]]:
     """Each partition's name, and the numbers of events and of ids in it."""
     return [(*row.values(),) for row in await rows(provider.service.conninfo, PARTITIONS)]
+
+
+async def until_some(conninfo: str, condition: str) -> None:
+    """Return as soon as a session of the database is in this state."""
+    statement = f"SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND {condition}"  # noqa: S608  # our own
+    async with asyncio.timeout(30):
+        while not await rows(conninfo, statement):
+            pass
 
 
 async def test_the_ledger_is_partitioned_while_events_arrive(provider: Provider) -> None:
@@ -85,8 +110,10 @@ async def test_an_event_beyond_the_last_partition_is_stored(provider: Provider) 
 async def test_more_months_are_added_after_the_last_one(provider: Provider) -> None:
     subscriber, conninfo = await provider.subscriber(), provider.service.conninfo
     partition_ledger(conninfo, first=FIRST, until=UNTIL)
-    for _ in range(2):
-        run_script(conninfo, "add-partitions.sql", until=UNTIL + timedelta(days=61))
+    until = UNTIL + timedelta(days=61)
+    run_script(conninfo, "add-partitions.sql", until=until)
+    with pytest.raises(RuntimeError, match="There is no month to add"):
+        run_script(conninfo, "add-partitions.sql", until=until)
     await provider.send(events.updated(**subscriber.names, created=int(UNTIL.timestamp())))
     assert await partitions(provider) == [("billing_events_2026_04", 1, 1)]
     found = await rows(conninfo, "SELECT relid::regclass::text AS name FROM pg_partition_tree('billing_events')")
@@ -103,7 +130,7 @@ async def test_months_are_added_after_one_that_has_events_already(provider: Prov
     await provider.send(events.updated(**subscriber.names, created=april))
     until = datetime.fromtimestamp(june, UTC)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="would be violated by some row"):
+        with pytest.raises(RuntimeError, match="is violated by some row"):
             run_script(conninfo, "add-partitions.sql", until=until)
     run_script(conninfo, "add-partitions.sql", first=datetime.fromtimestamp(may, UTC), until=until)
     await provider.send(events.updated(**subscriber.names, created=may))
@@ -113,7 +140,7 @@ async def test_months_are_added_after_one_that_has_events_already(provider: Prov
 async def test_the_script_changes_nothing_if_an_event_is_too_late(provider: Provider) -> None:
     subscriber, conninfo = await provider.subscriber(), provider.service.conninfo
     await provider.send(events.updated(**subscriber.names, created=int(FIRST.timestamp())))
-    with pytest.raises(RuntimeError, match='the ledger has an event created at "first" or later'):
+    with pytest.raises(RuntimeError, match="is violated by some row"):
         partition_ledger(conninfo, first=FIRST, until=UNTIL)
     await provider.send(events.updated(**subscriber.names, created=int(FIRST.timestamp()) + 1))
     assert await partitions(provider) == [("billing_events", 2, 2)]
@@ -125,11 +152,61 @@ async def test_the_script_changes_nothing_if_a_transaction_holds_the_ledger(prov
     subscriber, conninfo = await provider.subscriber(), provider.service.conninfo
     await provider.send(events.updated(**subscriber.names))
     with psycopg.connect(conninfo) as reader:
-        reader.execute("SELECT FROM billing_events")  # as a backup does
-        with pytest.raises(RuntimeError, match="lock timeout"):
-            partition_ledger(conninfo, first=FIRST, until=UNTIL)
+        reader.execute("SELECT FROM billing_events")
+        with pytest.raises(RuntimeError, match="Another transaction holds billing_events"):
+            run_script(conninfo, "partition-ledger.sql", first=FIRST, until=UNTIL, attempts=1)
     await provider.send(events.updated(**subscriber.names, created=int(FIRST.timestamp())))
     assert await partitions(provider) == [("billing_events", 2, 2)]
+
+
+async def test_the_script_drops_its_proof_if_it_cannot_exchange_the_tables(provider: Provider) -> None:
+    subscriber, conninfo = await provider.subscriber(), provider.service.conninfo
+    await rows(conninfo, WAIT_AFTER_PROOF)
+    await rows(conninfo, "CREATE EVENT TRIGGER wait ON ddl_command_end EXECUTE FUNCTION wait_after_proof()")
+    with psycopg.connect(conninfo) as holder, psycopg.connect(conninfo) as reader:
+        holder.execute("SELECT pg_advisory_xact_lock(1)")
+        arguments: dict[str, datetime | int] = {"first": FIRST, "until": UNTIL, "attempts": 1}
+        script = asyncio.create_task(asyncio.to_thread(run_script, conninfo, "partition-ledger.sql", **arguments))
+        await until_some(conninfo, "wait_event = 'advisory'")  # the script: with its proof, and the ledger locked
+        reading = asyncio.create_task(asyncio.to_thread(reader.execute, "SELECT FROM billing_events"))
+        await until_some(conninfo, "wait_event = 'relation' AND query = 'SELECT FROM billing_events'")
+        holder.rollback()
+        await reading
+        await until_some(conninfo, "query LIKE 'CALL pg_temp.lock_table(%10 * 1)%'")  # to drop the proof
+        reader.rollback()
+        with pytest.raises(RuntimeError, match="The ledger is not partitioned"):
+            await script
+    await provider.send(events.updated(**subscriber.names, created=int(FIRST.timestamp())))
+    assert await partitions(provider) == [("billing_events", 1, 1)]
+
+
+async def test_the_script_names_what_it_would_leave_at_the_first_partition(provider: Provider) -> None:
+    conninfo = provider.service.conninfo
+    for statement in (
+        "CREATE VIEW mine AS SELECT id FROM billing_events", "CREATE INDEX mine_too ON billing_events (type)",
+        "CREATE PUBLICATION feed FOR TABLE billing_events", "ALTER TABLE billing_events SET (fillfactor = 90)",
+        "GRANT SELECT ON billing_events TO PUBLIC",
+    ):  # fmt: skip
+        await rows(conninfo, statement)
+    with pytest.raises(RuntimeError) as raised:
+        partition_ledger(conninfo, first=FIRST, until=UNTIL)
+    named = ("view mine", "index mine_too", "publication feed", "setting fillfactor=90", "grant to PUBLIC")
+    assert [each for each in named if each not in str(raised.value)] == []
+    assert await partitions(provider) == []
+
+
+async def test_partitions_belong_to_the_owner_of_the_ledger_and_to_its_schema(provider: Provider) -> None:
+    conninfo = provider.service.conninfo
+    owner = f"owner_{conninfo_to_dict(conninfo)['dbname']}"
+    for statement in (
+        f"CREATE ROLE {owner}", f"GRANT CREATE, USAGE ON SCHEMA public TO {owner}",
+        f"ALTER TABLE billing_events OWNER TO {owner}", "CREATE SCHEMA postgres",
+        f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT SELECT ON TABLES TO PUBLIC",
+    ):  # fmt: skip
+        await rows(conninfo, statement)
+    partition_ledger(conninfo, first=FIRST, until=UNTIL)
+    found = await rows(conninfo, OWNERS)
+    assert {(*row.values(),) for row in found} == {("public", owner, False)}
 
 
 async def test_a_partitioned_ledger_stays_as_it_is(provider: Provider) -> None:

@@ -86,9 +86,9 @@ def partition_ledger(conninfo: str, *, first: datetime, until: datetime) -> None
     run_script(conninfo, "partition-ledger.sql", first=first, until=until)
 
 
-def run_script(conninfo: str, script: str, **variables: datetime) -> str:
+def run_script(conninfo: str, script: str, **variables: datetime | int) -> str:
     """Run a script of `PARTITIONING`; return its output. Raises `RuntimeError`."""
-    given = [argument for name, value in variables.items() for argument in ("--set", f"{name}={value.isoformat()}")]
+    given = [argument for name, value in variables.items() for argument in ("--set", f"{name}={value}")]
     binaries = Path(os.environ.get(OTHER_BINARIES) or wheel_binaries())
     command = [str(binaries / "psql"), conninfo, "--no-psqlrc", *given, "--file", str(PARTITIONING / script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
