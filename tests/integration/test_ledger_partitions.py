@@ -5,6 +5,8 @@
 
 import asyncio
 import itertools
+import re
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -12,6 +14,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tenantry.billing import ledger_store as billing
+from tenantry.db.database import Database
+from tenantry.db.statements import BoundStatement
 from tenantry.domain.billing.events import Outcome
 from tests.integration.test_webhook_invalid import waiting_inserts
 from tests.integration.test_webhook_races import held_back, instance
@@ -39,6 +44,11 @@ BEGIN
         PERFORM pg_advisory_xact_lock_shared(1);
     END IF;
 END $$
+"""
+FILL: Final = """
+INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason)
+SELECT 'evt_' || n, n, 'customer.subscription.updated', %s + n, now(), 't' || n / 20, 'applied', ''
+  FROM generate_series(1, 2000) AS n
 """
 OWNERS: Final = """
 SELECT relnamespace::regnamespace::text, relowner::regrole::text,
@@ -97,6 +107,32 @@ async def test_an_event_that_two_processes_receive_at_once_is_stored_once(provid
             await until_blocked(conninfo, 2)
         assert {await each for each in received} == {Outcome.PARKED, None}
     assert await partitions(provider) == [("billing_events_2026_02", 1, 1)]
+
+
+async def test_rows_of_batches_are_found_by_the_index_of_each_partition(provider: Provider) -> None:
+    conninfo = provider.service.conninfo
+    partition_ledger(conninfo, first=FIRST, until=UNTIL)
+    await rows(conninfo, FILL, int(FIRST.timestamp()) - 1000)
+    await rows(conninfo, "ANALYZE billing_events")
+    database = Database(conninfo, pool_size=1)
+    plans = []
+    async with database.lane().use() as connection:
+        for call in (billing.SEEN_EVENTS(["e"]), billing.UPDATE_PARKED(["e"], *[[None]] * 6),
+                     billing.DELETE_ENTRIES(["e"], "drift")):  # fmt: skip
+            explained = copy(call.statement)
+            explained.sql = b"EXPLAIN " + call.statement.sql
+            [plan] = await connection.run_batch(BoundStatement(explained, call.parameters))
+            plans.append(plan)
+        history = {"tenants": ["a"], "folds": [None], "seconds": [5], "late": [True], "until": [5]}
+        plans.append(await connection.fetch(f"EXPLAIN {billing.READ_EVENTS}", history))
+    await database.close()
+    for plan in plans:
+        lines = [line for [line] in plan]
+        scans = [
+            number for number, line in enumerate(lines) if re.search(r"Scan .*on billing_events_(before|2026_02)", line)
+        ]
+        assert len(scans) >= 2, plan
+        assert all("Index Cond" in lines[number + 1] for number in scans), plan
 
 
 async def test_an_event_beyond_the_last_partition_is_stored(provider: Provider) -> None:
