@@ -101,7 +101,7 @@ def _compare(postgres: Cluster, folder: Path, options: argparse.Namespace) -> No
 
 @contextlib.contextmanager
 def _started(postgres: Cluster, folder: Path, name: str) -> Iterator[BenchCase]:
-    """Start a service with a database of its own."""
+    """Start a service with a separate database."""
     case = BenchCase(ours.Tenantry(name, "the service", (Job.WEBHOOK,)), Job.WEBHOOK, 1)
     (folder / name).mkdir()
     try:

@@ -6,9 +6,10 @@
 import asyncio
 import itertools
 import re
+from collections.abc import Callable
 from copy import copy
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 import pytest
@@ -68,11 +69,11 @@ async def partitions(provider: Provider) -> list[tuple[str, int, int]]:
     return [(*row.values(),) for row in await rows(provider.service.conninfo, PARTITIONS)]
 
 
-async def until_some(conninfo: str, condition: str) -> None:
-    """Return as soon as a session of the database is in this state."""
-    statement = f"SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND {condition}"  # noqa: S608  # our own
+async def until_session(conninfo: str, condition: Callable[[dict[str, Any]], bool]) -> None:
+    """Return as soon as a session of the database meets the condition."""
+    statement = "SELECT wait_event, query FROM pg_stat_activity WHERE datname = current_database()"
     async with asyncio.timeout(30):
-        while not await rows(conninfo, statement):
+        while not any(condition(session) for session in await rows(conninfo, statement)):
             pass
 
 
@@ -203,12 +204,16 @@ async def test_the_script_drops_its_proof_if_it_cannot_exchange_the_tables(provi
         holder.execute("SELECT pg_advisory_xact_lock(1)")
         arguments: dict[str, datetime | int] = {"first": FIRST, "until": UNTIL, "attempts": 1}
         script = asyncio.create_task(asyncio.to_thread(run_script, conninfo, "partition-ledger.sql", **arguments))
-        await until_some(conninfo, "wait_event = 'advisory'")  # the script: with its proof, and the ledger locked
+        await until_session(
+            conninfo, lambda each: each["wait_event"] == "advisory"
+        )  # the script: with its proof, and the ledger locked
         reading = asyncio.create_task(asyncio.to_thread(reader.execute, "SELECT FROM billing_events"))
-        await until_some(conninfo, "wait_event = 'relation' AND query = 'SELECT FROM billing_events'")
+        await until_session(
+            conninfo, lambda each: (each["wait_event"], each["query"]) == ("relation", "SELECT FROM billing_events")
+        )
         holder.rollback()
         await reading
-        await until_some(conninfo, "query LIKE 'CALL pg_temp.lock_table(%10 * 1)%'")  # to drop the proof
+        await until_session(conninfo, lambda each: "10 * 1" in each["query"])  # to drop the proof
         reader.rollback()
         with pytest.raises(RuntimeError, match="The ledger is not partitioned"):
             await script
