@@ -50,7 +50,8 @@ def _as_information(record: logging.LogRecord) -> bool:
 
 def _keep_unless_unavailable(record: logging.LogRecord) -> bool:
     """Drop what asyncio logs of a job whose end cannot be recorded while the database is unavailable."""
-    return not (record.exc_info and _is_unavailable(record.exc_info[1]))
+    error = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(error, ConnectorException) and _is_unavailable(error))
 
 
 def _is_unavailable(error: BaseException | None) -> bool:
