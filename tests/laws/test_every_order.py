@@ -74,6 +74,7 @@ def tales(draw: st.DrawFn) -> list[Story]:
     stories = [Story(shape) for shape in Shape]
     for story in stories:
         _subscribes(story)
+    ended = 0
     for _ in range(draw(st.integers(1, 5))):
         move = draw(st.sampled_from(("changes", "changes", "changes", "fails", "pays", "ends", "elsewhere")))
         invoice = draw(st.sampled_from(("first", "second")))
@@ -82,7 +83,8 @@ def tales(draw: st.DrawFn) -> list[Story]:
         for _ in range(draw(st.integers(1, 4)) if move == "changes" else 1):
             changed = draw(_changes(stories[0]))
             for story in stories:
-                _goes_on(story, move, changed, invoice)
+                _goes_on(story, move, changed, f"{invoice}_{ended}")  # an invoice is of one subscription
+        ended += move == "ends"
     return stories
 
 

@@ -75,7 +75,10 @@ def test_close_removes_the_socket_folder_of_a_long_path(place: Path) -> None:
 
 
 def test_killed_supervisor_is_reported(folder: Path, process: ServiceProcess) -> None:
-    [supervisor] = processes_of(folder, recursive=False)
+    found: list[psutil.Process] = []
+    while not found:  # a process has no command line while it starts
+        found = processes_of(folder, recursive=False)
+    [supervisor] = found
     supervisor.send_signal(signal.SIGTERM)
     supervisor.wait(30)
     with pytest.raises(StartError, match="The process that runs the service has ended"):
