@@ -32,6 +32,7 @@ RELATIVE_LINK: Final = re.compile(r"\]\((?!https://|#)|src=\"(?!https://)")
 SDK_MEGABYTES: Final = 10
 SERVICE_MEGABYTES: Final = 120
 MIDDLEWARE_MEGABYTES: Final = 40
+AUTHOR: Final = ("-c", "user.name=tenantry", "-c", "user.email=tenantry@example.com")
 APPLICATION: Final = """
 import sys
 import tenantry.asgi
@@ -152,6 +153,15 @@ async def test_middleware_alone_needs_the_packages_of_its_guide(
     variables = {"PATH": os.environ["PATH"], "DATABASE_URL": database_url, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
     done = run([str(environment / "bin" / "python"), "-c", APPLICATION, secret], cwd="/", env=variables)
     assert done.stdout == "200 OK\n401 Unauthorized\n"
+
+
+def test_uv_runs_a_checkout_and_an_address_of_git(dist: Path, place: Path) -> None:
+    checkout = dist.parent / "sources"
+    for arguments in (["init", "--quiet"], ["add", "--all"], [*AUTHOR, "commit", "--quiet", "--message", "Sources"]):
+        run(["git", *arguments], cwd=checkout)
+    for source in (f"{checkout}[demo]", f"tenantry[demo] @ git+{checkout.as_uri()}"):
+        shown = run([release_tool("uvx"), "--from", source, "tenantry", "demo", "--help"], cwd=place)
+        assert "Run everything on this machine" in shown.stdout
 
 
 def run_demo(command: Sequence[str], folder: Path, place: Path, user: str, dist: Path) -> None:
