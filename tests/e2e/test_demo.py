@@ -159,7 +159,7 @@ def test_demo_works_from_nothing_and_keeps_its_data(place: Path) -> None:
             assert keys_in(second.text["out"]) == keys
             assert get("/api/v1/projects", keys["live"]) == projects
             assert get("/api/v1/tenants/demo", keys["live"])["plan"] == "pro"
-            portal.call(end_without_a_trace, second, place, signal.SIGTERM)
+            portal.call(end_without_a_trace, second, place, signal.SIGHUP)  # handled as SIGTERM
 
 
 async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: Shared) -> None:

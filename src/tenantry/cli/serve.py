@@ -175,8 +175,13 @@ async def _run_worker(settings: Settings, conninfo: str) -> None:
 
 
 def end_on_sigterm() -> None:
-    """Make SIGTERM end this process as an exception does, so that everything is cleaned up."""
+    """Make SIGTERM end this process as an exception does, so that everything is cleaned up.
+
+    SIGHUP, which a closed terminal sends, does the same unless it is ignored (``nohup``).
+    """
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda _number, _frame: signal.raise_signal(signal.SIGTERM))
 
 
 def run_server(settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[str], None]) -> None:
@@ -304,7 +309,8 @@ class Supervisor:
                 sentinels = [process.sentinel for process in self._processes.values()]
                 if received in wait([*sentinels, received], self._seconds_left()):
                     for number in received.recv(64):
-                        self._handle(number)
+                        if number != signal.SIGHUP:  # SIGTERM follows
+                            self._handle(number)
                 if self._seconds_left() == 0:
                     self._refuse()
                 self._replace_ended()
