@@ -2,14 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import Final
 
 from tests.sdk.support import SDK, Served
 from tests.support.commands import run
 from tests.support.service import TENANTS
-
-BEFORE: Final = "def store_in_your_vault(secret: str) -> None:\n    assert secret.startswith('svc_live_')\n"
-AFTER: Final = "import asyncio\nprint(asyncio.run(names_of_projects()))\n"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -25,8 +21,7 @@ async def test_each_block_of_the_page_runs_by_itself(served: Served, tmp_path: P
         "TENANTRY_API_KEY": str(organization.owner.credential),
         "HOME": str(tmp_path),
     }
-    # the first two have a function that is yours, and one that is called by you
-    for number, block in enumerate(blocks(SDK / "README.md", "python")[2:], 3):
+    for number, block in enumerate(blocks(SDK / "README.md", "python"), 1):
         (tmp_path / f"block_{number}.py").write_text(block)
         done = await run(folder=tmp_path, module=f"block_{number}", **values)
         assert (done.code, done.err) == (0, ""), (number, done)
@@ -37,7 +32,7 @@ async def test_code_of_the_page_runs_from_its_beginning_to_its_end(served: Serve
     await service.operator.put(f"{TENANTS}/acme", {"name": "Acme", "ownerEmail": "owner@acme.example"})
     key = await service.key(service.user("first", org="acme", role="owner"), "acme", accessLevel="OWNER")
     await key.caller.post("/api/v1/projects", {"name": "First"})
-    (tmp_path / "page.py").write_text("\n".join([BEFORE, *blocks(SDK / "README.md", "python"), AFTER]))
+    (tmp_path / "page.py").write_text("\n".join(blocks(SDK / "README.md", "python")))
     values = {"TENANTRY_BASE_URL": served.url, "TENANTRY_API_KEY": str(key.caller.credential), "HOME": str(tmp_path)}
     done = await run(folder=tmp_path, module="page", **values)
     assert (done.code, done.err) == (0, "")
@@ -45,5 +40,5 @@ async def test_code_of_the_page_runs_from_its_beginning_to_its_end(served: Serve
     assert re.fullmatch(r"key_\w+ \*+", shown[0])
     assert any(line.startswith("422 validation_failed: ") for line in shown)
     assert "invoice.payment_failed in_1" in shown
-    assert shown[-1] == "['First']"
+    assert "['First']" in shown
     assert not re.search(r"svc_\w{20}", done.out)
