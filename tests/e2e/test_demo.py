@@ -295,6 +295,7 @@ async def test_demo_of_a_folder_with_any_name_is_kept_over_a_restart_and_reset(t
             while (await get(f"http://127.0.0.1:{port}/api/v1/tenants/demo", key))["plan"] != "business":
                 pass
         assert await command.end(signal.SIGINT) == 0
+    assert (folder / ".tenantry" / ".gitignore").read_text() == "*\n"
     (folder / ".tenantry" / "own.txt").touch()
 
     port = free_port()  # another one: what the provider has made goes with it

@@ -50,6 +50,8 @@ from tenantry_devkit.simulator import Simulator, WebhookEndpoint
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _LOCK_FILE: Final = "demo.lock"
+_GITIGNORE: Final = ".gitignore"
+_EVERYTHING: Final = "*\n"
 _ENDPOINT: Final = "we_tenantry_demo"
 _WEBHOOK_SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
 _PLANS: Final = "TENANTRY_PLANS"
@@ -82,7 +84,9 @@ def demo(context: click.Context) -> None:
 @contextmanager
 def _locked(directory: Path, port: str, advice: str) -> Iterator[None]:
     """Lock the data folder; if another demo uses it, exit with its port and ``advice``."""
-    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # an existing folder may have files that the user commits
+        directory.mkdir(parents=True)
+        (directory / _GITIGNORE).write_text(_EVERYTHING)  # the demo's files have secrets
     with (directory / _LOCK_FILE).open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -290,6 +294,9 @@ def _erase(directory: Path) -> None:
         _unlink(file)
     EmbeddedServer(directory).erase()
     _unlink(directory / DEMO_FILE)
+    ignored = directory / _GITIGNORE
+    if ignored.is_file() and ignored.read_text(errors="replace") == _EVERYTHING:
+        ignored.unlink()
     (directory / _LOCK_FILE).unlink()
 
 
