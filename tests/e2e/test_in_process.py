@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tests.support.commands import SECRETS, Running, running
+from tests.support.commands import SECRETS, Running, run, running
 from tests.support.deployment import Deployment, add_owner, deployed
 from tests.support.findings import free_port
 from tests.support.postgres import PostgresServer, as_url
@@ -35,6 +35,16 @@ SERVERS: Final = {
 }
 """Each example of the page, or below examples/, and the server that the page names for it."""
 READY: Final = {UVICORN: "Uvicorn running", GUNICORN: "Listening at"}
+CLIENTS: Final = """\
+import os, threading
+import app
+from django.test import Client
+
+for _ in range(3):  # each makes a handler with its own middleware
+    answer = Client(headers={"Host": "localhost", "Authorization": "Bearer " + os.environ["KEY"]}).get("/projects")
+    print(answer.status_code)
+print([thread.name for thread in threading.enumerate()].count("tenantry"))
+"""
 TIMES: Final = 10
 ROLE: Final = "app"
 
@@ -197,6 +207,14 @@ async def test_last_use_is_written_when_the_application_ends(
                 assert (await client.get("/projects", headers=bearer(made["secret"]))).status_code == 200
             await command.end(signal.SIGTERM)
         assert (await owner.get(f"/api/v1/api-keys/{made['id']}")).json()["lastUsedAt"] is not None
+
+
+async def test_handlers_of_a_django_process_share_one_connection(address: str, reader: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(example("django/app"))
+    (tmp_path / "clients.py").write_text(CLIENTS)
+    values = {"DATABASE_URL": address, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"], "KEY": reader}
+    done = await run(folder=tmp_path, module="clients", **values)
+    assert done.out.splitlines() == ["200", "200", "200", "1"], done.err
 
 
 @pytest.mark.parametrize("name", ["plain", "api"])

@@ -1,6 +1,6 @@
 """Django integration: a middleware with the setting ``TENANTRY``, and views that declare the scope that they need."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
@@ -33,8 +33,8 @@ class AuthenticatedRequest(HttpRequest):
 class TenantryMiddleware:
     """Django middleware that accepts and rejects requests as the service does.
 
-    The setting ``TENANTRY`` has the options of the WSGI middleware in capitals, and ``CONNECTION``, a `Tenantry`; by
-    default it is that of the environment. ``request.tenantry`` is the caller, or None.
+    The setting ``TENANTRY`` has the options of the WSGI middleware in capitals, and ``CONNECTION``, a `Tenantry`. By
+    default that is made of the environment, once for the setting. ``request.tenantry`` is the caller, or None.
     """
 
     sync_capable = True
@@ -46,10 +46,14 @@ class TenantryMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
-        options: Mapping[str, Any] = getattr(settings, "TENANTRY", {})
+        if not hasattr(settings, "TENANTRY"):
+            settings.TENANTRY = {}
+        options: dict[str, Any] = settings.TENANTRY
         if unknown := options.keys() - _OPTIONS - {_CONNECTION}:
             raise ImproperlyConfigured(f"TENANTRY has unknown options: {', '.join(sorted(unknown))}")
-        self._tenantry: Tenantry = options.get(_CONNECTION) or Tenantry.from_environment()
+        if options.get(_CONNECTION) is None:  # kept, since Django makes several middlewares: each test client has one
+            options[_CONNECTION] = Tenantry.from_environment()
+        self._tenantry: Tenantry = options[_CONNECTION]
         try:
             self._rules = AccessRules(**{name.lower(): options[name] for name in _OPTIONS & options.keys()})
         except ValueError as error:
