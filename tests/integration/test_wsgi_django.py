@@ -15,6 +15,7 @@ from django.test.utils import override_settings
 from tenantry.wsgi import Tenantry
 from tenantry.wsgi.django import TenantryMiddleware, requires
 from tests.support.app import client_of
+from tests.support.database_link import database_link
 from tests.support.django_project import caller, configure_django, django_app, optional_caller
 from tests.support.in_process import closing_in_thread, threaded_tenantry_of
 from tests.support.service import Caller, Service, refusal
@@ -41,7 +42,7 @@ def handler(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def client_for(handler: Any, tenantry: Tenantry, **options: object) -> httpx2.AsyncClient:
+def client_for(handler: Any, tenantry: Tenantry, **options: Any) -> httpx2.AsyncClient:
     """A client of the project, whose middleware has these options."""
     return CLIENTS[handler](django_app(tenantry, handler, **options))
 
@@ -97,6 +98,30 @@ async def test_views_declare_their_scope_and_mode(service: Service, connection: 
         test = Caller(client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential)
         assert (await test.get("/any-mode")).json()["mode"] == "test"
         assert refusal(await test.get(f"/caller/{READ}")) == (403, "mode_mismatch")
+
+
+async def test_asynchronous_class_based_view_leaves_the_event_loop_free(service: Service) -> None:
+    # the requests of the connection to the database pass through this event loop
+    async with (
+        database_link(service.conninfo) as link,
+        closing_in_thread(threaded_tenantry_of(service, DATABASE_URL=link.conninfo)) as tenantry,
+        client_for(ASGIHandler, tenantry, ON_DEMAND=True) as client,
+    ):
+        owner, _ = await callers(service, client)
+        assert (await owner.get("/async-projects")).status_code == 200
+        assert (await owner.post("/async-projects")).status_code == 405
+        assert refusal(await client.get("/async-projects")) == (401, "missing_credential")
+
+
+async def test_error_handler_of_the_project_does_not_replace_rejections(
+    service: Service, connection: Tenantry, handler: Any
+) -> None:
+    inner = ["tests.support.django_project.ErrorPages"]
+    async with client_for(handler, connection, inner=inner, ON_DEMAND=True) as client:
+        owner, _ = await callers(service, client)
+        for path in ("/caller/-", "/async/-", "/projects/7", "/async-projects"):
+            assert refusal(await client.get(path)) == (401, "missing_credential"), path
+        assert (await owner.get("/broken")).text == "the project's error page"
 
 
 async def test_client_cannot_name_itself(service: Service, connection: Tenantry, handler: Any) -> None:

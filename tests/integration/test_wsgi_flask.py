@@ -122,6 +122,26 @@ async def test_other_kinds_of_views(service: Service, client: httpx2.AsyncClient
         assert refusal(await client.get(path)) == (401, "missing_credential")
 
 
+async def test_error_handler_of_the_application_does_not_replace_rejections(
+    service: Service, connection: Tenantry
+) -> None:
+    app = application()
+    shop = Blueprint("shop", __name__, url_prefix="/shop")
+    shop.before_request(requires(READ)(lambda: None))
+    shop.register_error_handler(Exception, lambda _error: ("the application's error page", 500))
+
+    @shop.get("/broken")
+    def broken() -> str:
+        raise LookupError("a fault of the view")
+
+    app.register_blueprint(shop)
+    install(app, connection)
+    async with wsgi_client(app) as client:
+        owner, _ = await callers(service, client)
+        assert refusal(await client.get("/shop/broken")) == (401, "missing_credential")
+        assert (await owner.get("/shop/broken")).text == "the application's error page"
+
+
 async def test_view_declares_the_accepted_mode(service: Service, client: httpx2.AsyncClient) -> None:
     org = await service.organization()
     test = Caller(client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential)

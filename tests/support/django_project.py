@@ -1,9 +1,10 @@
 """A Django project whose views answer with their caller."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import django
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
@@ -54,6 +55,30 @@ class Projects(View):
         return JsonResponse({"caller": request.tenantry.id, "number": number})
 
 
+@method_decorator(requires("projects:read"), name="dispatch")
+class AsyncProjects(View):
+    async def get(self, request: AuthenticatedRequest) -> HttpResponse:
+        return JsonResponse({"caller": request.tenantry.id})
+
+
+class ErrorPages:
+    """A middleware of the project that answers every exception of its views."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self._get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self._get_response(request)
+
+    def process_exception(self, _request: HttpRequest, _exception: Exception) -> HttpResponse:
+        return HttpResponse("the project's error page", status=500)
+
+
 urlpatterns = [
     *(path(f"caller/{scope or '-'}", requires(scope)(caller)) for scope in (None, *SCOPES)),
     *(path(f"async/{scope or '-'}", requires(scope)(caller_async)) for scope in (None, *SCOPES)),
@@ -63,6 +88,7 @@ urlpatterns = [
     path("stream", stream),
     path("broken", broken),
     path("projects/<int:number>", Projects.as_view()),
+    path("async-projects", AsyncProjects.as_view()),
 ]
 
 
@@ -74,9 +100,12 @@ def configure_django() -> None:
 
 
 def django_app(
-    tenantry: wsgi.Tenantry, handler: Callable[[], WSGIHandler | ASGIHandler] = WSGIHandler, **options: object
+    tenantry: wsgi.Tenantry,
+    handler: Callable[[], WSGIHandler | ASGIHandler] = WSGIHandler,
+    inner: Sequence[str] = (),
+    **options: object,
 ) -> Any:
-    """The application; ``options`` are those of the middleware."""
+    """The application; ``inner`` are further middlewares, ``options`` those of tenantry's."""
     configure_django()
-    with override_settings(TENANTRY={"CONNECTION": tenantry, **options}, MIDDLEWARE=[MIDDLEWARE]):
+    with override_settings(TENANTRY={"CONNECTION": tenantry, **options}, MIDDLEWARE=[MIDDLEWARE, *inner]):
         return handler()

@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from tenantry.domain.errors import DomainError
 from tenantry.domain.permissions import Principal
 from tenantry.in_process.access_rules import AccessRules, Requirement, requirement_of
 from tenantry.in_process.request import RequestContext, context_in
@@ -112,12 +113,23 @@ def requires(
     def decorate(view: Callable[Concatenate[AuthenticatedRequest, P], R]) -> Callable[Concatenate[HttpRequest, P], R]:
         @wraps(view)
         def checked(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            needed.check(_admit(request, _context_of(request)))
+            context = _context_of(request)
+            # `dispatch` of an asynchronous class-based view returns a coroutine, and must not block the event loop
+            if request.resolver_match is not None and iscoroutinefunction(request.resolver_match.func):
+                return cast("R", checked_async(request, *args, **kwargs))
+            try:
+                needed.check(_admit(request, context))
+            except DomainError as error:  # sent, not raised, so that no error handler of the application replaces it
+                return cast("R", _refuse(request, context, error))
             return view(cast("AuthenticatedRequest", request), *args, **kwargs)
 
         @wraps(view)
         async def checked_async(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> object:
-            needed.check(await _admit_async(request, _context_of(request)))
+            context = _context_of(request)
+            try:
+                needed.check(await _admit_async(request, context))
+            except DomainError as error:
+                return _refuse(request, context, error)
             return await cast("Awaitable[object]", view(cast("AuthenticatedRequest", request), *args, **kwargs))
 
         if iscoroutinefunction(view):

@@ -38,8 +38,11 @@ def requires(scope: str | None = None, *, mode: str = "live") -> Callable[[Calla
         @wraps(view)
         def checked(*args: P.args, **kwargs: P.kwargs) -> object:
             tenantry, context = _installed()
-            g.principal = admit(context, tenantry, request.environ)
-            needed.check(g.principal)
+            try:
+                g.principal = admit(context, tenantry, request.environ)
+                needed.check(g.principal)
+            except DomainError as error:  # sent, not raised, so that no error handler of the application replaces it
+                return _refuse(error)
             return current_app.ensure_sync(view)(*args, **kwargs)
 
         return checked
