@@ -44,7 +44,7 @@ async def active_keys(served: Served, organization: Organization) -> dict[str, l
 
 def patience(fault: Fault) -> dict[str, float]:
     """How long a client waits: an attempt that has to time out is short, and there are more in case others do too."""
-    return {"timeout": 30.0, **({"attempt_timeout": 0.3, "attempts": 20} if fault in HANGS else {})}
+    return {"timeout": 30.0, **({"attempt_timeout": 0.3, "retries": 19} if fault in HANGS else {})}
 
 
 class Once:
@@ -97,7 +97,7 @@ async def test_rotation_whose_answer_is_lost_leaves_one_key_that_is_seen(
 async def test_repeatedly_lost_answers_raise_a_specific_error(served: Served, flavour: Flavour, fault: Fault) -> None:
     organization = await served.service.organization()
     async with faulty_proxy(served.url, lambda: fault) as (url, proxy):
-        twice = {"timeout": 30.0, "attempt_timeout": 0.6 if fault in HANGS else 10.0, "attempts": 2}
+        twice = {"timeout": 30.0, "attempt_timeout": 0.6 if fault in HANGS else 10.0, "retries": 1}
         async with flavour.client(str(organization.owner.credential), base_url=url, **twice) as owner:
             with pytest.raises((errors.ConnectionFailedError, errors.UnavailableError)):
                 await owner.projects.create(name="Lost")
@@ -129,7 +129,7 @@ async def test_rotation_whose_healing_fails_names_the_key_that_is_left(served: S
     faults = iter([Fault.RESET_AFTER, Fault.NONE])
     async with (
         faulty_proxy(served.url, lambda: next(faults, Fault.RESET_BEFORE)) as (url, _),
-        flavour.client(str(organization.owner.credential), base_url=url, attempts=2) as owner,
+        flavour.client(str(organization.owner.credential), base_url=url, retries=1) as owner,
     ):
         with pytest.raises(errors.LostKeyError) as raised:
             await owner.api_keys.rotate(old.id)
@@ -171,7 +171,7 @@ async def test_no_key_is_made_twice_on_a_bad_day(
         return chance.choice(FAULTS) if chance.random() < 0.4 else Fault.NONE
 
     async with faulty_proxy(served.url, bad_day) as (url, proxy):
-        briefly = {"attempt_timeout": 0.7, "timeout": 60.0, "attempts": 6}
+        briefly = {"attempt_timeout": 0.7, "timeout": 60.0, "retries": 5}
         async with flavour.client(str(organization.owner.credential), base_url=url, **briefly) as owner:
             room = asyncio.Semaphore(AT_ONCE)
 

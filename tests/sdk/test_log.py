@@ -47,7 +47,7 @@ async def test_lost_connection_is_logged(flavour: Flavour, caplog: pytest.LogCap
         raise httpx2.ReadError("reset")
 
     with caplog.at_level(logging.INFO, "tenantry"):
-        async with answered_by(flavour, lose, attempts=1) as client:
+        async with answered_by(flavour, lose, retries=0) as client:
             with pytest.raises(errors.ConnectionFailedError):
                 await client.projects.list().first_page()
     lines = [line.getMessage() for line in caplog.records if line.name == "tenantry.sdk"]
@@ -70,7 +70,7 @@ async def test_nothing_secret_is_logged(flavour: Flavour, caplog: pytest.LogCapt
     ]
     with caplog.at_level(logging.DEBUG, "tenantry"):
         for values in [{"credential": SECRET}, *grants]:
-            async with answered_by(flavour, answer, **{"credential": None, **values}, attempts=2) as client:
+            async with answered_by(flavour, answer, **{"credential": None, **values}, retries=1) as client:
                 await client.api_keys.report_leak(SECRET)
                 for wrong in (SECRET, TOKEN):  # a secret in place of an id
                     with pytest.raises(errors.ConnectionFailedError) as raised:

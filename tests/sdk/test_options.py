@@ -28,14 +28,22 @@ class Always:
         return httpx2.Response(self._answer[0], json=self._answer[1])
 
 
-async def test_attempts_of_one_call(flavour: Flavour) -> None:
+async def test_retries_of_one_call(flavour: Flavour) -> None:
     upstream = Always(503, PROBLEM)
-    async with answered_by(flavour, upstream, attempts=3) as client:
-        for options, sent in (({}, 3), ({"attempts": 1}, 1), ({"attempts": 2}, 2)):
+    async with answered_by(flavour, upstream, retries=2) as client:
+        for options, sent in (({}, 3), ({"retries": 0}, 1), ({"retries": 1}, 2)):
             upstream.requests.clear()
             with pytest.raises(errors.UnavailableError):
                 await client.plans.list(**options).first_page()
             assert len(upstream.requests) == sent
+
+
+async def test_method_in_lower_case_is_retried_too(flavour: Flavour) -> None:
+    upstream = Always(503, PROBLEM)
+    async with answered_by(flavour, upstream, retries=1) as client:
+        with pytest.raises(errors.UnavailableError):
+            await client.request("get", "/api/v1/plans")
+    assert [request.method for request in upstream.requests] == ["GET", "GET"]
 
 
 @pytest.mark.parametrize("fault", [Fault.SILENT, Fault.SLOW_BODY])
@@ -48,7 +56,7 @@ async def test_timeout_of_one_call(served: Served, flavour: Flavour, fault: Faul
         with pytest.raises(errors.TimedOutError):
             await client.auth.whoami(timeout=0.2)
         with pytest.raises(errors.TimedOutError):
-            await client.auth.whoami(attempt_timeout=0.1, attempts=2)
+            await client.auth.whoami(attempt_timeout=0.1, retries=1)
     assert len(proxy.met) == 3
 
 
@@ -119,9 +127,9 @@ def test_every_method_passes_its_options_on() -> None:
     ("wrong", "kind"),
     [
         ({"timeout": 0}, ValueError),
-        ({"attempts": 0}, ValueError),
+        ({"retries": -1}, ValueError),
         ({"attempt_timeout": float("nan")}, ValueError),
-        ({"retries": 3}, TypeError),
+        ({"max_retries": 3}, TypeError),
         ({"headers": {"Authorization": "Bearer x"}}, ValueError),
         ({"headers": {"idempotency-key": "x"}}, ValueError),
         ({"headers": {"X-Organization-Id": "x"}}, ValueError),

@@ -23,8 +23,8 @@ def answer(status: int, code: str = "some_code", **headers: str) -> Response:
     return Response(status, headers, b'{"code": "%s", "detail": "Why."}' % code.encode())
 
 
-def progress(call: Call, *, attempts: int = 4, ends: float = 30.0) -> RetryState:
-    return RetryState(call, RetrySettings(ends, 10.0, attempts), ends)
+def progress(call: Call, *, retries: int = 3, ends: float = 30.0) -> RetryState:
+    return RetryState(call, RetrySettings(ends, 10.0, retries), ends)
 
 
 @pytest.mark.parametrize("call", [READ, REVOKE, CREATE])
@@ -60,7 +60,7 @@ def test_lost_answers_of_unrepeatable_calls_are_errors(call: Call) -> None:
 
 
 def test_attempts_are_counted() -> None:
-    going = progress(READ, attempts=3)
+    going = progress(READ, retries=2)
     going.after(answer(503), NOW, 0.0)
     going.after_loss(LOST, 0.0)
     with pytest.raises(errors.UnavailableError):
@@ -166,7 +166,7 @@ def test_retry_after_in_both_forms(value: str, seconds: float | None) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"timeout": 0}, {"timeout": math.inf}, {"attempt_timeout": -1.0}, {"attempt_timeout": math.nan}, {"attempts": 0}],
+    [{"timeout": 0}, {"timeout": math.inf}, {"attempt_timeout": -1.0}, {"attempt_timeout": math.nan}, {"retries": -1}],
 )
 def test_patience_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="above 0"):

@@ -61,13 +61,13 @@ def failing(request: httpx2.Request) -> httpx2.Response:
 def revealing() -> Iterator[Callable[[], object]]:
     """Calls that fail while they hold a secret."""
     http_client = httpx2.Client(transport=httpx2.MockTransport(failing))
-    client = Tenantry(VALUE, http_client=http_client, attempts=1)
+    client = Tenantry(VALUE, http_client=http_client, retries=0)
     yield client.auth.whoami
     yield lambda: client.api_keys.report_leak(OTHER)
     key = made()
     yield lambda: client.api_keys.delete(key.id)
     for tokens in GRANTS:
-        yield Tenantry(tokens=tokens, http_client=http_client, attempts=1).auth.whoami
+        yield Tenantry(tokens=tokens, http_client=http_client, retries=0).auth.whoami
 
 
 GRANTS: Final = (

@@ -23,7 +23,7 @@ def use(client: Tenantry) -> str:
     made: NewApiKey = client.api_keys.create(name="CI", scopes=["projects:read"], mode="test", timeout=5)
     ends: datetime | None = made.expires_at
     mode: Mode = made.mode
-    projects: list[Project] = [*client.with_options(attempts=1).projects.list(headers={"X-Request-Id": "1"})]
+    projects: list[Project] = [*client.with_options(retries=0).projects.list(headers={"X-Request-Id": "1"})]
     page: Page[Project] = client.projects.list().first_page()
     if page.has_next:
         page = page.next()
@@ -47,7 +47,7 @@ from tenantry_sdk.types import KeyStatus
 def use(client: Tenantry, key: ApiKey) -> None:
     client.api_keys.create(name="CI", mode="sandbox")  # no mode
     client.members.update("m", role="boss")  # no role
-    client.auth.whoami(retries=3)  # no option
+    client.auth.whoami(max_retries=3)  # no option
     client.auth.whoami(timeout="3")  # no number
     if key.status == "activ":  # no status
         return

@@ -10,7 +10,7 @@ import msgspec
 
 from tenantry_sdk._retry import RetrySettings
 
-_TIMES: Final = frozenset({"timeout", "attempt_timeout", "attempts"})
+_TIMES: Final = frozenset({"timeout", "attempt_timeout", "retries"})
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 _RESERVED: Final = frozenset(
@@ -26,8 +26,8 @@ class CallOptions(TypedDict, total=False):
     """Seconds that the call takes at most, retries included."""
     attempt_timeout: float
     """Seconds that each attempt takes at most."""
-    attempts: int
-    """How often the request is sent at most: 1 means no retries."""
+    retries: int
+    """How often the request is repeated at most, if it can be; 0 means never."""
     headers: Mapping[str, str]
     """Further headers, such as ``X-Request-Id``. They are added to those of the client."""
 

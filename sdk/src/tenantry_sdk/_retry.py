@@ -17,7 +17,7 @@ _MAYBE_DONE: Final = frozenset({408, 502, 503, 504})
 """Statuses of a gateway that timed out although the service may have handled the request."""
 _IN_FLIGHT: Final = "idempotency_in_flight"
 _NOT_FOUND: Final = 404
-_CHECK_ATTEMPTS: Final = 2
+_CHECK_RETRIES: Final = 1
 
 _MOST: Final = 86_400.0
 
@@ -38,16 +38,16 @@ BACKOFF: Final = Backoff()
 
 
 class RetrySettings(msgspec.Struct, frozen=True):
-    """The timeouts of a call and of each attempt, in seconds, the maximum number of attempts, and their delays."""
+    """The timeouts of a call and of each attempt, in seconds, how often to retry at most, and the delays."""
 
     timeout: float = 30.0
     attempt_timeout: float = 10.0
-    attempts: int = 4
+    retries: int = 3
     backoff: Backoff = BACKOFF
 
     def __post_init__(self) -> None:
-        if not (0 < self.timeout <= _MOST and 0 < self.attempt_timeout <= _MOST and self.attempts >= 1):
-            raise ValueError("timeout and attempt_timeout must be above 0 s and at most a day, and attempts at least 1")
+        if not (0 < self.timeout <= _MOST and 0 < self.attempt_timeout <= _MOST and self.retries >= 0):
+            raise ValueError("timeout and attempt_timeout must be above 0 s and at most a day, and retries at least 0")
 
 
 def wait_before(
@@ -83,7 +83,7 @@ class RetryState:
         self._call = call
         self._retry = retry
         self._ends = ends
-        self._attempts = min(_CHECK_ATTEMPTS, retry.attempts) if call.is_check else retry.attempts
+        self._attempts = 1 + (min(_CHECK_RETRIES, retry.retries) if call.is_check else retry.retries)
         self._attempt = 1
         self._lost = False
 

@@ -400,7 +400,7 @@ def complete_ids(
             store = target.tokens.store if target.tokens is not None else None
             if store is not None and (token := store.load()) is not None:  # even an expired one: a refresh is too slow
                 target = target._replace(key=token.access_token, tokens=None)
-            with target.client(timeout=2.0, attempts=1) as client:
+            with target.client(timeout=2.0, retries=0) as client:
                 items = attrgetter(resource)(client).list(limit=_PAGE, **filters).first_page().data
     except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
         return []

@@ -122,7 +122,7 @@ def _report(document: dict[str, Any], rows: list[tuple[str, str]], *, as_json: b
 
 def _health(probe: Target) -> ServiceHealth:
     """Ask the service whether it is ready. Raises `TenantryError` if it does not answer."""
-    with probe.client(timeout=_SECONDS, attempts=1) as client, record_responses() as responses:
+    with probe.client(timeout=_SECONDS, retries=0) as client, record_responses() as responses:
         try:
             client.request("GET", "/readyz")
         except APIError:

@@ -122,7 +122,7 @@ class ServiceReader:
     def __init__(
         self, client: httpx2.AsyncClient, base: str, *, api_key: Secret | None = None, operator: Secret | None = None
     ) -> None:
-        sdk = partial(AsyncTenantry, base_url=base, http_client=client, attempts=1, allow_http=True)
+        sdk = partial(AsyncTenantry, base_url=base, http_client=client, retries=0, allow_http=True)
         self.operator = sdk(operator.reveal()) if operator is not None else None
         """The service as the operator, if there is a token."""
         self._own = sdk(api_key.reveal()) if api_key is not None else None

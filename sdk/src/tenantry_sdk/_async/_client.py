@@ -43,8 +43,8 @@ class AsyncTenantry:
     ``TENANTRY_BASE_URL``, then to http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
 
     A call takes at most ``timeout`` seconds, retries included, and each attempt at most ``attempt_timeout``. Reads,
-    deletions and creations are attempted up to ``attempts`` times if the response is lost or is 408, 429, 502, 503 or
-    504; other calls once. ``http_client`` is for proxies, certificates and tests; you close it. ``allow_http`` permits
+    deletions and creations are retried up to ``retries`` times if the response is lost or is 408, 429, 502, 503 or 504;
+    other calls are not. ``http_client`` is for proxies, certificates and tests; you close it. ``allow_http`` permits
     unencrypted connections to other machines.
 
     Raises `ConfigurationError`. It holds connections: use it in ``async with``, or call `aclose`.
@@ -59,14 +59,14 @@ class AsyncTenantry:
         organization: str | None = None,
         timeout: float = 30.0,
         attempt_timeout: float = 10.0,
-        attempts: int = 4,
+        retries: int = 3,
         http_client: httpx2.AsyncClient | None = None,
         allow_http: bool = False,
         _backoff: Backoff = BACKOFF,  # private: for tests
     ) -> None:
         if tokens is not None and api_key is not None:
             raise ConfigurationError("Pass api_key= or tokens=, not both.")
-        retry = RetrySettings(timeout, attempt_timeout, attempts, _backoff)
+        retry = RetrySettings(timeout, attempt_timeout, retries, _backoff)
         address = base_url_of(base_url, allow_http=allow_http)
         http = AsyncHttp(http_client)
         credentials: AsyncCredentials = (
@@ -118,7 +118,7 @@ class AsyncTenantry:
             raise ValueError("path must begin with /")
         content = None if body is None else Content(body)
         key = None if idempotency_key is None else visible(idempotency_key, "idempotency_key")
-        call = Call(method, path, query or {}, content, idempotency_key=key)
+        call = Call(method.upper(), path, query or {}, content, idempotency_key=key)
         return await self._engine.with_options(options).send(call)
 
     async def aclose(self) -> None:
