@@ -62,6 +62,8 @@ def test_answer_of_something_before_the_service_is_an_error_too(content: bytes, 
     error = error_of(502, content)
     assert isinstance(error, errors.BadGatewayError)
     assert (error.code, error.detail) == ("http_502", detail)
+    assert error.next_step is not None
+    assert "base_url" in error.next_step
 
 
 @pytest.mark.parametrize("status", [418, 599, 301])
@@ -73,8 +75,9 @@ def test_unknown_status_is_an_api_error(status: int) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b'{"id": 1}', b'{"id": "x"', b"\xff"])
 def test_unreadable_success_is_a_specific_error(content: bytes) -> None:
-    with pytest.raises(errors.UnreadableAnswerError, match="request 4f2a"):
+    with pytest.raises(errors.UnreadableAnswerError, match="request 4f2a") as raised:
         Response(200, {"x-request-id": "4f2a"}, content).parse(Project)
+    assert raised.value.request_id == "4f2a"
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,7 @@ def test_unreadable_success_is_a_specific_error(content: bytes) -> None:
     [
         error_of(422, msgspec.json.encode(PROBLEM), **{"x-request-id": "4f2a"}),
         errors.LostKeyError("lost", "key_1"),
+        errors.UnreadableAnswerError("unreadable", "4f2a"),
         errors.TokenRefreshError("no token", code="invalid_grant"),
         errors.TimedOutError("too late"),
     ],

@@ -51,7 +51,7 @@ async def test_lost_connection_is_logged(flavour: Flavour, caplog: pytest.LogCap
             with pytest.raises(errors.ConnectionFailedError):
                 await client.projects.list().first_page()
     lines = [line.getMessage() for line in caplog.records if line.name == "tenantry.sdk"]
-    assert lines == ["GET /api/v1/projects: the connection failed: reset"]
+    assert lines == ["GET /api/v1/projects: the connection to http://127.0.0.1:3001 failed: reset"]
 
 
 async def test_nothing_secret_is_logged(flavour: Flavour, caplog: pytest.LogCaptureFixture) -> None:

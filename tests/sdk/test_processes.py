@@ -41,6 +41,25 @@ try:
 except errors.TimedOutError:
     print("timed out")
 """
+LOOPS: Final = """
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from tenantry_sdk import AsyncTenantry, RefreshToken
+
+tokens = RefreshToken(issuer=os.environ["ISSUER"], client_id="cli", refresh_token="refresh-0")
+client = AsyncTenantry(tokens=tokens)
+
+def called(_):
+    async def call():
+        return [(await client.auth.whoami()).id for _ in range(3)]
+    return asyncio.run(call())
+
+with ThreadPoolExecutor(8) as threads:
+    found = [*threads.map(called, range(8))]  # at the same time
+found += [called(number) for number in range(3)]  # one after another
+print(len(found), *sorted({each for ids in found for each in ids}))
+"""
 CALLING: Final = """
 import os
 from tenantry_sdk import Tenantry
@@ -95,6 +114,15 @@ async def test_requests_to_loopback_bypass_the_proxy(served: Served, tmp_path: P
         done = await run_program(CALLING, tmp_path, served, PROXY=proxy)
     assert (done.code, done.out, done.err) == (0, "HTTP_PROXY OWNER\nhttp_proxy OWNER\nALL_PROXY OWNER\n", "")
     assert heard == []
+
+
+async def test_asynchronous_client_works_in_every_event_loop(served: Served, tmp_path: Path) -> None:
+    organization = await served.service.organization()
+    credential = str(served.service.user("olivia", org=organization.id, role="owner").credential)
+    async with token_endpoint(lambda: credential) as endpoint:
+        done = await run_program(LOOPS, tmp_path, served, ISSUER=endpoint.url, TENANTRY_API_KEY="")
+    assert (done.code, done.out, done.err) == (0, "11 olivia\n", "")
+    assert len(endpoint.grants) == 1
 
 
 TRIO: Final = """

@@ -97,7 +97,8 @@ class Response:
             return converted(msgspec.json.decode(self.content), kind, self)
         except NOT_JSON as error:
             raise UnreadableAnswerError(
-                f"The response ({self.status_code}, request {self.request_id}) is not one of tenantry: {error}"
+                f"The response ({self.status_code}, request {self.request_id}) is not one of tenantry: {error}",
+                self.request_id,
             ) from error
 
     def __repr__(self) -> str:

@@ -79,7 +79,7 @@ def principal_of(response: Response) -> Principal:
     headers = response.headers
     found = {field: headers[name] for field, name in PRINCIPAL_HEADERS.items() if headers.get(name)}
     if response.status_code != _OK or len(found) < len(PRINCIPAL_HEADERS):
-        raise _unreadable(response.status_code)
+        raise _unreadable(response.status_code, response.request_id)
     principal: Principal = converted(found, Principal, response)
     return principal
 
@@ -92,7 +92,7 @@ def verify_error(error: TenantryError) -> TenantryError:
                 return error
             if status in _TEMPORARY or status >= 500:  # noqa: PLR2004
                 return _unavailable(error.retry_after)
-            return _unreadable(status)
+            return _unreadable(status, error.request_id)
         case ConnectionFailedError():
             return _unavailable(None)
         case _:
@@ -142,7 +142,7 @@ def _unavailable(retry_after: float | None) -> UnavailableError:
     )
 
 
-def _unreadable(status: int) -> UnreadableAnswerError:
+def _unreadable(status: int, request_id: str | None) -> UnreadableAnswerError:
     return UnreadableAnswerError(
-        f"The answer to a check ({status}) is not one of tenantry: is base_url the address of the service?"
+        f"The answer to a check ({status}) is not one of tenantry: is base_url the address of the service?", request_id
     )

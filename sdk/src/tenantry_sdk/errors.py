@@ -59,6 +59,7 @@ _NEXT_STEPS: Final = {
 }
 
 
+_NOT_TENANTRY: Final = "Check that base_url is the address of the service: a gateway or another server answered."
 _PASSED_ON: Final = ("Content-Type", "WWW-Authenticate", "Retry-After", "RateLimit", "RateLimit-Policy")
 
 
@@ -70,6 +71,8 @@ class TenantryError(Exception):
 
     idempotency_key: str | None = None
     """The key of a creation that may have succeeded."""
+    request_id: str | None = None
+    """The id of the request in the service's log, if a response had one."""
     after_lost_answer: bool = False
     """Whether the response to an earlier attempt was lost; that attempt may have succeeded."""
 
@@ -95,6 +98,10 @@ class TokenTimedOutError(TimedOutError):
 
 class UnreadableAnswerError(TenantryError):
     """The response is not one of tenantry: a proxy, another service or an incompatible version sent it."""
+
+    def __init__(self, message: str, request_id: str | None = None) -> None:
+        super().__init__(message)
+        self.request_id = request_id
 
 
 class LostKeyError(TenantryError):
@@ -129,8 +136,6 @@ class APIError(TenantryError):
     """The reason, for people."""
     errors: list[Fault]
     """The invalid fields."""
-    request_id: str | None
-    """The id of the request in the service's log."""
     headers: dict[str, str]
     """The headers of the response; their names are in lower case."""
     retry_after: float | None
@@ -164,7 +169,7 @@ class APIError(TenantryError):
         self.retry_after = retry_after
         self.document = dict(document or {})
         self.content = content
-        self.next_step = _NEXT_STEPS.get(code)
+        self.next_step = _NEXT_STEPS.get(code) or (_NOT_TENANTRY if code == f"http_{status_code}" else None)
         super().__init__(self._text())
 
     @property

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tenantry_sdk._request import Response, ResponseReader
 from tenantry_sdk.errors import TenantryError, TokenRefreshError, TokenTimedOutError
@@ -19,6 +20,23 @@ if TYPE_CHECKING:
     from tenantry_sdk._tokens import AsyncCallback
 
 T = TypeVar("T")
+
+_POLL: Final = 0.05
+
+
+def home() -> object:
+    """Return what connections belong to: the process and the running event loop; None outside of a loop."""
+    import asyncio  # noqa: PLC0415
+
+    try:
+        return os.getpid(), asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    trio: Any = sys.modules.get("trio")
+    try:
+        return None if trio is None else (os.getpid(), trio.lowlevel.current_trio_token())
+    except RuntimeError:
+        return None
 
 
 async def sleep(seconds: float) -> None:
@@ -65,10 +83,6 @@ async def called(function: AsyncCallback) -> object:
         raise TokenRefreshError(f"The token function failed: {type(error).__name__}.") from error
 
 
-class Mutex(nullcontext[None]):
-    """Does nothing: asynchronous code runs in one thread."""
-
-
 class SharedTask(Generic[T]):
     """Shared work that continues even if every waiting caller is canceled."""
 
@@ -79,6 +93,7 @@ class SharedTask(Generic[T]):
         self.is_over = False
         self._work = work
         self._done = anyio.Event()
+        self._home = home()
         self._result: T | None = None
         self._error: TenantryError | None = None
         self._task = _detached(self._run)
@@ -89,7 +104,10 @@ class SharedTask(Generic[T]):
 
         try:
             with anyio.fail_after(max(0.0, seconds)):
-                await self._done.wait()
+                if self._home == home():
+                    await self._done.wait()
+                while not self.is_over:  # noqa: ASYNC110  # an event wakes only its own loop
+                    await anyio.sleep(_POLL)
         except TimeoutError:
             raise TokenTimedOutError("The identity provider has not answered yet.") from None
         if self._error is not None:

@@ -7,9 +7,10 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from copy import copy
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from tenantry_sdk._async._compat import Mutex, SharedTask, called, fetch, in_thread, sleep
+from tenantry_sdk._async._compat import SharedTask, called, fetch, in_thread, sleep
 from tenantry_sdk._async._http import AsyncHttp
 from tenantry_sdk._log import logger
 from tenantry_sdk._request import Response
@@ -55,7 +56,7 @@ class AsyncTokenRenewer:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._mutex = Mutex()
+        self._mutex = Lock()
         self._renewal: SharedTask[Token] | None = None
         self._failed: tuple[float, TenantryError] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from tenantry_sdk._tokens import Callback
 
 T = TypeVar("T")
+
+
+def home() -> object:
+    """Return what connections belong to: the process."""
+    return os.getpid()
 
 
 def sleep(seconds: float) -> None:
@@ -60,10 +66,6 @@ def called(function: Callback) -> object:
         raise
     except Exception as error:
         raise TokenRefreshError(f"The token function failed: {type(error).__name__}.") from error
-
-
-Mutex = threading.Lock
-"""Admits one thread at a time."""
 
 
 class Work(Generic[T]):

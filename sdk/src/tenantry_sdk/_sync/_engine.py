@@ -100,12 +100,14 @@ class Engine:
         try:
             response = fetch(http, self._request(http, call, credential, seconds), seconds)
         except (TimeoutException, TimeoutError):
-            lost: ConnectionFailedError = TimedOutError(f"{what}: no complete response within {seconds:.1f} s.")
+            lost: ConnectionFailedError = TimedOutError(
+                f"{what}: no complete response from {self.base_url} in {seconds:.1f} s."
+            )
         except NetworkError as error:
-            lost = ConnectionFailedError(f"{what}: the connection failed: {error}")
+            lost = ConnectionFailedError(f"{what}: the connection to {self.base_url} failed: {error}")
         except HTTPError as error:
             # Its text may contain what the server sent.
-            lost = ConnectionFailedError(f"{what}: the connection failed: {type(error).__name__}")
+            lost = ConnectionFailedError(f"{what}: the connection to {self.base_url} failed: {type(error).__name__}")
         else:
             record(response)
             took = 1000 * (time.monotonic() - begun)
@@ -113,6 +115,7 @@ class Engine:
             if is_whole(response):
                 return response
             lost = ConnectionFailedError(f"{what}: the response was incomplete.")
+            lost.request_id = response.request_id
         logger.info("%s", lost)
         raise lost
 

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
-from tenantry_sdk._sync._compat import Mutex
+from tenantry_sdk._sync._compat import home
 from tenantry_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,37 +21,34 @@ _IDLE_SECONDS: Final = 4.0
 
 
 class Http:
-    """Holds the HTTP client."""
+    """Holds the HTTP client, whose connections belong to one process and event loop."""
 
     def __init__(self, given: httpx2.Client | None) -> None:
         """``given`` is the caller's client, which the caller closes; without it, a new client is created."""
         self._given = given
-        self._own = _new() if given is None else None
-        self._pid = os.getpid()
-        self._mutex = Mutex()
+        here = home()
+        self._own = (here, _new()) if given is None and here is not None else None
         self._is_closed = False
 
     def client(self) -> httpx2.Client:
-        """Return the client. A forked child gets another one, because two processes cannot share a connection.
+        """Return the client. A forked child and another event loop get a new one.
 
         Raises `ConfigurationError` after `close`.
         """
         if self._is_closed:
             raise ConfigurationError("The client is closed.")
-        if self._own is None:
-            assert self._given is not None  # noqa: S101  # either is set
+        if self._given is not None:
             return self._given
-        if self._pid != os.getpid():
-            with self._mutex:  # never held during a fork: a parent creates no client
-                if self._pid != os.getpid():
-                    self._own, self._pid = _new(), os.getpid()
-        return self._own
+        own, here = self._own, home()
+        if own is None or own[0] != here:
+            own = self._own = (here, _new())  # without a lock, which a fork could leave locked
+        return own[1]
 
     def close(self) -> None:
         """Close the client, unless it is the caller's."""
         self._is_closed = True
-        if self._own is not None and self._pid == os.getpid():
-            self._own.close()
+        if self._own is not None and self._own[0] == home():
+            self._own[1].close()
 
 
 def _new() -> httpx2.Client:

@@ -568,7 +568,8 @@ def _check_deleted(response: Response) -> None:
     if response.status_code not in {204, 404}:
         raise UnreadableAnswerError(
             f"The response to a deletion ({response.status_code}, request {response.request_id}) "
-            "is not one of tenantry."
+            "is not one of tenantry.",
+            response.request_id,
         )
 
 

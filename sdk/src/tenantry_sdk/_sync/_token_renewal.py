@@ -8,12 +8,13 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from copy import copy
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantry_sdk._log import logger
 from tenantry_sdk._request import Response
 from tenantry_sdk._secret import Secret
-from tenantry_sdk._sync._compat import Mutex, SharedTask, called, fetch, in_thread, sleep
+from tenantry_sdk._sync._compat import SharedTask, called, fetch, in_thread, sleep
 from tenantry_sdk._sync._http import Http
 from tenantry_sdk._tokens import (
     ClientCredentials,
@@ -56,7 +57,7 @@ class TokenRenewer:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._mutex = Mutex()
+        self._mutex = Lock()
         self._renewal: SharedTask[Token] | None = None
         self._failed: tuple[float, TenantryError] | None = None
 
