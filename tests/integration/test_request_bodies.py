@@ -1,5 +1,6 @@
 """Invalid request bodies."""
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -113,3 +114,32 @@ async def test_unexpected_body_is_ignored(service: Service) -> None:
     for method, path, status in (("GET", org.key.path, 200), ("DELETE", f"{PROJECTS}/proj_1", 404)):
         answer = await org.owner.call(method, path, content=b"{", headers=JSON)
         assert answer.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "location", "message"),
+    [
+        ("POST", KEYS, {"scopes": ["projects"]}, "scopes[0]", "must be <resource>:<action>, such as projects:read"),
+        ("PATCH", "/api/v1/tenants/acme", {"ownerEmail": "olivia"}, "ownerEmail", "is not an email address"),
+        ("POST", KEYS, {"orgId": "a/b"}, "orgId", "must be of A-Za-z0-9_-"),
+        ("POST", PROJECTS, {"description": "a\0"}, "description", "must not hold a NUL"),
+        ("POST", "/api/v1/members", {"userId": "a b"}, "userId", "must be visible ASCII characters"),
+        (
+            "POST",
+            "/api/v1/billing/portal-sessions",
+            {"returnUrl": "/x"},
+            "returnUrl",
+            "is not an http or https address",
+        ),
+        ("GET", "/api/v1/members?userId=a%20b", None, "userId", "must be visible ASCII characters"),
+    ],
+)
+async def test_fault_of_a_form_is_in_words(
+    service: Service, method: str, path: str, body: object, location: str, message: str
+) -> None:
+    org = await service.organization()
+    answer = await org.owner.call(method, path, content=json.dumps(body), headers=JSON)
+    assert refusal(answer) == UNFIT
+    (fault,) = answer.json()["errors"]
+    assert fault["location"] == location
+    assert fault["message"].startswith(message)

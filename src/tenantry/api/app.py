@@ -19,7 +19,8 @@ from litestar.types import ExceptionHandlersMap, Scope
 
 from tenantry import __version__
 from tenantry.api.guards import AnyRequest, Connection, current_author, current_claim, current_claims, current_principal
-from tenantry.common.encoding import NOT_JSON
+from tenantry.api.parameters import in_words
+from tenantry.common.encoding import NOT_JSON, camel_case
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.server.asgi_types import MAX_BODY, OUTCOME, REQUEST_ID
 from tenantry.server.problems import VARIES, Refusal, fault_of, internal_error, refuse, refuse_domain_error
@@ -54,7 +55,8 @@ class JsonRequest(Request[Any, Any, Any]):
         try:
             return _decoder(field.annotation if field else Any).decode(await self.body())
         except msgspec.ValidationError as error:
-            raise ValidationError(fault_of(error)) from error
+            location, message = fault_of(error)
+            raise ValidationError((location, in_words(message))) from error
         except NOT_JSON as error:
             raise SerializationException("The body is not JSON.") from error
 
@@ -156,7 +158,9 @@ def _on_domain_error(request: AnyRequest, error: DomainError) -> Response[bytes]
 def _on_validation_error(request: AnyRequest, error: ValidationException) -> Response[bytes]:
     """Answer 422 for an invalid parameter or a missing body, with the location and the reason."""
     faults = [
-        ("body", "is missing") if fault.get("key") == "data" else (str(fault.get("key")), str(fault.get("message")))
+        ("body", "is missing")
+        if fault.get("key") == "data"
+        else (camel_case(str(fault.get("key"))), in_words(str(fault.get("message"))))
         for fault in error.extra or ()
         if isinstance(fault, dict)
     ]

@@ -7,7 +7,7 @@ from litestar import Response, get, post
 from litestar.params import JSONBody
 
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit, path_parameter
+from tenantry.api.parameters import DEFAULT_LIMIT, WEB_ADDRESS, Cursor, Limit, path_parameter
 from tenantry.billing.checkout import LONGEST_URL, CheckoutService
 from tenantry.billing.ledger_queries import BillingEventView, LedgerQueries
 from tenantry.common.encoding import doc
@@ -21,7 +21,7 @@ PORTAL_PATH: Final = "/api/v1/billing/portal-sessions"
 
 EventId = Annotated[str, path_parameter("The provider's event id.", "evt_1SQk7xLm3Rk2pXw7")]
 WebAddress = Annotated[
-    str, msgspec.Meta(max_length=LONGEST_URL, pattern="^https?://[!-~]+$", description="An http(s) address.")
+    str, msgspec.Meta(max_length=LONGEST_URL, pattern=WEB_ADDRESS, description="An http(s) address.")
 ]
 
 

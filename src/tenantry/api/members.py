@@ -11,7 +11,16 @@ from tenantry.accounts.members_store import MemberFilter
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import tenants
 from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, Routes, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, END, LONGEST_USER_ID, Cursor, Email, Limit, UserId, path_parameter
+from tenantry.api.parameters import (
+    DEFAULT_LIMIT,
+    LONGEST_USER_ID,
+    VISIBLE,
+    Cursor,
+    Email,
+    Limit,
+    UserId,
+    path_parameter,
+)
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.members import Member, Membership, MemberStatus
@@ -28,7 +37,7 @@ MembershipId = Annotated[str, path_parameter("The membership's id.", "mbr_01975c
 _OfUser = Annotated[
     str | None,
     QueryParameter(
-        name="userId", min_length=1, max_length=LONGEST_USER_ID, pattern=f"^[!-~]*{END}",
+        name="userId", min_length=1, max_length=LONGEST_USER_ID, pattern=VISIBLE,
         description="Only this user, by the id at the identity provider.",
     ),
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """Types of request fields and parameters that several routes share."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -15,6 +16,21 @@ DEFAULT_LIMIT: Final = 20
 MOST_ON_A_PAGE: Final = 100
 LONGEST_CURSOR: Final = 1000
 LONGEST_USER_ID: Final = 255
+VISIBLE: Final = f"^[!-~]*{END}"
+WEB_ADDRESS: Final = "^https?://[!-~]+$"
+_VISIBLE: Final = rf"^[\u0021-\u007e]*{END}"
+_NO_NUL: Final = r"^[^\u0000]*$"
+_EMAIL: Final = rf"^[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+@[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+{END}"
+_IDENTIFIER: Final = f"^[A-Za-z0-9_-]+{END}"
+_SCOPE: Final = f"^(?:{SCOPE_FORM}|OWNER){END}"
+_FORMS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((VISIBLE, _VISIBLE), "must be visible ASCII characters without spaces"),
+    WEB_ADDRESS: "is not an http or https address",
+    _NO_NUL: "must not hold a NUL",
+    _EMAIL: "is not an email address",
+    _IDENTIFIER: "must be of A-Za-z0-9_-",
+    _SCOPE: "must be <resource>:<action>, such as projects:read; either part may be *",
+}
 
 Name = Annotated[
     str,
@@ -25,36 +41,22 @@ Name = Annotated[
         extra_json_schema={"pattern": f"^[^{REFUSED_CHARACTERS}]*{END}"},  # the services check it: see `check_name`
     ),
 ]
-Description = Annotated[str, msgspec.Meta(max_length=2000, pattern=r"^[^\u0000]*$")]
-Email = Annotated[
-    str,
-    msgspec.Meta(
-        max_length=254,
-        pattern=rf"^[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+@[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+{END}",
-        description="Where billing mail goes.",
-    ),
-]
-OrgId = Annotated[
-    str, msgspec.Meta(max_length=64, pattern=f"^[A-Za-z0-9_-]+{END}", description="The organization's id.")
-]
+Description = Annotated[str, msgspec.Meta(max_length=2000, pattern=_NO_NUL)]
+Email = Annotated[str, msgspec.Meta(max_length=254, pattern=_EMAIL, description="Where billing mail goes.")]
+OrgId = Annotated[str, msgspec.Meta(max_length=64, pattern=_IDENTIFIER, description="The organization's id.")]
 ScopeName = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=f"^(?:{SCOPE_FORM}|OWNER){END}",
-        max_length=65,
-        description="`<resource>:<action>`; either part may be `*`.",
-    ),
+    str, msgspec.Meta(pattern=_SCOPE, max_length=65, description="`<resource>:<action>`; either part may be `*`.")
 ]
 UserId = Annotated[
     str,
     msgspec.Meta(
         min_length=1,
         max_length=LONGEST_USER_ID,
-        pattern=rf"^[\u0021-\u007e]*{END}",
+        pattern=_VISIBLE,
         description="The user's id at the identity provider: `sub` of their tokens.",
     ),
 ]
-CustomerId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=f"^[A-Za-z0-9_-]+{END}")]
+CustomerId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=_IDENTIFIER)]
 ExpiresAt = Annotated[datetime, msgspec.Meta(tz=True, description="When the key ends (RFC 3339).")]
 
 Limit = Annotated[int, QueryParameter(name="limit", ge=1, le=MOST_ON_A_PAGE, description="Most objects on a page.")]
@@ -68,6 +70,14 @@ class PageQuery(msgspec.Struct):
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_ON_A_PAGE)] = DEFAULT_LIMIT
     cursor: Annotated[str, msgspec.Meta(max_length=LONGEST_CURSOR)] | None = None
+
+
+def in_words(message: str) -> str:
+    """Return what a pattern asks for instead of msgspec's message, which shows the pattern; other messages stay."""
+    for pattern, words in _FORMS.items():
+        if message == f"Expected `str` matching regex {pattern!r}":
+            return words
+    return message
 
 
 def path_parameter(description: str, example: str) -> Any:  # noqa: ANN401  # Litestar's own has no public type
