@@ -51,6 +51,7 @@ def test_error_has_the_cause_the_place_and_the_remedy() -> None:
     ("content", "detail"),
     [
         (b"<html>  Bad\n gateway</html>", "<html> Bad gateway</html>"),
+        (b"<html><head><TITLE>502 Bad\nGateway</TITLE></head><body>nginx</body></html>", "502 Bad Gateway"),
         (b"", "The response gives no reason."),
         (b"\xff\x1b[31mred", "\ufffd[31mred"),
         (b'{"code": 3}', '{"code": 3}'),

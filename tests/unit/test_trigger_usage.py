@@ -31,7 +31,7 @@ def invoke(folder: Path, *arguments: str, **values: str) -> Result:
     [
         ((), "a type or a story"),
         (("invoice.created",), "neither a type that tenantry handles nor a story"),
-        (("invoice.paid",), "The service handles invoice.paid with PROVIDER_EVENTS=extended: set it here too."),
+        (("invoice.paid",), "tenantry handles invoice.paid only with PROVIDER_EVENTS=extended"),
         (("story:of-nothing",), "There is no story 'of-nothing'. There are failed-renewal"),
         (("invoice.payment_failed", "--status", "active"), "--status is for"),
         ((UPDATED, "--status", "fine"), "'fine' is not one of"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -59,6 +60,7 @@ _NEXT_STEPS: Final = {
 }
 
 
+_TITLE: Final = re.compile(r"<title>\s*([^<]+?)\s*</title>", re.IGNORECASE)
 _NOT_TENANTRY: Final = "Check that base_url is the address of the service: a gateway or another server answered."
 _PASSED_ON: Final = ("Content-Type", "WWW-Authenticate", "Retry-After", "RateLimit", "RateLimit-Policy")
 
@@ -333,4 +335,5 @@ def error_of(status: int, headers: Mapping[str, str], content: bytes, retry_afte
 
 def _excerpt(content: bytes) -> str:
     text = " ".join(content[:2000].decode("utf-8", "replace").split())
-    return "".join(c for c in text if c.isprintable())[:200]
+    title = _TITLE.search(text)  # of a page
+    return "".join(c for c in (title[1] if title else text) if c.isprintable())[:200]

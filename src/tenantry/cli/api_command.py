@@ -44,7 +44,8 @@ _CODES: Final[dict[int, int]] = {
 }
 # The status of these errors is misleading.
 _CODES_OF_REASONS: Final[dict[str, int]] = {"plan_limit_reached": FAILED, "provider_refused": FAILED}
-_NEXT_STEPS: Final = {
+_NEXT_STEPS: Final[dict[str, str | None]] = {
+    "validation_failed": None,  # the faults say it
     "no_organization": "Name one: --organization ORG. Or ask an owner to add you as a member.",
     "last_owner": "Create another owner or OWNER key first, or pass --force.",
 }

@@ -47,6 +47,9 @@ def list_values(service: ServiceOptions, *, as_json: bool) -> None:
     """List the values of all profiles, or of one (--profile), and the default profile.
 
     The file holds no secrets: API keys are in separate files, and `tenantry login` stores tokens elsewhere.
+
+    \b
+      tenantry config list --profile staging
     """
     path = config_path(os.environ)
     config = read_config(path)
@@ -139,6 +142,9 @@ def path(service: ServiceOptions, *, as_json: bool) -> None:  # noqa: ARG001  # 
     """Print the path of the configuration file, which need not exist.
 
     It is below XDG_CONFIG_HOME, by default ~/.config.
+
+    \b
+      cat "$(tenantry config path)"
     """
     found = str(config_path(os.environ))
     print_json({"path": found}) if as_json else click.echo(found)

@@ -16,7 +16,11 @@ _MEMBERSHIP_COLUMNS = columns("id", organization="org_id", name="org_name", role
 @click.option("--status", type=click.Choice(["active", "invited", "removed"]), help="Only members of this status.")
 @limit_option
 def list_members(api: ApiContext, *, role: str | None, status: str | None, limit: int | None) -> None:
-    """List the members and the invited users of the organization, the newest first."""
+    """List the members and the invited users of the organization, the newest first.
+
+    \b
+      tenantry members list --status invited
+    """
     none = "There are no such members."
     api.list(api.client.members.list, _MEMBER_COLUMNS, none, limit=limit, role=role, status=status)
 
@@ -88,7 +92,11 @@ def remove(api: ApiContext, *, member_ids: tuple[str, ...], yes: bool) -> None:
 @click.option("--status", type=click.Choice(["active", "invited"]), help="Only memberships of this status.")
 @limit_option
 def list_memberships(api: ApiContext, *, status: str | None, limit: int | None) -> None:
-    """List your memberships and invitations, the newest first."""
+    """List your memberships and invitations, the newest first.
+
+    \b
+      tenantry memberships list --status invited
+    """
     none = "You have no such memberships."
     api.list(api.client.memberships.list, _MEMBERSHIP_COLUMNS, none, limit=limit, status=status)
 

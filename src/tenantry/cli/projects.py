@@ -14,7 +14,11 @@ _COLUMNS = (
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a project.")
 @limit_option
 def list_projects(api: ApiContext, *, limit: int | None) -> None:
-    """List the projects of the organization, the newest first."""
+    """List the projects of the organization, the newest first.
+
+    \b
+      tenantry projects list --limit 5
+    """
     api.list(api.client.projects.list, _COLUMNS, "There are no projects.", limit=limit)
 
 

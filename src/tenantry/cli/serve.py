@@ -79,7 +79,11 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
 
 @click.command()
 def worker() -> None:
-    """Run the background jobs (mail, retention) without serving requests."""
+    """Run the background jobs (mail, retention) without serving requests.
+
+    \b
+      tenantry serve --no-jobs & tenantry worker
+    """
     values = read_environment()
     settings = _load(values)
     export_telemetry(values)

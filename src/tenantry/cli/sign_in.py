@@ -200,6 +200,9 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
 
     Removes the tokens in any case, unless another command is fetching one. Exits with 6 if the identity provider is out
     of reach, and with 1 if the stored tokens cannot be read: the refresh token then works until it expires.
+
+    \b
+      tenantry logout --profile staging
     """
     configuration = ClientConfiguration(service, os.environ)
     storage, sign_in = configuration.storage, configuration.sign_in
@@ -229,7 +232,11 @@ def _report_logout(message: str, base_url: str | None, *, revoked: bool, as_json
 
 @click.command("whoami", cls=ApiCommand)
 def whoami(api: ApiContext) -> None:
-    """Show who you are, where, and until when."""
+    """Show who you are, where, and until when.
+
+    \b
+      tenantry whoami --profile staging
+    """
     who, target = api.client.auth.whoami(), api.target
     source = {"service": target.base_url.value, "credential": target.credential, "profile": target.profile}
     api.record({**msgspec.to_builtins(who), **source}, _rows(target, who))
@@ -245,4 +252,4 @@ def _rows(target: Target, who: Whoami) -> Iterator[tuple[str, str]]:
     yield "service", f"{target.base_url.value} (from {target.base_url.source})"
     yield "credential", f"from {target.credential}"
     renewed = ", renewed automatically" if target.tokens is not None else ""
-    yield "until", f"{shown(who.expires_at)}{renewed}" if who.expires_at else "without an end"
+    yield "expires", f"{shown(who.expires_at)}{renewed}" if who.expires_at else "never"

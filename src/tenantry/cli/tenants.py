@@ -23,14 +23,22 @@ _PLAN_COLUMNS = (
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a tenant.")
 @limit_option
 def list_tenants(api: ApiContext, *, limit: int | None) -> None:
-    """List the tenants that you belong to, with plan and subscription."""
+    """List the tenants that you belong to, with plan and subscription.
+
+    \b
+      tenantry tenants list --json
+    """
     api.list(api.client.tenants.list, _TENANT_COLUMNS, "You belong to no tenant.", limit=limit)
 
 
 @click.command("show", cls=ApiCommand)
 @id_argument("org_id", "[ORG]", "tenants", required=False)
 def show(api: ApiContext, *, org_id: str | None) -> None:
-    """Show a tenant, by default your own. `tenants explain` shows why it is so."""
+    """Show a tenant, by default your own. `tenants explain` shows why it is so.
+
+    \b
+      tenantry tenants show acme
+    """
     tenant = api.client.tenants.get(org_id or api.org_id)
     state = {
         "subscription": "subscription_status",
@@ -47,7 +55,11 @@ def show(api: ApiContext, *, org_id: str | None) -> None:
 
 @click.command("plans", cls=ApiCommand, json_help="One line of JSON a plan.")
 def plans(api: ApiContext) -> None:
-    """List the plans and their limits."""
+    """List the plans and their limits.
+
+    \b
+      tenantry plans --json
+    """
     api.list(lambda **_: api.client.plans.list(), _PLAN_COLUMNS, "There are no plans.")
 
 
@@ -58,7 +70,11 @@ def _limit(number: int | None) -> str:
 @click.command("list", cls=ApiCommand, json_help="One line of JSON an event.")
 @limit_option
 def list_events(api: ApiContext, *, limit: int | None) -> None:
-    """List your tenant's provider events and their effect, the newest first."""
+    """List your tenant's provider events and their effect, the newest first.
+
+    \b
+      tenantry events list --limit 5
+    """
     event_columns = (
         Column("AGE", lambda event: ago(event.created, api.now).removesuffix(" ago")),
         *columns("outcome", "type", "id", loose="type"),

@@ -240,7 +240,11 @@ def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion,
 @click.option("--email", help="A verified address to claim (default: the demo user's own).")
 @click.option("--lifetime", default=3600, show_default=True, type=click.IntRange(1, 86_400), help="Seconds.")
 def token(user_id: str, org_id: str | None, role: str | None, scope: str, email: str | None, lifetime: int) -> None:
-    """Mint an access token from the development identity provider and print it, alone, on stdout."""
+    """Mint an access token from the development identity provider and print it, alone, on stdout.
+
+    \b
+      TOKEN=$(tenantry demo token --user olivia)
+    """
     values, is_demo = command_values()
     directory = data_dir(values)
     if not is_demo or not signing_key_path(directory).exists():
@@ -261,6 +265,9 @@ def reset(*, yes: bool) -> None:
 
     Deletes what the demo made in its data folder, and nothing else there. The demo must not be running. A demo that
     uses a database of yours (DATABASE_URL) is not deleted: its keys would be lost, and its database would stay.
+
+    \b
+      tenantry demo reset --yes
     """
     values = read_environment()
     # the demo may use a database of yours

@@ -107,7 +107,9 @@ def parse_headers(texts: Iterable[str]) -> list[Header]:
     for number, pair in enumerate(itertools.chain(*rows), start=1):
         name, colon, value = pair.strip().partition(":")
         if not colon or _HEADER_NAME.fullmatch(name) is None:
-            raise ValueError(f"number {number} is not Name: value, such as X-Tunnel: 1")
+            raise ValueError(
+                f"number {number} is not Name: value, such as X-Tunnel: 1; quote a pair that contains commas"
+            )
         if _HEADER_VALUE.fullmatch(value.strip(" \t")) is None:
             raise ValueError(f"the value of {name} is empty or has characters other than printable ASCII")
         if name.lower() in _RESERVED_HEADERS or name.lower().startswith("proxy-"):

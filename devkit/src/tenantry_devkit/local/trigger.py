@@ -202,7 +202,9 @@ async def _run(options: TriggerOptions, values: Mapping[str, str], policy: Billi
     if not (options.remote or options.dry_run or is_on_this_machine(address)):
         raise click.UsageError(f"{address} is not on this machine. To send made-up events there: --remote")
     if options.what in EXTENDED_TYPES.keys() - policy.handled_types and not options.dry_run:
-        raise click.UsageError(f"The service handles {options.what} with PROVIDER_EVENTS=extended: set it here too.")
+        raise click.UsageError(
+            f"tenantry handles {options.what} only with PROVIDER_EVENTS=extended: set it for the service, and here."
+        )
     base = _trusted_base(values, address, options.forward_to)
     plan = _choose_plan(policy, options.plan)
     secret = Secret("") if options.dry_run else _secret(values, options.sign_as)

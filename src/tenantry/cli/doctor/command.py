@@ -30,6 +30,9 @@ def doctor(*, as_json: bool) -> None:
 
     Exits with 1 if something does not work, and with 2 if no database is set. Warnings do not change the exit code.
     Secrets are never shown.
+
+    \b
+      tenantry doctor --json
     """
     logs.configure("console", logging.CRITICAL)  # the findings contain what the checks log
     findings = [msgspec.structs.replace(finding, message=logs.redact(finding.message)) for finding in _check()]
