@@ -252,9 +252,14 @@ async def test_ids_stay_within_their_part_of_the_path(package: Package, served: 
     program = """
         const ids = ["..", ".", "", "../api-keys", "%2e%2e", "x?y#z"];
         const failed = await Promise.all(ids.map((keyId) => rejection(tenantry.apiKeys.get({ keyId }))));
+        failed.push(await rejection(tenantry.apiKeys.get({ id: "key_1" })));
         print(failed.map((error) => error.code ?? error.message));
     """
-    assert await package.result_of(program, served.url, key_of(acme)) == ["keyId is not an id"] * 3 + ["not_found"] * 3
+    assert await package.result_of(program, served.url, key_of(acme)) == [
+        *["keyId is not an id"] * 3,
+        *["not_found"] * 3,
+        "keyId is not an id",
+    ]
 
 
 @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
@@ -310,9 +315,9 @@ async def test_change_is_sent_once(package: Package, served: Served, acme: Organ
     assert len(proxy.met) == 1
 
 
-async def test_attempts_are_limited(package: Package, served: Served, acme: Organization) -> None:
+async def test_retries_are_limited(package: Package, served: Served, acme: Organization) -> None:
     program = """
-        const error = await rejection(new Tenantry({ baseUrl, apiKey, attempts: 2 }).projects.list());
+        const error = await rejection(new Tenantry({ baseUrl, apiKey, retries: 1 }).projects.list());
         print([error instanceof ConnectionError, error instanceof TimeoutError]);
     """
     async with faulty_proxy(served.url, lambda: Fault.RESET_BEFORE) as (url, proxy):
@@ -321,7 +326,7 @@ async def test_attempts_are_limited(package: Package, served: Served, acme: Orga
 
 
 @pytest.mark.parametrize("fault", [Fault.SILENT, Fault.SLOW_HEAD, Fault.SLOW_BODY], ids=lambda fault: fault.name)
-@pytest.mark.parametrize("limit", ["timeout: 200", "attemptTimeout: 200, attempts: 2"])
+@pytest.mark.parametrize("limit", ["timeout: 200", "attemptTimeout: 200, retries: 1"])
 async def test_slow_response_times_out(
     package: Package, served: Served, acme: Organization, fault: Fault, limit: str
 ) -> None:
@@ -509,9 +514,20 @@ async def test_verify_takes_scopes_only(package: Package, served: Served, acme: 
     program = """
         const scopes = ["", "..", "../whoami", "a:b/../../whoami", "a:b?x", "A:b", "-/mode/any"];
         const errors = await Promise.all(scopes.map((scope) => rejection(tenantry.verify(request(apiKey), scope))));
+        errors.push(await rejection(tenantry.verify(request(apiKey), "-", { mode: "../../x:y" })));
         print(errors.map(({ name }) => name));
     """
-    assert await package.result_of(program, served.url, key_of(acme)) == ["TypeError"] * 7
+    assert await package.result_of(program, served.url, key_of(acme)) == ["TypeError"] * 8
+
+
+async def test_verify_finds_the_header_in_any_case(package: Package, served: Served, acme: Organization) -> None:
+    program = """
+        const capital = { Authorization: `Bearer ${apiKey}` };
+        const twice = { ...capital, ...request(apiKey).headers };
+        print([(await tenantry.verify({ headers: capital }, "-")).tenantId,
+            (await rejection(tenantry.verify({ headers: twice }, "-"))).status]);
+    """
+    assert await package.result_of(program, served.url, key_of(acme)) == [acme.id, 401]
 
 
 async def test_verify_rejects_when_tenantry_is_unreachable(
@@ -523,10 +539,19 @@ async def test_verify_rejects_when_tenantry_is_unreachable(
     """
     expected = [503, "auth_unavailable", 503, "1"]
     assert await package.result_of(program, nowhere, key_of(acme)) == expected
-    for fault in (Fault.SILENT, Fault.RESET_AFTER, Fault.TRUNCATED_HEAD, Fault.UNAVAILABLE_AFTER, Fault.GARBAGE):
+    lost = (Fault.RESET_AFTER, Fault.TRUNCATED_HEAD, Fault.GARBAGE)
+    for fault in (Fault.SILENT, Fault.UNAVAILABLE_AFTER, *lost):
         async with faulty_proxy(served.url, lambda fault=fault: fault) as (url, proxy):  # type: ignore[misc]
             assert await package.result_of(program, url, key_of(acme)) == expected, fault
-        assert len(proxy.met) == 1
+        assert len(proxy.met) == (2 if fault in lost else 1)
+
+
+async def test_verify_retries_a_lost_connection_once(package: Package, served: Served, acme: Organization) -> None:
+    faults = iter([Fault.RESET_BEFORE, Fault.NONE])
+    async with faulty_proxy(served.url, lambda: next(faults)) as (url, proxy):
+        program = 'print((await tenantry.verify(request(apiKey), "-")).tenantId);'
+        assert await package.result_of(program, url, key_of(acme)) == acme.id
+    assert len(proxy.met) == 2
 
 
 async def test_verify_rejects_when_another_server_answers(package: Package, served: Served, acme: Organization) -> None:

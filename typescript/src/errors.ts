@@ -68,7 +68,8 @@ function problemIn(body: string): Problem | undefined {
 }
 
 function unknownProblem(status: number, headers: Headers, body: string): Problem {
-  const detail = body.slice(0, 2000).replace(/[\p{C}\s]+/gu, " ").trim().slice(0, 200);
+  const text = body.slice(0, 2000).replace(/[\p{C}\s]+/gu, " ").trim();
+  const detail = (/<title>([^<]+)/i.exec(text)?.[1] ?? text).trim().slice(0, 200); // the title of a page
   const code = `http_${status}`;
   const requestId = headers.get("x-request-id") ?? "";
   return { type: "about:blank", title: code, status, code, detail: detail || "The response gives no reason.", requestId };

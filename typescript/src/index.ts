@@ -65,8 +65,8 @@ export async function* paginate<T>(list: (page: { cursor?: string }) => Promise<
 }
 
 function clientOf(baseUrl: string, fetch: typeof globalThis.fetch, options: TenantryOptions): Client {
-  const { apiKey, organization, timeout = 30_000, attemptTimeout = 10_000, attempts = 4 } = options;
-  const policy: Policy = { timeout, attemptTimeout, attempts };
+  const { apiKey, organization, timeout = 30_000, attemptTimeout = 10_000, retries = 3 } = options;
+  const policy: Policy = { timeout, attemptTimeout, retries };
   const client = createClient({
     baseUrl,
     auth: async () => credentialOf(typeof apiKey === "function" ? await apiKey() : apiKey),
@@ -77,7 +77,8 @@ function clientOf(baseUrl: string, fetch: typeof globalThis.fetch, options: Tena
     throwOnError: true,
   });
   client.interceptors.request.use((request, call) => {
-    for (const [name, value] of Object.entries(call.path ?? {})) {
+    for (const [, name = ""] of call.url.matchAll(/\{(\w+)\}/g)) {
+      const value = call.path?.[name];
       if (typeof value !== "string" || ["", ".", ".."].includes(value)) throw new TypeError(`${name} is not an id`);
     }
     if (request.method === "POST" && request.headers.has("authorization") && !request.headers.has("idempotency-key")) {

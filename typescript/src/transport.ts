@@ -1,13 +1,13 @@
 import { ConnectionError, TenantryError, TimeoutError, errorOf } from "./errors.js";
 
-/** The time limits of a call in milliseconds, and how often it is attempted. */
+/** The time limits of a call in milliseconds, and how often it is retried. */
 export interface Policy {
   /** Of a whole call, retries included; 30 s by default. */
   timeout: number;
   /** Of each attempt; 10 s by default. */
   attemptTimeout: number;
-  /** Of reads, deletions and creations, which are repeated if the response is lost or says so; 4 by default. */
-  attempts: number;
+  /** How often reads, deletions and creations are repeated if the response is lost or says so; 3 by default. */
+  retries: number;
 }
 
 type Fetch = typeof globalThis.fetch;
@@ -54,7 +54,7 @@ export async function send(request: Request, policy: Policy, fetch: Fetch): Prom
       lost = true;
     }
     attempt += counts;
-    if (!again || !repeatable || attempt > policy.attempts || performance.now() + delay >= ends) {
+    if (!again || !repeatable || attempt > policy.retries + 1 || performance.now() + delay >= ends) {
       if (idempotencyKey !== null) error.idempotencyKey = idempotencyKey;
       throw error;
     }
@@ -64,7 +64,8 @@ export async function send(request: Request, policy: Policy, fetch: Fetch): Prom
 
 /** Send a request once, and return the complete response. Throws ConnectionError, or what the caller's signal says. */
 export async function attemptOnce(request: Request, limit: number, fetch: Fetch): Promise<Response> {
-  const what = `${request.method} ${new URL(request.url).pathname}`;
+  const { origin, pathname } = new URL(request.url);
+  const what = `${request.method} ${pathname}`;
   const controller = new AbortController();
   const stop = () => controller.abort();
   const timer = setTimeout(stop, limit);
@@ -79,7 +80,7 @@ export async function attemptOnce(request: Request, limit: number, fetch: Fetch)
   } catch (cause) {
     request.signal.throwIfAborted();
     if (controller.signal.aborted) throw new TimeoutError(`${what}: no complete response within ${Math.round(limit)} ms`);
-    throw new ConnectionError(`${what}: the connection failed`, { cause });
+    throw new ConnectionError(`${what}: the connection to ${origin} failed`, { cause });
   } finally {
     clearTimeout(timer);
     request.signal.removeEventListener("abort", stop);

@@ -1,4 +1,4 @@
-import { ApiError, errorOf } from "./errors.js";
+import { ApiError, errorOf, TimeoutError } from "./errors.js";
 import type { Mode, PrincipalKind, Problem, TenantAccess } from "./generated/types.gen.js";
 import { attemptOnce } from "./transport.js";
 
@@ -29,6 +29,7 @@ export interface VerifyOptions {
 }
 
 const SCOPE = /^(-|([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*))$/;
+const MODES = ["live", "test", "any"];
 const SENDABLE = /^[\x20-\x7e]+$/;
 const CREDENTIAL_HEADERS = ["authorization", "x-organization-id"];
 const IDENTITY_HEADERS: Record<keyof Caller, string> = {
@@ -56,11 +57,12 @@ export function verifier(baseUrl: string, fetch: typeof globalThis.fetch) {
   return async (received: ReceivedRequest, scope: string, options: VerifyOptions): Promise<Caller> => {
     const { mode = "live", timeout = 5000 } = options;
     if (!SCOPE.test(scope)) throw new TypeError(`${JSON.stringify(scope)} is not a scope`);
+    if (!MODES.includes(mode)) throw new TypeError(`${JSON.stringify(mode)} is not live, test or any`);
     const url = `${baseUrl}/api/v1/auth/verify/${scope}/mode/${mode}`;
     const init: RequestInit = { headers: credentialOf(received), redirect: "manual", cache: "no-store" };
     let response: Response;
     try {
-      response = await attemptOnce(new Request(url, init), timeout, fetch);
+      response = await ask(() => new Request(url, init), timeout, fetch);
     } catch (cause) {
       throw unavailable(cause);
     }
@@ -72,6 +74,17 @@ export function verifier(baseUrl: string, fetch: typeof globalThis.fetch) {
   };
 }
 
+/** Send a check. A lost connection is retried once, because tenantry may have closed it while it was idle. */
+async function ask(check: () => Request, timeout: number, fetch: typeof globalThis.fetch): Promise<Response> {
+  const ends = performance.now() + timeout;
+  try {
+    return await attemptOnce(check(), timeout, fetch);
+  } catch (error) {
+    if (error instanceof TimeoutError) throw error;
+    return attemptOnce(check(), ends - performance.now(), fetch);
+  }
+}
+
 function unavailable(cause: unknown): ApiError {
   return new ApiError(503, UNAVAILABLE, new Headers({ "retry-after": "1" }), { cause });
 }
@@ -80,12 +93,18 @@ function unavailable(cause: unknown): ApiError {
 function credentialOf({ headers }: ReceivedRequest): Headers {
   const found = new Headers();
   for (const name of CREDENTIAL_HEADERS) {
-    const value = isHeaders(headers) ? headers.get(name) : headers[name];
-    if (value !== undefined && value !== null) {
-      found.set(name, typeof value === "string" && SENDABLE.test(value) ? value : "?");
+    const values = isHeaders(headers) ? [headers.get(name)] : valuesOf(headers, name);
+    const [value, ...others] = values.filter((value) => value !== undefined && value !== null);
+    if (value !== undefined) {
+      found.set(name, typeof value === "string" && SENDABLE.test(value) && others.length === 0 ? value : "?");
     }
   }
   return found;
+}
+
+/** The values of a header. Node.js writes its name in lower case, but not every gateway does. */
+function valuesOf(headers: Record<string, unknown>, name: string): unknown[] {
+  return Object.keys(headers).filter((key) => key.toLowerCase() === name).map((key) => headers[key]);
 }
 
 /** Whether these are `Headers`, which a framework may have a class of its own for. */
