@@ -241,7 +241,7 @@ def _fields(kind: type) -> str:
             found = inspect.get_annotations(base).items()
             annotations |= {name: str(getattr(one, "__forward_arg__", one)) for name, one in found}
     rows = [
-        _cells(f"`{name}`", f"`{annotations[name]}`", meanings.get(name, ""))
+        _cells(f"`{name}`", f"`{annotations[name]}`", meanings[name])
         for name in getattr(kind, "__struct_fields__", annotations)
         if not name.startswith("_")
     ]

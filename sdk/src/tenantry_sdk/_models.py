@@ -105,26 +105,41 @@ class ApiKey(Model, frozen=True, kw_only=True):
     """An API key, without its secret."""
 
     id: str
+    """The key's id, for changing, rotating and revoking it."""
     org_id: str
+    """The tenant that it belongs to."""
     name: str
+    """The display name."""
     scopes: list[str]
+    """What the holder may do: ``<resource>:<action>``, where either part may be ``*``."""
     access_level: AccessLevel
     """``SCOPED``, or ``OWNER`` for a key with every permission."""
     mode: Mode
     """``live`` or ``test``. A key sees only objects of the same mode."""
     expires_at: datetime | None
+    """When the key expires; None for never."""
     status: KeyStatus
     """``active``, ``revoked`` or ``expired``."""
     start: str
+    """The first 13 characters of the secret, to tell keys apart."""
     last4: str
+    """The last 4 characters of the secret."""
     created_at: datetime
+    """When it was created."""
     created_by: str
+    """The id of the user or key that created it."""
     last_used_at: datetime | None = None
+    """When it was last used; up to a minute behind."""
     last_used_address: str | None = None
+    """The IP address of the client that last used it."""
     revoked_at: datetime | None = None
+    """When it was revoked; None if it was not."""
     rotated_from: str | None = None
+    """The key that this one replaced."""
     superseded_by: str | None = None
+    """The key that replaced this one."""
     rotated_from_last_used_at: datetime | None = None
+    """When the replaced key was last used. Once all clients use the new key, it no longer changes."""
     leak_reported_at: datetime | None = None
     """When a leak report revoked the key."""
 
@@ -133,36 +148,50 @@ class NewApiKey(ApiKey, frozen=True, kw_only=True):
     """A new key with its secret, which only this response contains."""
 
     secret: Secret
+    """The key itself. Only this answer contains it."""
 
 
 class RevokedKey(Model, frozen=True, kw_only=True):
     """A key that a leak report revoked."""
 
     id: str
+    """The key's id."""
     status: KeyStatus
+    """Always ``revoked``."""
     revoked_at: datetime
+    """When it was revoked."""
 
 
 class Project(Model, frozen=True, kw_only=True):
     """A project of the tenant."""
 
     id: str
+    """The project's id."""
     org_id: str
+    """The tenant that it belongs to."""
     name: str
+    """The display name."""
     description: str | None
+    """What it is for."""
     mode: Mode
+    """Live or test. Objects of one mode are invisible to the other."""
     created_at: datetime
+    """When it was created."""
     updated_at: datetime
+    """When it was last changed."""
 
 
 class BillingState(Model, frozen=True, kw_only=True):
     """The fields of a tenant that billing events set."""
 
     plan: str
+    """The plan's id; ``free`` is the fallback and downgrade plan."""
     subscription_status: SubscriptionStatus
     """The provider's status, such as ``active``, ``past_due`` or ``canceled``; ``none`` without a subscription."""
     current_period_end: datetime | None
+    """End of the current billing period; None when there is none."""
     cancel_at_period_end: bool
+    """Whether the subscription ends with the period."""
 
 
 class TenantAccess(Model, frozen=True, kw_only=True):
@@ -175,13 +204,16 @@ class TenantAccess(Model, frozen=True, kw_only=True):
     until: datetime | None
     """When this ends without another event; None if it does not."""
     reason: str
+    """Why, in one sentence."""
 
 
 class Tenant(BillingState, frozen=True, kw_only=True):
     """A tenant: an organization with its plan and subscription."""
 
     id: str
+    """The tenant's id, as in the subscription's ``metadata.orgId``."""
     name: str
+    """The display name."""
     access: TenantAccess | None = None
     """None from a service without this field."""
     cancel_at: datetime | None = None
@@ -191,51 +223,73 @@ class Tenant(BillingState, frozen=True, kw_only=True):
     seats: int | None = None
     """The quantity of the subscription's plan item."""
     stripe_customer_id: str | None
+    """The payment provider's customer id; of several customers, the one linked last."""
     owner_id: str | None
+    """The user who owns the tenant."""
     created_at: datetime
+    """When it was created."""
     updated_at: datetime
+    """When it was last changed."""
 
 
 class Limits(Model, frozen=True, kw_only=True):
     """The limits of a plan; None means unlimited."""
 
     projects: int | None = None
+    """Maximum projects in each mode."""
     api_keys: int | None = None
+    """Maximum active API keys."""
     members: int | None = None
+    """Maximum members and invitations."""
     requests_per_minute: int | None = None
+    """Maximum requests of the tenant in any 60 seconds."""
     requests_per_minute_per_key: int | None = None
+    """Maximum requests of each API key or user in any 60 seconds."""
 
 
 class Plan(Model, frozen=True, kw_only=True):
     """A plan of the catalog."""
 
     id: str
+    """The plan's id, as in a tenant's ``plan``."""
     name: str
+    """The display name."""
     stripe_price_id: str | None
+    """The first price of the payment provider that means this plan; None if there is none."""
     limits: Limits
+    """What the plan allows."""
 
 
 class Member(Model, frozen=True, kw_only=True):
     """A user of the tenant, with a role."""
 
     id: str
+    """The member's id, for changing the role and removing it."""
     org_id: str
+    """The tenant that it belongs to."""
     user_id: str
+    """The user's id at the identity provider: ``sub`` of their tokens."""
     role: Role
     """``owner``, ``admin`` or ``member``."""
     status: MemberStatus
     """``invited`` until the user accepts, then ``active``; finally ``removed``."""
     created_at: datetime
+    """When the user was first added or invited."""
     updated_at: datetime
+    """When it was last changed."""
     removed_at: datetime | None
+    """When the user was removed; None for a current member. Requests of a removed user are rejected."""
 
 
 class Membership(Model, frozen=True, kw_only=True):
     """A membership or an invitation of the caller."""
 
     id: str
+    """The membership's id: the id of the member in the tenant."""
     org_id: str
+    """The tenant that it belongs to."""
     org_name: str
+    """The tenant's name, chosen by its members."""
     role: Role
     """``owner``, ``admin`` or ``member``."""
     status: OwnMembershipStatus
@@ -246,37 +300,59 @@ class BillingEvent(Model, frozen=True, kw_only=True):
     """An entry of the tenant's ledger: a provider event and its effect."""
 
     id: str
+    """The provider's event id; tenantry's own for a snapshot."""
     type: str
+    """The provider's event type, or ``tenantry.subscription.snapshot`` for a snapshot of the provider's API."""
     created: datetime
+    """When the provider created the event; events are ordered by it."""
     received_at: datetime
+    """When tenantry received it."""
     livemode: bool | None
+    """Whether the event is of the provider's live mode; None if the event does not say."""
     outcome: EventOutcome
+    """The effect of the event on arrival."""
     reason: str
+    """The reason for the outcome."""
     before: BillingState | None
+    """The tenant's billing fields before the event; None if it is not part of the order."""
     after: BillingState | None
+    """The tenant's billing fields after the event."""
     anomalies: list[str]
+    """Unexpected facts about the event, such as ``unknown_price``; usually empty."""
 
 
 class AuditEvent(Model, frozen=True, kw_only=True):
     """An entry of the audit trail: who changed what, and from where."""
 
     id: str
+    """The entry's id."""
     org_id: str
+    """The tenant that it belongs to."""
     at: datetime
+    """When the change was made."""
     action: AuditAction
+    """What was changed, and how."""
     actor_kind: ActorKind
+    """Who made the change: an API key, a user, the operator, or a client that reported a leaked key."""
     actor_id: str | None
+    """The id of that key or user."""
     address: str | None
+    """The client's address."""
     request_id: str | None
+    """The request's id, as in ``X-Request-Id`` and in the log."""
     target_id: str
+    """The id of the key, member or tenant that was changed."""
     before: dict[str, Any] | None
+    """The changed fields before the change; None for a new object."""
     after: dict[str, Any] | None
+    """The changed fields after the change; None for a deleted object."""
 
 
 class HostedSession(Model, frozen=True, kw_only=True):
     """A page of the payment provider. Send the browser to ``url``; anyone with the URL acts for the tenant there."""
 
     url: str
+    """The address to send the browser to. It expires, and anyone who has it acts for the tenant there."""
 
 
 class Whoami(Model, frozen=True, kw_only=True):
@@ -285,15 +361,23 @@ class Whoami(Model, frozen=True, kw_only=True):
     kind: PrincipalKind
     """``api_key`` or ``user``."""
     id: str
+    """The key's id, or the user's at the identity provider."""
     org_id: str
+    """The tenant that the caller acts for."""
     mode: Mode
+    """The caller's mode; a user's is always live."""
     scopes: list[str]
+    """What the holder may do: ``<resource>:<action>``, where either part may be ``*``."""
     access_level: AccessLevel
+    """``OWNER`` may do everything; ``SCOPED`` what its scopes say."""
     plan: str
+    """The tenant's plan."""
     subscription_status: SubscriptionStatus
+    """The tenant's subscription status."""
     access: TenantAccess | None = None
     """None from a service without this field."""
     expires_at: datetime | None
+    """When the credential expires; None for never."""
 
 
 class Principal(Model, frozen=True, kw_only=True):
@@ -313,6 +397,7 @@ class Principal(Model, frozen=True, kw_only=True):
     plan: str
     """The plan that the provider last said."""
     subscription_status: SubscriptionStatus
+    """The tenant's subscription status."""
     access: AccessState
     """``full``, ``grace`` (a payment is due) or ``none``."""
     effective_plan: str
@@ -323,15 +408,25 @@ class TenantExport(Model, frozen=True, kw_only=True):
     """All data of a tenant, except key digests and raw event bodies."""
 
     tenant: Tenant
+    """The tenant's record."""
     owner_email: str
+    """The address that receives billing mail."""
     owner_email_verified: bool
+    """Whether the owner's address is verified; only then does it receive security notices."""
     suspended: bool
+    """Whether the tenant's credentials are refused."""
     customers: list[str]
+    """The payment provider's customers that are linked to it."""
     members: list[dict[str, Any]]
+    """Users and their roles, including removed ones."""
     api_keys: list[ApiKey]
+    """All keys, without secrets."""
     audit_events: list[AuditEvent]
+    """The whole audit trail."""
     projects: list[Project]
+    """All projects of both modes."""
     billing_events: list[BillingEvent]
+    """The whole ledger."""
 
 
 class Health(Model, frozen=True, kw_only=True):
@@ -347,7 +442,9 @@ class Fault(Model, frozen=True, kw_only=True):
     """An error in one field or parameter of a request."""
 
     location: str
+    """The field's path, or the parameter's name."""
     message: str
+    """What is wrong with it."""
 
 
 def converted(document: Any, kind: Any, response: Response | None = None) -> Any:  # noqa: ANN401

@@ -20,17 +20,20 @@ _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 
 
 class Token(msgspec.Struct, frozen=True):
-    """An access token. ``expires_at`` is Unix time in seconds and ``lifetime`` in seconds; None if unknown.
-
-    ``issuer`` and ``client_id`` name its origin, so that the SDK sends it to no other identity provider.
-    """
+    """An access token. ``issuer`` and ``client_id`` name its origin: the SDK sends it to no other identity provider."""
 
     access_token: Secret
+    """The token itself."""
     expires_at: float | None = None
+    """When it expires, in Unix time; None if unknown."""
     refresh_token: Secret | None = None
+    """The token for the next renewal; None without one."""
     lifetime: float | None = None
+    """The seconds that it was valid for when it was issued; None if unknown."""
     issuer: str | None = None
+    """The identity provider that issued it; None if unknown."""
     client_id: str | None = None
+    """The client that it was issued to; None if unknown."""
 
     def is_of(self, issuer: str, client_id: str) -> bool:
         """Whether it may come from this issuer and client."""
@@ -69,7 +72,9 @@ class TokenStore(Protocol):
 
 class _Grant(msgspec.Struct, frozen=True, kw_only=True):
     issuer: str
+    """The identity provider."""
     client_id: str
+    """The id of the client at the identity provider."""
 
     def __post_init__(self) -> None:
         for name in ("refresh_token", "client_secret"):
@@ -81,16 +86,19 @@ class _Grant(msgspec.Struct, frozen=True, kw_only=True):
 class RefreshToken(_Grant, frozen=True, kw_only=True):
     """Tokens of a user, from a refresh token (RFC 6749 section 6).
 
-    ``issuer`` is the identity provider; its discovery document names the token endpoint, unless ``token_url`` is set.
-    If the identity provider rotates refresh tokens, the newest one is kept. With a ``store``, several processes share
-    it and never use one twice.
+    If the identity provider rotates refresh tokens, the newest one is kept.
     """
 
     refresh_token: str | Secret | None = None
+    """The first refresh token, if the ``store`` has none."""
     client_secret: str | Secret | None = None
+    """The client's secret; None for a public client."""
     scope: str | None = None
+    """The scopes to ask for, with spaces between; None for those of the sign-in."""
     token_url: str | None = None
+    """The token endpoint; None for that of the issuer's discovery document."""
     store: TokenStore | None = None
+    """Where the tokens are kept: several processes share it, and never use a refresh token twice."""
 
     def form(self, last: Token | None) -> dict[str, Secret]:
         """Return the parameters for the token endpoint. Raises `ConfigurationError`."""
@@ -102,14 +110,18 @@ class RefreshToken(_Grant, frozen=True, kw_only=True):
 
 
 class ClientCredentials(_Grant, frozen=True, kw_only=True):
-    """Tokens of a program (RFC 6749 section 4.4). ``audience`` is sent as ``audience`` and ``resource``."""
+    """Tokens of a program (RFC 6749 section 4.4)."""
 
     client_secret: str | Secret
+    """The client's secret."""
     scope: str | None = None
+    """The scopes to ask for, with spaces between; None for the client's own."""
     audience: str | None = None
+    """The API that the tokens are for; it is sent as ``audience`` and ``resource``."""
     token_url: str | None = None
-
+    """The token endpoint; None for that of the issuer's discovery document."""
     store: None = None
+    """None: a program can always get another token."""
 
     def form(self, last: Token | None) -> dict[str, Secret]:  # noqa: ARG002
         """Return the parameters for the token endpoint."""
