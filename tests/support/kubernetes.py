@@ -19,6 +19,7 @@ from tests.support.required import node_package
 BASE: Final = ROOT / "examples" / "kubernetes" / "base"
 OVERLAY: Final = ROOT / "examples" / "kubernetes" / "overlays" / "example"
 CHART: Final = ROOT / "charts" / "tenantry"
+VALUES: Final = ROOT / "examples" / "kubernetes" / "values.yaml"
 Manifest = dict[str, Any]
 
 

@@ -14,14 +14,17 @@ from typing import Any, Final
 import kubernetes_validate
 import pytest
 import yaml
+from psycopg.conninfo import conninfo_to_dict
 
 from tenantry import __version__
 from tenantry.server.shutdown import REQUEST_SECONDS
 from tenantry.settings import OTHER_CONNECTIONS, SECRETS, Settings, load
 from tests.support.container import CONTAINERFILE
 from tests.support.installed import ROOT
-from tests.support.kubernetes import BASE, CHART, OVERLAY, Manifest, Renderer, named, pods, unpacked_renderer
+from tests.support.kubernetes import BASE, CHART, OVERLAY, VALUES, Manifest, Renderer, named, pods, unpacked_renderer
 
+PAGE: Final = ROOT / "docs" / "how-to" / "kubernetes.md"
+DIGEST: Final = f"sha256:{'0' * 64}"
 OLDEST: Final = "1.31"
 NEWEST: Final = "1.37"
 MAX_CONNECTIONS: Final = 97
@@ -42,8 +45,8 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     examples = folder / "examples" / "kubernetes"
     shutil.copytree(BASE, examples / "base")
     shutil.copytree(OVERLAY, examples / "overlays" / "example", ignore=shutil.ignore_patterns("secrets"))
-    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text("utf-8")
-    [script] = re.findall(r"```sh\n(cp -r examples/kubernetes/overlays.*?)```", page, re.DOTALL)
+    shutil.copy(VALUES, examples)
+    [script] = re.findall(r"```sh\n(cp -r examples/kubernetes/overlays.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)
     return examples / "overlays" / "production"
 
@@ -55,9 +58,10 @@ def installed(renderer: Renderer, installation: Path) -> list[Manifest]:
 
 
 @pytest.fixture(scope="module")
-def charted(renderer: Renderer) -> list[Manifest]:
-    """What the chart sends."""
-    return renderer.helm()
+def charted(renderer: Renderer, installation: Path) -> list[Manifest]:
+    """What the chart sends, with the options of docs/how-to/kubernetes.md."""
+    plans = f"plans={installation / 'plans.toml'}"
+    return renderer.helm("--values", str(installation / "values.yaml"), "--set-file", plans)
 
 
 @pytest.fixture(params=["overlay", "chart"])
@@ -84,37 +88,69 @@ def test_the_chart_is_well_formed_with_each_of_its_options(renderer: Renderer) -
     options = (
         "image.tag=1.2.3", "plans=[[plans]]", "networkPolicy.databaseNetworks={192.0.2.10/32}", "drainSeconds=60",
         "ingress.className=nginx", "ingress.annotations.a=b", "imagePullSecrets[0].name=registry",
+        f"image.digest={DIGEST}", "pod.nodeSelector.pool=accounts", "networkPolicy.extraEgress[0].ports[0].port=4318",
     )  # fmt: skip
     changed = renderer.helm(*(word for option in options for word in ("--set", option)))
     for manifest in changed:
         kubernetes_validate.validate(manifest, NEWEST, strict=True)
     service = pods(changed)["tenantry"]
-    assert service["containers"][0]["image"] == "registry.example.com/tenantry:1.2.3"
+    assert service["containers"][0]["image"] == f"registry.example.com/tenantry:1.2.3@{DIGEST}"
     assert service["terminationGracePeriodSeconds"] == 90
+    assert service["nodeSelector"] == {"pool": "accounts"}
+    policy = named(changed)["NetworkPolicy", "tenantry-database"]["spec"]
+    assert {"ports": [{"port": 4318}]} in policy["egress"]
     assert ("ConfigMap", "tenantry-plans") in named(changed)
     least = named(renderer.helm("--set", "ingress.enabled=false,networkPolicy.enabled=false"))
     assert not {"Ingress", "NetworkPolicy"} & {kind for kind, _ in least}
 
 
-def test_the_chart_runs_the_same_pods_as_the_manifests(installed: list[Manifest], charted: list[Manifest]) -> None:
+def test_the_chart_rejects_a_value_that_it_does_not_know(renderer: Renderer) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as rejected:
+        renderer.helm("--set", "secretsName=mine")
+    assert "additional properties 'secretsName' not allowed" in rejected.value.stderr
+
+
+def test_the_chart_writes_numbers_as_tenantry_reads_them(renderer: Renderer, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("settings: {RAW_BODY_DAYS: 1000000, LOG_REQUESTS: true}\n")
+    settings = settings_of(renderer.helm("--values", str(values)))
+    assert (settings["RAW_BODY_DAYS"], settings["LOG_REQUESTS"]) == ("1000000", "true")
+
+
+def test_the_chart_and_the_overlay_are_the_same(installed: list[Manifest], charted: list[Manifest]) -> None:
     assert {name: essence(pod) for name, pod in pods(charted).items()} == {
         name: essence(pod) for name, pod in pods(installed).items()
+    }
+    assert settings_of(charted) == settings_of(installed)
+    for kind, fields in (
+        ("NetworkPolicy", ("ingress", "egress", "policyTypes")), ("PodDisruptionBudget", ("maxUnavailable",)),
+        ("HorizontalPodAutoscaler", ("minReplicas", "maxReplicas", "metrics")), ("Ingress", ("tls", "rules")),
+        ("Service", ("ports",)), ("Deployment", ("replicas", "strategy")), ("Job", ("backoffLimit",)),
+    ):  # fmt: skip
+        assert parts(charted, kind, fields) == parts(installed, kind, fields)
+
+
+def parts(manifests: list[Manifest], kind: str, fields: tuple[str, ...]) -> dict[str, Manifest]:
+    """What these fields are in each object of a kind."""
+    return {
+        name: {field: manifest["spec"].get(field) for field in fields}
+        for (found, name), manifest in named(manifests).items()
+        if found == kind
     }
 
 
 def essence(pod: Manifest) -> Manifest:
-    """What a pod does, without labels, hashed names, the plans, and what is Helm's own."""
+    """What a pod does, without labels, hashed names, and what is Helm's own."""
     pod = copy.deepcopy(pod)
     pod.pop("serviceAccountName", None)
     for constraint in pod.get("topologySpreadConstraints", []):
         del constraint["labelSelector"]
-    pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != "plans"]
     for volume in pod["volumes"]:
-        if "secret" in volume:
-            volume["secret"]["secretName"] = GENERATED.sub("", volume["secret"]["secretName"])
+        for source, field in (("secret", "secretName"), ("configMap", "name")):
+            if source in volume:
+                volume[source][field] = GENERATED.sub("", volume[source][field])
     for container in pod["containers"]:
         container.pop("imagePullPolicy", None)
-        container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "plans"]
         for source in container.get("envFrom", []):
             source["configMapRef"]["name"] = GENERATED.sub("", source["configMapRef"]["name"])
     return pod
@@ -145,6 +181,22 @@ def test_the_service_starts_with_the_settings(installed: list[Manifest], install
     loaded = load(settings)
     assert loaded.base_url == "https://accounts.example.com"
     assert loaded.smtp is not None
+
+
+def test_the_database_is_verified_by_authorities_of_the_image(installation: Path) -> None:
+    [authorities] = re.findall(r"SSL_CERT_FILE=(\S+)", CONTAINERFILE.read_text("utf-8"))
+    for secret in ("database_url", "database_owner_url"):
+        address = conninfo_to_dict((installation / "secrets" / secret).read_text().strip())
+        assert (address["sslmode"], address["sslrootcert"]) == ("verify-full", authorities)
+
+
+def test_the_scrape_configuration_selects_the_pods_of_the_service(manifests: list[Manifest]) -> None:
+    [text] = re.findall(r"```yaml\n(scrape_configs:.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    [job] = yaml.safe_load(text)["scrape_configs"]
+    [kept] = [rule for rule in job["relabel_configs"] if rule.get("action") == "keep"]
+    labels = named(manifests)["Deployment", "tenantry"]["spec"]["template"]["metadata"]["labels"]
+    found = {f"__meta_kubernetes_pod_label_{re.sub(r'[./]', '_', name)}": value for name, value in labels.items()}
+    assert [found[name] for name in kept["source_labels"]] == [kept["regex"]]
 
 
 def test_every_setting_is_one_of_tenantry(manifests: list[Manifest]) -> None:
@@ -247,6 +299,13 @@ def test_only_the_gateway_and_prometheus_reach_a_pod(manifests: list[Manifest]) 
     senders = [sender["namespaceSelector"]["matchLabels"] for sender in rule["from"]]
     assert senders == [{"tenantry/gateway": "true"}, {"tenantry/prometheus": "true"}]
     assert "Ingress" in found["NetworkPolicy", "tenantry-database"]["spec"]["policyTypes"]
+
+
+def test_every_pod_may_ask_the_cluster_for_names(manifests: list[Manifest]) -> None:
+    names = named(manifests)["NetworkPolicy", "tenantry-database"]["spec"]["egress"][0]
+    [to] = names["to"]
+    assert to["podSelector"]["matchLabels"] == {"k8s-app": "kube-dns"}
+    assert {port["port"] for port in names["ports"]} == {53}
 
 
 def test_secrets_are_files_that_git_leaves_alone(installation: Path) -> None:
