@@ -69,7 +69,10 @@ class Loss:
 
     async def _admin(self, conninfo: str, *arguments: str) -> Done:
         identity = {"OIDC_ISSUER": self.service.issuer.url, "OIDC_AUDIENCE": AUDIENCE}
-        return await invoke_async("admin", *arguments, folder=self._folder, DATABASE_URL=as_url(conninfo), **identity)
+        given = self.trail.read_text() if self.trail.exists() else None
+        return await invoke_async(
+            "admin", *arguments, folder=self._folder, given=given, DATABASE_URL=as_url(conninfo), **identity
+        )
 
 
 @pytest.fixture
@@ -390,6 +393,23 @@ async def test_the_trail_is_exported_from_a_given_time(loss: Loss) -> None:
     late = await loss.service.key(org.owner, org.id, READS)
     done = await loss._admin(loss.service.conninfo, "export-audit", "--since", since)
     assert [json.loads(line)["targetId"] for line in done.out.splitlines()] == [late.id]
+
+
+async def test_the_trail_is_read_from_the_standard_input(loss: Loss) -> None:
+    org = await loss.service.organization()
+    key = await loss.service.key(org.owner, org.id, READS)
+    await loss.back_up()
+    await org.owner.delete(key.path)
+    async with loss.restored("--audit", "-") as (service, done):
+        assert " 1 redone," in done.out
+        assert refusal(await service.caller(key.caller.credential).get(PROJECTS)) == (401, "api_key_revoked")
+
+
+async def test_an_empty_trail_is_reported(loss: Loss) -> None:
+    loss.trail.write_text("")
+    done = await loss.after_restore(loss.service.conninfo, "--audit", "-")
+    assert done.code == 0
+    assert "The exported audit trail is empty" in done.err
 
 
 async def test_restore_rejects_a_database_with_data(loss: Loss) -> None:

@@ -71,7 +71,7 @@ def test_it_is_recorded_which_pepper_a_key_is_under_and_the_pepper_is_not(rotati
     ("counts", "peppers", "level", "says"),
     [
         ({"old": 3, "new": 2, None: 4}, ["new", "old"], Level.WARNING, "7"),
-        ({"new": 2}, ["new", "old"], Level.OK, "you can remove the others"),
+        ({"new": 2}, ["new", "old"], Level.OK, "no key needs the others"),
         ({"former": 5, "new": 2}, ["new"], Level.ERROR, "5"),
     ],
 )

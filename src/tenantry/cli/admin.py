@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 import msgspec
@@ -229,13 +228,13 @@ def export_audit(since: datetime | None) -> None:
 
 @admin.command("after-restore")
 @click.option(
-    "--audit", "files", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-    help="The output of export-audit; repeatable.",
+    "--audit", "files", multiple=True, type=click.File("rb"), metavar="FILE",
+    help="The output of export-audit, or - for the standard input; repeatable.",
 )  # fmt: skip
 @click.option("--no-audit", is_flag=True, help="There is no such file: keys revoked since the backup work again.")
 @click.option("--hold-mail", is_flag=True, help="Drop the queued mails: most were sent after the backup.")
 @click.option("--dry-run", is_flag=True, help="Only print the changes to redo: write nothing.")
-def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry_run: bool) -> None:
+def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool, dry_run: bool) -> None:
     """Redo the revocations since the backup, in a restored database, before the service starts.
 
     Finds the changes in the exported audit trail that the database has lost. Revokes and changes keys, removes members
@@ -244,11 +243,14 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
     Exits with 1 if some changes need an operator.
 
     \b
-      tenantry admin after-restore --audit audit.jsonl --dry-run
+      tenantry admin after-restore --audit audit.ndjson --dry-run
+      cat audit-*.ndjson | tenantry admin after-restore --audit -
     """
     if bool(files) == no_audit:
         raise click.UsageError("Pass either --audit FILE (once or more) or --no-audit.")
     trail = [entry for file in files for entry in _read(file)]
+    if files and not trail:
+        click.echo("The exported audit trail is empty: nothing can be redone. Check the files.", err=True)
 
     async def restore(settings: Settings, database: Database) -> tuple[list[LostChange], int | None, int | None]:
         keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
@@ -276,11 +278,13 @@ def after_restore(files: Sequence[Path], *, no_audit: bool, hold_mail: bool, dry
     sys.exit(FAILED if outcomes[RestoreOutcome.MANUAL] else 0)
 
 
-def _read(file: Path) -> list[AuditEvent]:
+def _read(file: BinaryIO) -> list[AuditEvent]:
     try:
-        return msgspec.json.Decoder(AuditEvent).decode_lines(file.read_bytes())
+        return msgspec.json.Decoder(AuditEvent).decode_lines(file.read())
     except NOT_JSON as error:
-        raise click.BadParameter(f"{file} is not what export-audit prints: {error}", param_hint="--audit") from error
+        raise click.BadParameter(
+            f"{file.name} is not what export-audit prints: {error}", param_hint="--audit"
+        ) from error
 
 
 def _tenants(settings: Settings, database: Database, queue: "JobQueue | None" = None) -> TenantService:

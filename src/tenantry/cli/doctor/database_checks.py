@@ -249,7 +249,7 @@ def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> l
     if waiting or not older:
         return problem_if(waiting if older else 0, "API_KEY_PEPPER.needed")
     number = counts.get(newest, 0)
-    return [ok("API_KEY_PEPPER", f"every active key uses the first one ({number}): you can remove the others")]
+    return [ok("API_KEY_PEPPER", f"every active key uses the first one ({number}): no key needs the others")]
 
 
 async def _check_ledger(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
