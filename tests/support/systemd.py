@@ -58,6 +58,7 @@ mkdir "$FOLDER/layer/upper" "$FOLDER/layer/work"
 mount -t overlay -o "lowerdir=/etc,upperdir=$FOLDER/layer/upper,workdir=$FOLDER/layer/work" overlay /etc
 mkdir -p /etc/tenantry
 cp -a "$FOLDER/etc/." /etc/tenantry/
+mount -t tmpfs -o mode=755 tmpfs /etc/systemd/system
 mount -t tmpfs -o mode=755 tmpfs /opt
 mkdir -p /opt/python "/opt/tenantry/bin" "/opt/tenantry/lib/$VERSION/site-packages" /opt/tenantry/release
 mount --bind "$BASE" /opt/python
@@ -79,7 +80,7 @@ touch /run/postgresql/.s.PGSQL.5432
 mount --bind "$DATABASE" /run/postgresql/.s.PGSQL.5432
 mount -t tmpfs tmpfs /sys/fs/cgroup
 mount --make-rshared /
-exec env -i container=tenantry PATH="$PATH" SYSTEMD_UNIT_PATH="$FOLDER/units" \
+exec env -i container=tenantry PATH="$PATH" SYSTEMD_UNIT_PATH="$FOLDER/units:/etc/systemd/system" \
   "$PROGRAM" --system --log-target=console --show-status=no
 """
 

@@ -70,13 +70,16 @@ def machine() -> Iterator[Machine]:
 
 
 def test_deployment_by_the_guide_answers_its_first_key(machine: Machine) -> None:
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) == 5
     shown = [in_machine(machine, "bash", "-ec", f"cd {ROOT}\n{command.replace(SHOWN, PORT)}") for command in COMMANDS]
     assert '"status":"ok"' in shown[2]
     assert "problem " not in shown[3]
     [secret] = re.findall(r"svc_live_\w{49}", shown[3])
     who = f"http://127.0.0.1:{PORT}/api/v1/auth/whoami"
     assert '"orgId":"acme"' in in_machine(machine, "curl", "-s", who, "-H", f"Authorization: Bearer {secret}")
+    for unit in (f"tenantry@{PORT}.service", "tenantry-worker.service"):  # restarted with the mail server's address
+        assert "SMTP_URL_FILE=" in machine.shown(unit, "Environment")
+        assert machine.shown(unit, "ActiveState") == "active"
 
 
 def test_configuration_of_nginx_is_valid(tmp_path: Path) -> None:
