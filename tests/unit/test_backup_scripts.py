@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.backup import run_script
+from tests.support.backup import SCRIPTS, run_script
 from tests.support.documentation import ROOT, block_of
 
 WRITES_A_FILE: Final = 'for last; do :; done; echo content >"${last#--file=}"'
@@ -42,12 +42,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_first_commands_of_the_guide_make_a_backup_where_there_was_no_folder(machine: Machine) -> None:
-    block = block_of("how-to/backup.md", "install -d -m 700 /srv/backup\nPGDATABASE")
+    block = block_of("how-to/backup.md", "install -D -m 755 -t")
     folder = machine.kept / "srv" / "backup"
     for name, does in {"pg_dump": WRITES_A_FILE, "pg_restore": ""}.items():
         machine.has(name, does)
-    (machine.programs / "install").symlink_to(shutil.which("install", path=os.defpath) or "")
-    command = block.replace("/srv/backup", str(folder))
+    for name in ("env", "install"):
+        (machine.programs / name).symlink_to(shutil.which(name, path=os.defpath) or "")
+    command = block.replace("/srv/backup", str(folder)).replace("/usr/local", str(machine.kept.parent / "local"))
+    command = command.replace(" -o postgres", "").replace("runuser -u postgres -- ", "")  # the account of the tests
     done = subprocess.run(["sh", "-ec", command], cwd=ROOT, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     [kept] = folder.iterdir()
@@ -56,12 +58,14 @@ def test_first_commands_of_the_guide_make_a_backup_where_there_was_no_folder(mac
 
 
 def test_command_of_the_guide_exports_the_audit_trail(machine: Machine) -> None:
-    machine.has("tenantry", 'echo "$DATABASE_URL $1 $2 $3"')
-    command = block_of("how-to/backup.md", "DATABASE_URL=").replace("/srv/elsewhere/audit", str(machine.kept))
+    machine.has("tenantry", 'echo "$1 $2 $3"')
+    (machine.programs / "install").symlink_to(shutil.which("install", path=os.defpath) or "")
+    block = block_of("how-to/backup.md", "install -d -m 700 /srv/elsewhere/audit")
+    command = block.replace("/srv/elsewhere/audit", str(machine.kept)).replace("/usr/local/lib/tenantry", str(SCRIPTS))
     done = subprocess.run(["sh", "-ec", command], cwd=ROOT, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     [kept] = machine.kept.iterdir()
-    assert kept.read_text() == "postgresql:///tenantry admin export-audit --since\n"
+    assert kept.read_text() == "admin export-audit --since\n"
 
 
 @pytest.mark.parametrize("end", [FAILS, INTERRUPTS], ids=["fails", "interrupted"])
