@@ -2,7 +2,8 @@
 
 Each release has a folder named after its minor version (`0.1`), `latest` is a copy of the newest, and `versions.json`
 lists them for the menu of the pages. Folders of other releases in site/ stay as they are: to publish, begin with the
-site that is published, and put the result in its place. Links and anchors that lead nowhere fail the build.
+site that is published, and put the result in its place. Links and anchors that lead nowhere fail the build. Forges'
+servers show `404.html` for a missing address, at any depth, so its link is absolute.
 """
 
 import json
@@ -10,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,14 @@ _START: Final = """\
 <!doctype html>
 <html lang="en"><meta charset="utf-8"><title>tenantry</title>
 <meta http-equiv="refresh" content="0; url=latest/"><a href="latest/">Documentation of tenantry</a></html>
+"""
+_MISSING: Final = """\
+<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
+<title>Page not found - tenantry</title>
+<style>body {{ color-scheme:light dark; font: 1.1em sans-serif; margin: 3em }}</style>
+<h1>Page not found</h1><p>The page may have moved in another version. Start at the
+<a href="{address}latest/">documentation of tenantry</a> and search for it.</p></html>
 """
 
 
@@ -38,10 +48,12 @@ def build(version: str) -> None:
     ordered = sorted(versions.values(), key=lambda one: [int(part) for part in one["version"].split(".")], reverse=True)
     ordered[0]["aliases"] = ["latest"]
     listing.write_text(json.dumps(ordered, indent=2) + "\n", "utf-8")
-    (site / folder / "404.html").unlink()  # its links hold for the root of a host alone
+    (site / folder / "404.html").unlink()  # its links hold in that folder alone
     shutil.rmtree(site / "latest", ignore_errors=True)
     shutil.copytree(site / ordered[0]["version"], site / "latest")
     (site / "index.html").write_text(_START, "utf-8")
+    urls = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    (site / "404.html").write_text(_MISSING.format(address=urls["Documentation"]), "utf-8")
 
 
 if __name__ == "__main__":

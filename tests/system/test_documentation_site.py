@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from html.parser import HTMLParser
@@ -19,8 +20,9 @@ from tests.support.documentation_site import ROOT, build, copy_sources, serving_
 
 Scheme = Literal["light", "dark"]
 PAGES: Final = (
-    "", "how-to/gateways/", "how-to/deploying/", "how-to/backup/", "reference/http-api/", "reference/configuration/",
-    "reference/sdk/", "explanation/durability/", "contributing/architecture/", "decisions/", "glossary/",
+    "", "tutorials/first-ten-minutes/", "how-to/gateways/", "how-to/deploying/", "how-to/backup/",
+    "reference/http-api/", "reference/configuration/", "reference/sdk/", "explanation/durability/",
+    "explanation/performance/", "contributing/architecture/", "decisions/", "faq/", "glossary/",
 )  # fmt: skip
 WIDTHS: Final = (390, 1280)
 _COUNTED: Final = frozenset({"blockquote", "h2", "h3", "img", "li", "ol", "pre", "tr", "ul"})
@@ -50,9 +52,26 @@ class Document(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         self._in_article = self._in_article and tag != "article"
 
+    def meta(self, name: str) -> str:
+        """The content of the only such element."""
+        [content] = [
+            attributes["content"]
+            for tag, attributes in self.elements
+            if tag == "meta" and name in {attributes.get("name"), attributes.get("property")}
+        ]
+        return content
+
+    def links(self, kind: str) -> list[dict[str, str]]:
+        return [attributes for _, attributes in self.elements if attributes.get("rel") == kind]
+
     @property
     def anchors(self) -> set[str]:
         return {attributes["id"] for _, attributes in self.elements if "id" in attributes} | {""}
+
+
+def project_urls() -> dict[str, str]:
+    urls: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    return urls
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +135,9 @@ def test_link_to_nothing_fails_the_build(tmp_path: Path, link: str) -> None:
 def test_link_to_a_file_of_the_repository_leads_there(tmp_path: Path) -> None:
     folder = tmp_path / "sources"
     copy_sources(folder)
-    (folder / "pyproject.toml").write_text('[project.urls]\nRepository = "https://git.example/tenantry/"\n')
+    project = (folder / "pyproject.toml").read_text("utf-8")
+    moved = re.sub("^Repository = .*", 'Repository = "https://git.example/tenantry/"', project, flags=re.MULTILINE)
+    (folder / "pyproject.toml").write_text(moved, "utf-8")
     assert build(folder).returncode == 0
     page = Document((folder / "site" / "0.1" / "how-to" / "gateways" / "index.html").read_text("utf-8"))
     links = {attributes.get("href") for _, attributes in page.elements}
@@ -134,6 +155,46 @@ def test_a_page_has_the_structure_that_markdown_gives_it_elsewhere(documents: di
         if shown != meant:
             differing[str(name)] = (shown - meant, meant - shown)
     assert differing == {}, "a nested list or block needs four spaces, and a list a blank line before it"
+
+
+def test_each_page_describes_itself_and_names_its_address_of_the_newest_release(
+    documents: dict[Path, Document], site: Path
+) -> None:
+    published = f"{project_urls()['Documentation']}latest/"
+    described = Counter(document.meta("description") for document in documents.values())
+    assert max(described.values()) == 1
+    assert min(len(one) for one in described) > 50
+    for page, document in documents.items():
+        address = published + str(page.parent.relative_to(site / "0.1")).strip(".").rstrip("/")
+        address = address if address.endswith("/") else f"{address}/"
+        assert [link["href"] for link in document.links("canonical")] == [address]
+        assert document.meta("og:url") == address
+        assert document.meta("og:description") == document.meta("description")
+        assert f"<loc>{address}</loc>" in (site / "latest" / "sitemap.xml").read_text("utf-8")
+
+
+def test_each_page_links_the_file_to_edit(documents: dict[Path, Document], site: Path) -> None:
+    edit = f"{project_urls()['Repository']}/edit/main/"
+    for document in documents.values():
+        [link] = document.links("edit")
+        assert (ROOT / link["href"].removeprefix(edit)).is_file()
+
+
+def test_missing_page_leads_to_the_documentation(site: Path) -> None:
+    page = Document((site / "404.html").read_text("utf-8"))
+    links = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
+    assert links == [f"{project_urls()['Documentation']}latest/"]
+
+
+def test_code_in_a_table_shows_its_vertical_bars_as_they_are(site: Path) -> None:
+    assert [page for page in site.rglob("*.html") if "\\|" in page.read_text("utf-8")] == []
+
+
+def test_search_leaves_decisions_to_the_explanations(site: Path) -> None:
+    found = json.loads((site / "latest" / "search.json").read_text("utf-8"))["items"]
+    folders = {one["location"].partition("/")[0] for one in found}
+    assert "decisions" not in folders
+    assert folders >= {"tutorials", "how-to", "reference", "explanation", "faq", "glossary"}
 
 
 def test_nothing_is_loaded_from_elsewhere(documents: dict[Path, Document], site: Path) -> None:
