@@ -17,14 +17,14 @@ __all__ = ["package"]
 
 DOCS: Final = ROOT / "docs"
 PAGES: Final = (
-    "how-to/api-keys",
+    "reference/api-key-format",
     "tutorials/first-ten-minutes",
     "tutorials/protect-django",
     "tutorials/protect-fastapi",
     "tutorials/protect-flask",
     "tutorials/sell-a-plan",
 )
-BESIDE_THE_DEMO: Final = ("how-to/audit", "how-to/operations")
+BESIDE_THE_DEMO: Final = ("how-to/api-keys", "how-to/audit", "how-to/operations")
 """These ask a service that runs already: its address and credentials are in the variables of the environment."""
 WITH_NODE: Final = "tutorials/protect-express"
 

@@ -1,4 +1,4 @@
-"""The test vectors that docs/how-to/api-keys.md publishes are what the code computes."""
+"""The test vectors that docs/reference/api-key-format.md publishes are what the code computes."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from tenantry.domain.api_keys import Pepper, compose_secret, is_well_formed
 from tenantry.domain.permissions import Mode
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "how-to" / "api-keys.md").read_text("utf-8")
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "reference" / "api-key-format.md").read_text("utf-8")
 ROW: Final = re.compile(r"^\| (live|test) \| `([0-9a-f]{64})` \| `(\w+)` \| `([0-9a-f]{64})` \|$", re.MULTILINE)
 
 
