@@ -68,6 +68,13 @@ def test_catalogs_of_the_guides_are_valid() -> None:
     assert [plan.id for plan in whole.plans] == ["free", "pro"]
     assert whole.limits("free") == msgspec.structs.replace(requests, projects=3, api_keys=10, members=100)
     assert parse_catalog(FREE + block_of("how-to/rate-limits.md", "[plans.limits]")).limits("free") == requests
+    of_stripe = parse_catalog(block_of("how-to/stripe.md", "[[plans]]"))
+    assert of_stripe.price_ids == ["price_1Qmonthly", "price_1Qyearly"]
+    assert parse_catalog(FREE + block_of("explanation/subscriptions.md", "[[addons]]")).addons
+    assert parse_catalog(FREE + block_of("explanation/subscriptions.md", "[access]")).access == {
+        "past_due": "none",
+        "unpaid": "grace",
+    }
 
 
 ONE_FAULT = {
