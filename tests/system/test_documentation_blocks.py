@@ -24,7 +24,7 @@ PAGES: Final = (
     "tutorials/protect-flask",
     "tutorials/sell-a-plan",
 )
-BESIDE_THE_DEMO: Final = ("how-to/api-keys", "how-to/audit", "how-to/operations")
+BESIDE_THE_DEMO: Final = ("how-to/api-keys", "how-to/audit", "how-to/members", "how-to/operations")
 """These ask a service that runs already: its address and credentials are in the variables of the environment."""
 WITH_NODE: Final = "tutorials/protect-express"
 
