@@ -20,7 +20,7 @@ from tests.support.documentation_site import ROOT, build, copy_sources, serving_
 
 Scheme = Literal["light", "dark"]
 PAGES: Final = (
-    "", "tutorials/first-ten-minutes/", "how-to/gateways/", "how-to/deploying/", "how-to/backup/",
+    "", "tutorials/first-ten-minutes/", "how-to/gateways/", "how-to/deploying/", "how-to/backup/", "how-to/members/",
     "reference/http-api/", "reference/configuration/", "reference/sdk/", "explanation/durability/",
     "explanation/performance/", "contributing/architecture/", "decisions/", "faq/", "glossary/",
 )  # fmt: skip
