@@ -339,10 +339,10 @@ def test_server_starts_in_a_long_path(empty_cluster: Path, tmp_path: Path) -> No
 
 
 def test_failed_start_reports_the_reason_and_nothing_of_earlier_starts(made: Path) -> None:
-    for number in range(2):
-        server = EmbeddedServer(made, options=(f"shared_buffers=nonsense_{number}",))
-        with pytest.raises(EmbeddedServerError, match=f"nonsense_{number}") as raised:
-            server.start()
+    with pytest.raises(EmbeddedServerError, match="nonsense_0"):
+        EmbeddedServer(made, options=("shared_buffers=nonsense_0",)).start()
+    with pytest.raises(EmbeddedServerError, match="nonsense_1") as raised:
+        EmbeddedServer(made, options=("shared_buffers=nonsense_1",)).start()
     assert "nonsense_0" not in str(raised.value)
 
 
