@@ -19,13 +19,13 @@ _ROOT: Final = Path(__file__).parents[1]
 _SITE: Final = "site"
 _START: Final = """\
 <!doctype html>
-<html lang="en"><meta charset="utf-8"><title>tenantry</title>
+<html lang="en"><meta charset="utf-8"><title>tenantry</title><link rel="icon" href="latest/assets/icon.svg">
 <meta http-equiv="refresh" content="0; url=latest/"><a href="latest/">Documentation of tenantry</a></html>
 """
 _MISSING: Final = """\
 <!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
-<title>Page not found - tenantry</title>
+<title>Page not found - tenantry</title><link rel="icon" href="{address}latest/assets/icon.svg">
 <style>body {{ color-scheme:light dark; font: 1.1em sans-serif; margin: 3em }}</style>
 <h1>Page not found</h1><p>The page may have moved in another version. Start at the
 <a href="{address}latest/">documentation of tenantry</a> and search for it.</p></html>

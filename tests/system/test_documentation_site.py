@@ -265,6 +265,7 @@ async def test_each_release_keeps_its_pages_and_the_newest_is_shown_first(page: 
         ("0.10", "0.10.0", ["latest"]),
         ("0.9", "0.9.2", []),
     ]
+    watched = Watched(page)
     with serving_files(folder / "site") as address:
         await page.goto(address)
         await page.wait_for_url(f"{address}/latest/")
@@ -276,3 +277,9 @@ async def test_each_release_keeps_its_pages_and_the_newest_is_shown_first(page: 
         await page.wait_for_url(f"{address}/0.9/**")
         await page.goto(f"{address}/0.9/glossary/")
         await expect(title).to_have_text(re.compile("^Glossary of 0.9.2"))
+        await page.get_by_role("link", name="Read that of the newest").click()
+        await page.wait_for_url(f"{address}/latest/")
+        await expect(page.get_by_text("an older release")).to_be_hidden()
+        await page.goto(f"{address}/0.9/faq/")
+        await expect(page.get_by_text("an older release")).to_be_visible()
+    assert watched.complaints == []
