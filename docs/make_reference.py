@@ -125,11 +125,8 @@ def configuration() -> str:
     for attribute, setting in SETTINGS.items():
         if setting.name in _SECTIONS:
             title, about = _SECTIONS[setting.name]
-            introduction = f"{_filled(about)}\n\n" if about else ""
-            parts.append(
-                f"\n## {title}\n\n{introduction}| variable | type | default | bounds | meaning |\n|---|---|---|---|---|"
-            )
-        parts.append(_row(setting, meanings[attribute]))
+            parts += [f"\n## {title}", *([f"\n{_filled(about)}"] if about else [])]
+        parts += [f"\n### `{setting.name}`", f"\n{_bounds(setting)}", f"\n{_filled(meanings[attribute])}"]
     return "\n".join(parts) + "\n"
 
 
@@ -150,10 +147,14 @@ def _attribute_docstrings(kind: type) -> dict[str, str]:
     }
 
 
-def _row(setting: Setting[Any], meaning: str) -> str:
+def _bounds(setting: Setting[Any]) -> str:
     default = setting.default_text or _default(setting.default)
-    cells = (setting.kind.name, default, setting.kind.bounds, meaning)
-    return f"| `{setting.name}` | {' | '.join(cells)} |".replace("|  |", "| |")
+    parts = [
+        f"Type: {setting.kind.name}.",
+        "Required." if default == "required" else f"Default: {default.replace(': ', ', ')}.",
+        f"Bounds: {setting.kind.bounds}." if setting.kind.bounds else "",
+    ]
+    return " ".join(filter(None, parts))
 
 
 def _default(value: object) -> str:
@@ -304,8 +305,10 @@ def error_codes() -> str:
     texts = hand_written_part()
     parts = [_MADE, "# Error codes\n", _ERRORS]
     for status, codes in CODES.items():
-        parts.append(f"\n## {status} {HTTPStatus(status).phrase}\n\n| `code` | meaning | what to do |\n|---|---|---|")
-        parts += [f"| `{code}` | {texts[CODES_KEY][code]} | {texts[REMEDIES_KEY][code]} |" for code in codes]
+        parts.append(f"\n## {status} {HTTPStatus(status).phrase}")
+        for code in codes:
+            remedy = _filled(f"**What to do:** {texts[REMEDIES_KEY][code]}")
+            parts.append(f"\n### `{code}`\n\n{_filled(texts[CODES_KEY][code])}\n\n{remedy}")
     return "\n".join(parts) + "\n"
 
 
