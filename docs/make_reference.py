@@ -1,6 +1,6 @@
 """Writes the generated pages of docs/: `python docs/make_reference.py`.
 
-The sources are docstrings, `--help`, the settings, the agreed OpenAPI document and the SDK's README.
+The sources are docstrings, `--help`, the settings, the agreed OpenAPI document and the clients' READMEs.
 
 With `--check` it only compares.
 """
@@ -318,6 +318,13 @@ def python_sdk() -> str:
     return f"<!-- Made by docs/make_reference.py from sdk/README.md: change that. -->\n{text}"
 
 
+def typescript_client() -> str:
+    """The TypeScript client's README, with its links as seen from the page's folder."""
+    text = (_ROOT / "typescript" / "README.md").read_text("utf-8")
+    text = text.replace("](../docs/", "](../").replace("](../examples/", "](../../examples/")
+    return f"<!-- Made by docs/make_reference.py from typescript/README.md: change that. -->\n{text}"
+
+
 PAGES: Final = {
     "reference/command-line.md": command_line,
     "reference/configuration.md": configuration,
@@ -325,6 +332,7 @@ PAGES: Final = {
     "reference/http-api.md": http_api,
     "reference/sdk.md": sdk,
     "how-to/python-sdk.md": python_sdk,
+    "how-to/typescript-client.md": typescript_client,
 }
 
 
