@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import traceback
 
 import pytest
 
@@ -36,6 +37,16 @@ def test_faults_are_all_named_and_no_other_setting_is_missed() -> None:
 def test_an_embedded_database_cannot_be_shared() -> None:
     with pytest.raises(SettingsError, match=r"^DATABASE_URL: must be the address of the service's database"):
         load_for_authentication({**NEEDED, "DATABASE_URL": "embedded"})
+
+
+@pytest.mark.parametrize(
+    "address", ["postgresql+psycopg://app:hunter2@db/app", "mysql://app:hunter2@db/app", "sqlite:///hunter2.db"]
+)
+@pytest.mark.parametrize("name", ["DATABASE_URL", "DATABASE_POOLER_URL"])
+def test_address_of_another_database_is_a_fault_whose_message_does_not_contain_it(name: str, address: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}: is not the address of a PostgreSQL") as raised:
+        load_for_authentication({**NEEDED, name: address})
+    assert "hunter2" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_irrelevant_settings_are_not_validated() -> None:
