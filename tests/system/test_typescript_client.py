@@ -349,12 +349,31 @@ async def test_caller_can_cancel_a_call(package: Package, served: Served, acme: 
         assert await package.result_of(program, url, key_of(acme)) == "enough"
 
 
+async def test_incomplete_json_is_a_lost_response(package: Package, served: Served) -> None:
+    program = (
+        ELSEWHERE
+        + """
+        const bodies = ["", '{"data": [', '{"data": [], "nextCursor": null}'];
+        const answer = (_, response) => {
+            response.writeHead(200, { "content-type": "application/json" }).end(bodies.shift() ?? "{");
+        };
+        const page = await elsewhere.projects.list();
+        const error = await rejection(elsewhere.projects.list());
+        print([page.data, error instanceof ConnectionError, error.message]);
+        server.close();
+    """
+    )
+    message = "GET /api/v1/projects: the response was incomplete"
+    assert await package.result_of(program, served.url, "svc_live_x") == [[], True, message]
+
+
 async def test_page_of_another_service_is_no_result(package: Package, served: Served) -> None:
     program = (
         ELSEWHERE
         + """
         const answers = [
             (response) => response.writeHead(200, { "content-type": "text/html" }).end("<h1>Welcome"),
+            (response) => response.writeHead(204).end(),
             (response) => response.writeHead(302, { location: baseUrl }).end(),
             (response) => response.writeHead(404, { "content-type": "text/html" }).end("<h1>\\u0000Nothing\\nhere"),
         ];
@@ -370,6 +389,7 @@ async def test_page_of_another_service_is_no_result(package: Package, served: Se
     )
     assert await package.result_of(program, served.url, "svc_live_x") == [
         ["TenantryError", "The response (200, text/html) is not one of tenantry."],
+        ["TenantryError", "The response (204, no type) is not one of tenantry."],
         ["ApiError", "302 http_302: The response gives no reason."],
         ["ApiError", "404 http_404: <h1> Nothing here"],
     ]

@@ -34,7 +34,7 @@ export async function send(request: Request, policy: Policy, fetch: Fetch): Prom
     try {
       const limit = Math.min(policy.attemptTimeout, ends - performance.now());
       const response = await attemptOnce(request.clone(), limit, fetch);
-      if (response.ok) return expectTenantry(response);
+      if (response.ok) return await expectTenantry(response, request);
       if (response.status === 404 && lost && request.method === "DELETE" && PROJECT.test(request.url)) {
         return new Response(null, { status: 204 }); // the attempt whose response was lost deleted it
       }
@@ -87,11 +87,23 @@ export async function attemptOnce(request: Request, limit: number, fetch: Fetch)
   }
 }
 
-/** Return a successful response. Throws if its type is not one that tenantry sends, as with a proxy's page. */
-function expectTenantry(response: Response): Response {
+/**
+ * Return a successful response. Throws `ConnectionError` if its JSON is incomplete, which HTTP does not always report,
+ * and `TenantryError` if it is not one that tenantry sends, as with a proxy's page.
+ */
+async function expectTenantry(response: Response, { method, url }: Request): Promise<Response> {
   const type = response.headers.get("content-type") ?? "";
-  if (response.status === 204 || /^application\/(json|x-ndjson)\b/.test(type)) return response;
-  throw new TenantryError(`The response (${response.status}, ${type || "no type"}) is not one of tenantry.`);
+  if (response.status === 204 ? method !== "DELETE" : !/^application\/(json|x-ndjson)\b/.test(type)) {
+    throw new TenantryError(`The response (${response.status}, ${type || "no type"}) is not one of tenantry.`);
+  }
+  if (type.startsWith("application/json")) {
+    try {
+      await response.clone().json();
+    } catch (cause) {
+      throw new ConnectionError(`${method} ${new URL(url).pathname}: the response was incomplete`, { cause });
+    }
+  }
+  return response;
 }
 
 function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
