@@ -189,7 +189,7 @@ def token_of(grant: Grant, status: int, content: bytes, now: float, last: Token 
     access_token = document.get("access_token")
     if status != 200 or not isinstance(access_token, str) or not access_token:  # noqa: PLR2004
         code = document.get("error")
-        reason = document.get("error_description") or code or "no readable error"
+        reason = str(document.get("error_description") or code or "no readable error").removesuffix(".")
         raise TokenRefreshError(
             f"The identity provider issued no token: {status}, {reason}.", code=code if isinstance(code, str) else None
         )
