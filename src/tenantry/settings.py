@@ -167,6 +167,17 @@ def _split(text: str) -> SplitResult:
     return parts
 
 
+def _read_conninfo(text: str) -> str:
+    try:
+        psycopg.conninfo.conninfo_to_dict(text)
+    except (psycopg.ProgrammingError, UnicodeDecodeError):  # libpq's message quotes the text, and so the password
+        raise ValueError(
+            "must be an address of PostgreSQL (postgresql://...), with the special characters of its password "
+            "percent-encoded (@ is %40, / is %2F), and parameters that libpq knows"
+        ) from None
+    return text
+
+
 def _read_origin(text: str) -> str:
     """The scheme, host and port of an address, as browsers write them (RFC 6454 section 6.2)."""
     parts = _split(text)
@@ -210,8 +221,8 @@ def _read_notice(text: str) -> str:
 _NOTICES: Final = ", ".join(f"`{notice}`" for notice in OwnerNotice)
 TEXT: Final = Kind("text", str)
 TEXT_WITH_PASSWORD: Final = Kind("text", str, is_secret=True)
-DATABASE_URL: Final = Kind("text", lambda text: None if text == EMBEDDED else text, is_secret=True)
-POOLER_URL: Final = Kind("text", str, "needs `DATABASE_URL`", is_secret=True)
+DATABASE_URL: Final = Kind("text", lambda text: None if text == EMBEDDED else _read_conninfo(text), is_secret=True)
+POOLER_URL: Final = Kind("text", _read_conninfo, "needs `DATABASE_URL`", is_secret=True)
 URL: Final = Kind("address", _read_url, "http or https")
 ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")
 OTLP_HEADERS: Final = Kind("text", str, "`name=value`, separated by commas")
@@ -735,8 +746,5 @@ def _checked_conninfo(name: str, conninfo: str) -> str:
 
 
 def _database_password(conninfo: str | None) -> Secret | None:
-    try:
-        password = psycopg.conninfo.conninfo_to_dict(conninfo or "").get("password")
-    except (psycopg.ProgrammingError, UnicodeDecodeError):  # connecting reports it
-        return None
+    password = psycopg.conninfo.conninfo_to_dict(conninfo or "").get("password")
     return Secret(str(password)) if password else None

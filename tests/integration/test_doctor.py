@@ -56,6 +56,12 @@ async def doctor(folder: Path, values: Mapping[str, str], *options: str) -> Repo
     return Report(*await invoke_async("doctor", *options, folder=folder, **values))
 
 
+async def test_malformed_database_address_is_reported_once(tmp_path: Path) -> None:
+    report = await doctor(tmp_path, {**SECRETS, "DATABASE_URL": "me:hunter2@db.example/a"}, "--json")
+    assert report.levels() == {"DATABASE_URL": "error", "connections": "warning"}
+    assert "hunter2" not in report.text + report.errors
+
+
 async def test_warnings_alone_are_no_failure(tmp_path: Path, database_url: str) -> None:
     report = await doctor(tmp_path, {**SECRETS, "DATABASE_URL": database_url}, "--json")
     assert report.levels() == {

@@ -328,6 +328,20 @@ def test_pooler_needs_a_way_past_it() -> None:
     assert fault.startswith("DATABASE_POOLER_URL: needs DATABASE_URL")
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "me:hunter2@db.example/a", "postgresql//me:hunter2@db.example/a", "postgresql://me:hun ter2@db.example/a",
+        "postgresql://me@db.example/a?sslmod=require", "hunter2",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("variable", ["DATABASE_URL", "DATABASE_POOLER_URL"])
+def test_malformed_database_address_is_not_shown(variable: str, address: str) -> None:
+    (fault,) = faults_of(**{"DATABASE_URL": "postgresql://db.example/a", variable: address})
+    assert fault.startswith(f"{variable}: must be an address of PostgreSQL")
+    assert "ter2" not in fault
+
+
 def test_password_of_the_pooler_is_a_secret() -> None:
     urls = {"DATABASE_URL": "postgresql://db.example/a", "DATABASE_POOLER_URL": "postgresql://me:hunter2@db.example/a"}
     assert "hunter2" in [secret.reveal() for secret in loaded(**urls).secrets()]

@@ -11,7 +11,7 @@ from typing import Final
 import click
 import msgspec
 
-from tenantry.cli.database import command_values, database, lacks_database
+from tenantry.cli.database import command_values, database
 from tenantry.cli.doctor import Finding, Level, ok, problem
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.setup_checks import check_identity, check_mail, check_provider, check_values, judge_settings
@@ -54,7 +54,7 @@ def _check() -> list[Finding]:
         settings, faults = load(values), list[str]()
     except SettingsError as error:
         settings, faults = Settings(values), error.faults
-        if lacks_database(error):
+        if any(fault.startswith(Settings.database_url.name) for fault in faults):
             return [*found, *judge_settings(faults), problem("connections.not_checked")]
     found += judge_settings(faults)
     found += [] if faults else check_values(settings)
