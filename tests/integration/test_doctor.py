@@ -240,7 +240,7 @@ async def test_each_warning_says_why_it_matters_and_what_to_do(tmp_path: Path, d
 async def test_the_connections_that_are_needed_are_those_of_all_processes(tmp_path: Path, database_url: str) -> None:
     values = {**SECRETS, "DATABASE_URL": database_url, "WORKERS": "3", "DATABASE_POOL_SIZE": "7"}
     [few] = [one for one in (await doctor(tmp_path, values, "--json")).findings() if one["subject"] == "connections"]
-    assert few["message"].startswith("this set-up needs up to 48, ")
+    assert few["message"].startswith("one `tenantry serve` needs up to 48, ")
     pooled = {**values, "DATABASE_POOLER_URL": database_url, "WORKERS": "64"}
     [many] = [one for one in (await doctor(tmp_path, pooled, "--json")).findings() if one["subject"] == "connections"]
-    assert (many["level"], many["message"].split(",")[0]) == ("warning", "this set-up needs up to 576")
+    assert (many["level"], many["message"].split(",")[0]) == ("warning", "one `tenantry serve` needs up to 576")

@@ -72,7 +72,7 @@ def test_needed_connections_are_compared_with_the_lowest_limit(
 ) -> None:
     finding = judge_connections(SERVER, *limits, needed)
     assert finding.level is level
-    assert finding.message == f"this set-up needs up to {needed}, 7 open now, {most}"
+    assert finding.message == f"one `tenantry serve` needs up to {needed}, 7 open now, {most}"
 
 
 def test_a_server_before_16_reserves_none_for_others() -> None:

@@ -181,7 +181,7 @@ def judge_connections(
         "the limit of the user": of_user,
     }
     what, most = min(((what, limit) for what, limit in bounds.items() if limit is not None), key=lambda bound: bound[1])
-    counts = f"this set-up needs up to {needed}, {number} open now, {most} available ({what})"
+    counts = f"one `tenantry serve` needs up to {needed}, {number} open now, {most} available ({what})"
     return ok("connections", counts) if needed <= most else problem("connections.too_few", counts=counts)
 
 
