@@ -36,6 +36,11 @@ class Renderer(NamedTuple):
         """Return what `helm install` sends, hooks included."""
         return self._output("helm", "template", "tenantry", str(CHART), *options)
 
+    def notes(self, *options: str) -> str:
+        """Return what `helm install` prints for the operator."""
+        shown = self._run("helm", "install", "tenantry", str(CHART), "--dry-run=client", *options)
+        return shown.partition("\nNOTES:\n")[2]
+
     def lint(self) -> None:
         """Check the chart. Raises `subprocess.CalledProcessError`."""
         self._run("helm", "lint", "--strict", str(CHART))

@@ -117,6 +117,14 @@ def test_the_chart_writes_numbers_as_tenantry_reads_them(renderer: Renderer, tmp
     assert (settings["RAW_BODY_DAYS"], settings["LOG_REQUESTS"]) == ("1000000", "true")
 
 
+def test_the_chart_warns_of_a_gateway_whose_headers_do_not_count(renderer: Renderer) -> None:
+    warning = "settings.TRUSTED_PROXIES is not set"
+    assert warning in renderer.notes()
+    notes = renderer.notes("--set", "settings.TRUSTED_PROXIES=10.0.0.0/8", "--namespace", "accounts")
+    assert warning not in notes
+    assert "kubectl exec deployment/tenantry --namespace accounts -- tenantry doctor" in notes
+
+
 def test_the_chart_and_the_overlay_are_the_same(installed: list[Manifest], charted: list[Manifest]) -> None:
     assert {name: essence(pod) for name, pod in pods(charted).items()} == {
         name: essence(pod) for name, pod in pods(installed).items()
