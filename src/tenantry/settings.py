@@ -516,16 +516,14 @@ class Settings:
             is_missing = setting.text(self.values) is None
             fault = "is missing" if is_missing else "must be the address of the service's database, not `embedded`"
             raise SettingsError([f"{setting.name}: {fault}"])
-        return _checked_conninfo(setting.name, self.database_url)
+        return self.database_url
 
     @cached_property
     def database_pooler_url(self) -> str | None:
         """The connection string of the pooler."""
-        if self._pooler_url is None:
-            return None
-        if self.database_url is None:
+        if self._pooler_url is not None and self.database_url is None:
             raise SettingsError(["DATABASE_POOLER_URL: needs DATABASE_URL too, which bypasses the pooler"])
-        return _checked_conninfo("DATABASE_POOLER_URL", self._pooler_url)
+        return self._pooler_url
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -734,15 +732,6 @@ def _secret_in(path: str) -> str:
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
     pairs = (entry.partition("=") for entry in text.split(";") if entry)
     return tuple((first, second) for first, _, second in pairs)
-
-
-def _checked_conninfo(name: str, conninfo: str) -> str:
-    try:
-        psycopg.conninfo.conninfo_to_dict(conninfo)
-    except (psycopg.ProgrammingError, UnicodeDecodeError):  # its message contains the password
-        expected = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
-        raise SettingsError([f"{name}: is not the address of a PostgreSQL: {expected}"]) from None
-    return conninfo
 
 
 def _database_password(conninfo: str | None) -> Secret | None:

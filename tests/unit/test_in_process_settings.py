@@ -44,7 +44,7 @@ def test_an_embedded_database_cannot_be_shared() -> None:
 )
 @pytest.mark.parametrize("name", ["DATABASE_URL", "DATABASE_POOLER_URL"])
 def test_address_of_another_database_is_a_fault_whose_message_does_not_contain_it(name: str, address: str) -> None:
-    with pytest.raises(SettingsError, match=f"^{name}: is not the address of a PostgreSQL") as raised:
+    with pytest.raises(SettingsError, match=f"^{name}: must be an address of PostgreSQL") as raised:
         load_for_authentication({**NEEDED, name: address})
     assert "hunter2" not in "".join(traceback.format_exception(raised.value))
 
