@@ -50,11 +50,11 @@ def test_module_is_run_by_its_interpreter(installed: Path, monkeypatch: pytest.M
     assert own_command() == "/opt/python -m tenantry"
 
 
-@pytest.mark.parametrize(("program", "printed"), [("uvx", "uvx"), ("pipx", "pipx run")])
-def test_command_of_one_run_is_run_again_by_the_program_that_is_installed(
+@pytest.mark.parametrize(("program", "printed"), [("uvx", "uvx"), ("pipx", "pipx run"), ("another", "uvx")])
+def test_command_of_one_run_is_run_again_by_the_program_on_the_path(
     program: str, printed: str, installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pipx can bring an uv of its own, which is on no path."""
+    """pipx can bring an uv of its own, which is on no path; uvx may have been started by its path."""
     (installed.parent / program).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(installed.parent))
     monkeypatch.setattr(sys, "prefix", "/home/me/.cache/uv/archive-v0/Zb_2")

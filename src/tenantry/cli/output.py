@@ -199,10 +199,10 @@ def own_command() -> str:
 def _one_time_command(prefix: Sequence[str]) -> str | None:
     """Return the command of uv or pipx that made an environment for one run: its programs are in no other shell."""
     package = "'tenantry[demo]'" if find_spec("tenantry_devkit") else "tenantry"
-    is_of_uv = "archive-v0" in prefix  # also if pipx runs uv
-    if is_of_uv and shutil.which("uvx"):
-        return f"uvx {package}"
-    return f"pipx run {package}" if is_of_uv or {"pipx", ".cache"} <= set(prefix) else None
+    if "archive-v0" in prefix:
+        is_of_pipx = shutil.which("pipx") and not shutil.which("uvx")  # pipx can bring an uv, which is on no path
+        return f"pipx run {package}" if is_of_pipx else f"uvx {package}"
+    return f"pipx run {package}" if {"pipx", ".cache"} <= set(prefix) else None
 
 
 class Column(NamedTuple):
