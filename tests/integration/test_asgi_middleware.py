@@ -29,7 +29,7 @@ from tests.support.app import client_of, lifespan
 from tests.support.database_link import database_link
 from tests.support.in_process import answer, answer_caller, tenantry_of, values_of
 from tests.support.postgres import PostgresServer
-from tests.support.service import Caller, Organization, Service, refusal, running_service
+from tests.support.service import HURRIED, Caller, Organization, Service, refusal, running_service
 from tests.support.websocket import open_websocket
 
 LIMITED: Final = """
@@ -368,6 +368,17 @@ async def test_connection_may_be_started_again_but_not_twice(service: Service) -
                 assert (await caller.get("/")).status_code == 200
         assert refusal(await caller.get("/")) == (500, "internal_error")
         await tenantry.stop()
+
+
+async def test_connection_ends_though_the_database_hangs(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    org = await service.organization()
+    reader = await reader_of(service, org)
+    async with database_link(service.conninfo) as link:
+        tenantry = tenantry_of(service, HURRIED, DATABASE_URL=link.conninfo)
+        async with tenantry, client_of(TenantryMiddleware(answer_caller, tenantry=tenantry)) as client:
+            assert (await client.get("/", headers=header_of(reader))).status_code == 200
+            link.block()
+    assert "the connection to the database could not be closed in 0.8 s" in caplog.text
 
 
 async def test_older_schema_fails_the_start_with_a_remedy(service: Service, conninfo: str) -> None:

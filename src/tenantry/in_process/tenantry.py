@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, NamedTuple, Self
 
-from tenantry.auth.admission import Admitted, AuthenticationParts
+from tenantry.auth.admission import Admitted, AuthenticationParts, stop
 from tenantry.auth.rejection_throttle import Throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.db.database import Database
@@ -105,11 +105,18 @@ class Tenantry(InProcessConfiguration):
         return database
 
     async def stop(self) -> None:
-        """Write pending data, and disconnect."""
+        """Write pending data, and disconnect. While the database hangs, give up after the time limit of a request."""
         running, self._running = self._running, None
         self._schema_checked = False
-        if running is not None:
-            await running[2].aclose()
+        if running is None:
+            return
+        closing = asyncio.create_task(running[2].aclose())
+        await asyncio.wait([closing], timeout=self._timeouts.request)
+        if closing.done():
+            await closing
+        else:
+            logger.warning("the connection to the database could not be closed in %s s", self._timeouts.request)
+            await stop(closing)
 
     async def __aenter__(self) -> Self:
         await self.start()

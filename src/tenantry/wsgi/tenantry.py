@@ -90,7 +90,7 @@ class Tenantry(InProcessConfiguration):
             thread, self._thread = self._thread, None
         if thread is not None:
             atexit.unregister(self.close)
-            thread.end(self._timeouts.request)
+            thread.end(self._timeouts.request + _MARGIN)
 
     def __enter__(self) -> Self:
         return self
@@ -154,8 +154,6 @@ class _EventLoopThread:
         """Disconnect and end the loop, also one that is still connecting; wait at most ``seconds`` for it."""
         self.loop.add_done_callback(self._set_ended)
         self._thread.join(seconds)
-        if self._thread.is_alive():
-            logger.warning("the connection to the database could not be closed in %s s", seconds)
 
     def _set_ended(self, loop: Future[asyncio.AbstractEventLoop]) -> None:
         if loop.exception() is None:
