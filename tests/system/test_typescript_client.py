@@ -635,6 +635,8 @@ async def test_express_example_lets_only_callers_with_the_scope_in(
             assert missing.headers["content-type"].startswith("application/problem+json")
             assert missing.json()["code"] == "missing_credential"
             assert (await ask(url, other.caller.credential)).json()["code"] == "insufficient_scope"
+            two = [("Authorization", f"Bearer {caller.credential}") for caller in (reader.caller, other.caller)]
+            assert (await client.get(url, headers=two)).json()["code"] == "invalid_credential"
             await acme.owner.delete(reader.path)
             assert (await ask(url, reader.caller.credential)).json()["code"] == "api_key_revoked"
         async with express_service(package, nowhere) as url:

@@ -5,6 +5,8 @@ import { attemptOnce } from "./transport.js";
 /** A request that your service received: a `Request`, or that of Express, Fastify, Koa or `node:http`. */
 export interface ReceivedRequest {
   headers: Headers | Record<string, string | string[] | undefined>;
+  /** Every value of each header: Node.js keeps only the first `Authorization` in `headers`. */
+  headersDistinct?: Record<string, string[] | undefined>;
 }
 
 /** Who sent a request, and what the tenant has. */
@@ -90,13 +92,14 @@ function unavailable(cause: unknown): ApiError {
 }
 
 /** The headers that say who sends a request. A value that no client of tenantry sends becomes an invalid one. */
-function credentialOf({ headers }: ReceivedRequest): Headers {
+function credentialOf({ headers, headersDistinct }: ReceivedRequest): Headers {
   const found = new Headers();
   for (const name of CREDENTIAL_HEADERS) {
     const values = isHeaders(headers) ? [headers.get(name)] : valuesOf(headers, name);
     const [value, ...others] = values.filter((value) => value !== undefined && value !== null);
+    const isOne = others.length === 0 && (headersDistinct?.[name]?.length ?? 1) === 1;
     if (value !== undefined) {
-      found.set(name, typeof value === "string" && SENDABLE.test(value) && others.length === 0 ? value : "?");
+      found.set(name, typeof value === "string" && SENDABLE.test(value) && isOne ? value : "?");
     }
   }
   return found;
