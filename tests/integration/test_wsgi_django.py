@@ -119,9 +119,11 @@ async def test_error_handler_of_the_project_does_not_replace_rejections(
     inner = ["tests.support.django_project.ErrorPages"]
     async with client_for(handler, connection, inner=inner, ON_DEMAND=True) as client:
         owner, _ = await callers(service, client)
-        for path in ("/caller/-", "/async/-", "/projects/7", "/async-projects"):
+        for path in ("/caller/-", "/async/-", "/projects/7", "/async-projects", "/in-thread", "/inline", "/swallowing"):
             assert refusal(await client.get(path)) == (401, "missing_credential"), path
         assert (await owner.get("/broken")).text == "the project's error page"
+        assert (await owner.get("/inline")).text == "checked"
+        assert (await owner.get("/in-thread")).json()["kind"] == "api_key"
 
 
 async def test_client_cannot_name_itself(service: Service, connection: Tenantry, handler: Any) -> None:

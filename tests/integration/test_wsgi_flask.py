@@ -134,11 +134,18 @@ async def test_error_handler_of_the_application_does_not_replace_rejections(
     def broken() -> str:
         raise LookupError("a fault of the view")
 
+    @app.get("/inline")
+    def inline() -> str:
+        requires(READ)(lambda: None)()
+        return "checked"
+
     app.register_blueprint(shop)
     install(app, connection)
     async with wsgi_client(app) as client:
         owner, _ = await callers(service, client)
-        assert refusal(await client.get("/shop/broken")) == (401, "missing_credential")
+        for path in ("/shop/broken", "/inline"):
+            assert refusal(await client.get(path)) == (401, "missing_credential")
+        assert (await owner.get("/inline")).text == "checked"
         assert (await owner.get("/shop/broken")).text == "the application's error page"
 
 

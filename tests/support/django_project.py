@@ -1,10 +1,11 @@
 """A Django project whose views answer with their caller."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import django
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
@@ -61,6 +62,23 @@ class AsyncProjects(View):
         return JsonResponse({"caller": request.tenantry.id})
 
 
+def inline(request: HttpRequest) -> HttpResponse:
+    """Check the caller within a view, whose result the view ignores."""
+    requires("projects:read")(lambda _request: HttpResponse())(request)
+    return HttpResponse("checked")
+
+
+def swallowing(request: HttpRequest) -> HttpResponse:
+    with suppress(Exception):
+        requires("projects:read")(lambda _request: HttpResponse())(request)
+    return HttpResponse("not checked")
+
+
+async def in_thread(request: HttpRequest) -> HttpResponse:
+    """Run a synchronous view in a thread."""
+    return await sync_to_async(requires("projects:read")(caller))(request)
+
+
 class ErrorPages:
     """A middleware of the project that answers every exception of its views."""
 
@@ -89,6 +107,9 @@ urlpatterns = [
     path("broken", broken),
     path("projects/<int:number>", Projects.as_view()),
     path("async-projects", AsyncProjects.as_view()),
+    path("inline", inline),
+    path("swallowing", swallowing),
+    path("in-thread", in_thread),
 ]
 
 

@@ -50,6 +50,7 @@ class RequestContext:
     principal: Principal | None = None
     rate_limit_status: RateLimitStatus = ()
     started: bool = False  # whether the response has started
+    rejection: DomainError | None = None  # a view's; its response is sent whatever the application does with the error
     app: object = None
     """The framework's application around the middleware; None if the middleware wraps the application."""
 

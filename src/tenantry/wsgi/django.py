@@ -1,6 +1,8 @@
 """Django integration: a middleware with the setting ``TENANTRY``, and views that declare the scope that they need."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
@@ -69,7 +71,7 @@ class TenantryMiddleware:
                 needed.check(_admit(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return _with_headers(context, _refuse(request, context, error))
-        return _with_headers(context, cast("HttpResponseBase", self._get_response(request)))
+        return _complete(request, context, cast("HttpResponseBase", self._get_response(request)))
 
     async def _respond(self, request: HttpRequest) -> HttpResponseBase:
         context = self._begin(request)
@@ -78,7 +80,7 @@ class TenantryMiddleware:
                 needed.check(await _admit_async(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return _with_headers(context, _refuse(request, context, error))
-        return _with_headers(context, await cast("Awaitable[HttpResponseBase]", self._get_response(request)))
+        return _complete(request, context, await cast("Awaitable[HttpResponseBase]", self._get_response(request)))
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """Refuse the request if the view does (`DomainError`)."""
@@ -106,30 +108,26 @@ def requires(
     """Return a decorator of views: the caller needs ``scope``; None accepts any credential.
 
     ``mode`` is as in `TenantryMiddleware`. The caller is ``request.tenantry``. For a class-based view:
-    ``@method_decorator(requires("projects:read"), name="dispatch")``. Raises `ValueError` for an invalid scope or mode.
+    ``@method_decorator(requires("projects:read"), name="dispatch")``. The middleware sends a rejection even if the
+    project handles the exception. Raises `ValueError` for an invalid scope or mode.
     """
     needed = requirement_of(scope, mode)
 
     def decorate(view: Callable[Concatenate[AuthenticatedRequest, P], R]) -> Callable[Concatenate[HttpRequest, P], R]:
         @wraps(view)
         def checked(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            context = _context_of(request)
-            # `dispatch` of an asynchronous class-based view returns a coroutine, and must not block the event loop
-            if request.resolver_match is not None and iscoroutinefunction(request.resolver_match.func):
+            if _is_async_dispatch(request):
                 return cast("R", checked_async(request, *args, **kwargs))
-            try:
+            context = _context_of(request)
+            with _kept(context):
                 needed.check(_admit(request, context))
-            except DomainError as error:  # sent, not raised, so that no error handler of the application replaces it
-                return cast("R", _refuse(request, context, error))
             return view(cast("AuthenticatedRequest", request), *args, **kwargs)
 
         @wraps(view)
         async def checked_async(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> object:
             context = _context_of(request)
-            try:
+            with _kept(context):
                 needed.check(await _admit_async(request, context))
-            except DomainError as error:
-                return _refuse(request, context, error)
             return await cast("Awaitable[object]", view(cast("AuthenticatedRequest", request), *args, **kwargs))
 
         if iscoroutinefunction(view):
@@ -137,6 +135,25 @@ def requires(
         return checked
 
     return decorate
+
+
+def _is_async_dispatch(request: HttpRequest) -> bool:
+    """Whether an asynchronous class-based view calls `dispatch`, which returns a coroutine."""
+    try:
+        asyncio.get_running_loop()  # there is none in the thread in which such a view calls a synchronous one
+    except RuntimeError:
+        return False
+    return request.resolver_match is not None and iscoroutinefunction(request.resolver_match.func)
+
+
+@contextmanager
+def _kept(context: RequestContext) -> Iterator[None]:
+    """Keep a rejection for the middleware, which sends it even if the project handles the exception."""
+    try:
+        yield
+    except DomainError as error:
+        context.rejection = error
+        raise
 
 
 def _context_of(request: HttpRequest) -> RequestContext:
@@ -173,6 +190,12 @@ def _refuse(request: HttpRequest, context: RequestContext, error: Exception) -> 
     refusal = context.refusal(error)
     return HttpResponse(
         body_for(request.META, refusal), status=refusal.status, headers=dict(text_headers(refusal.headers))
+    )
+
+
+def _complete(request: HttpRequest, context: RequestContext, response: HttpResponseBase) -> HttpResponseBase:
+    return _with_headers(
+        context, response if context.rejection is None else _refuse(request, context, context.rejection)
     )
 
 

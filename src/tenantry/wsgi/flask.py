@@ -5,7 +5,7 @@ from functools import wraps
 from http import HTTPStatus
 from typing import Any, Final, ParamSpec
 
-from flask import Flask, Response, current_app, g, request
+from flask import Flask, Response, abort, current_app, g, request
 
 from tenantry.domain.errors import DomainError
 from tenantry.in_process.access_rules import requirement_of
@@ -41,8 +41,8 @@ def requires(scope: str | None = None, *, mode: str = "live") -> Callable[[Calla
             try:
                 g.principal = admit(context, tenantry, request.environ)
                 needed.check(g.principal)
-            except DomainError as error:  # sent, not raised, so that no error handler of the application replaces it
-                return _refuse(error)
+            except DomainError as error:
+                abort(_refuse(error))  # no error handler of the application replaces a response that is raised
             return current_app.ensure_sync(view)(*args, **kwargs)
 
         return checked
