@@ -250,7 +250,7 @@ def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool,
         raise click.UsageError("Pass either --audit FILE (once or more) or --no-audit.")
     trail = [entry for file in files for entry in _read(file)]
     if files and not trail:
-        click.echo("The exported audit trail is empty: nothing can be redone. Check the files.", err=True)
+        raise click.UsageError("The exported audit trail is empty. Check the files; if there is none, pass --no-audit.")
 
     async def restore(settings: Settings, database: Database) -> tuple[list[LostChange], int | None, int | None]:
         keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
