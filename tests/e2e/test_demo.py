@@ -305,14 +305,14 @@ async def test_demo_of_a_folder_with_any_name_is_kept_over_a_restart_and_reset(t
         checked = await invoke_async("doctor", folder=folder)
         assert (checked.code, "warning" in checked.out) == (0, False), checked.out
         assert (await get(f"http://127.0.0.1:{port}/api/v1/tenants/demo", key))["plan"] == "business"
-        assert await command.end(signal.SIGINT) == 0
+        assert await command.end(signal.SIGTERM) == 0
 
     asked_in_vain = await invoke_async("demo", "reset", folder=folder)
     assert (asked_in_vain.code, asked_in_vain.out) == (2, "")
     assert (folder / ".tenantry" / "demo.env").exists()
     done = await invoke_async("demo", "reset", "--yes", folder=folder)
     assert (done.code, done.out) == (0, ""), done
-    assert [left.name for left in (folder / ".tenantry").iterdir()] == ["own.txt"]
+    assert sorted(left.name for left in (folder / ".tenantry").iterdir()) == [".gitignore", "own.txt"]
     assert "There is no demo" in (await invoke_async("demo", "reset", "--yes", folder=folder)).err
 
 

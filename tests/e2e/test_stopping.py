@@ -161,10 +161,10 @@ async def delivering(command: str, conninfo: str, folder: Path) -> AsyncIterator
             server.hold.set()
 
 
-@pytest.mark.parametrize("command", ["serve", "worker"])
-async def test_job_under_way_is_finished(conninfo: str, tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize(("command", "how"), [("serve", signal.SIGTERM), ("worker", signal.SIGHUP)])
+async def test_job_under_way_is_finished(conninfo: str, tmp_path: Path, command: str, how: signal.Signals) -> None:
     async with delivering(command, conninfo, tmp_path) as (process, server, notification):
-        os.kill(process.pid, signal.SIGTERM)
+        os.kill(process.pid, how)
         assert server.hold is not None
         server.hold.set()
         assert await process.wait() == 0

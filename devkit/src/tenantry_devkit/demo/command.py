@@ -301,10 +301,10 @@ def _erase(directory: Path) -> None:
         _unlink(file)
     EmbeddedServer(directory).erase()
     _unlink(directory / DEMO_FILE)
-    ignored = directory / _GITIGNORE
-    if ignored.is_file() and ignored.read_text(errors="replace") == _EVERYTHING:
-        ignored.unlink()
     (directory / _LOCK_FILE).unlink()
+    ignored = directory / _GITIGNORE
+    if list(directory.iterdir()) == [ignored] and ignored.read_text(errors="replace") == _EVERYTHING:
+        ignored.unlink()
 
 
 def _unlink(file: Path) -> None:
