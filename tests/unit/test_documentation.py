@@ -64,7 +64,7 @@ def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_found() -> None:
 def test_pages_that_code_and_examples_name_are_there() -> None:
     folders = ("src", "devkit/src", "sdk/src", "examples", "charts")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
-    texts = [path.read_text("utf-8") for path in files if path.suffix != ".pyc"]
+    texts = [path.read_text("utf-8") for path in files if path.parent.name != "__pycache__"]
     named = {name for text in texts for name in re.findall(r"\bdocs/[\w/-]+\.md", text)}
     assert len(named) > 10
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
