@@ -26,6 +26,7 @@ from tests.support.commands import Running, run, running, still_running
 from tests.support.findings import free_port
 
 PATIENCE = 20.0
+SNAPSHOT = "tenantry.subscription.snapshot"
 COMMAND = f"{shlex.quote(sys.executable)} -m tenantry"
 """How the tests run it."""
 
@@ -164,7 +165,7 @@ def test_demo_works_from_nothing_and_keeps_its_data(place: Path) -> None:
 
 async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: Shared) -> None:
     key = keys_in(shared.command.text["out"])["live"]
-    tenant_url = f"{shared.base}/api/v1/tenants/demo"
+    tenant_url, events_url = f"{shared.base}/api/v1/tenants/demo", f"{shared.base}/api/v1/billing/events?limit=100"
     async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
         asked = await client.post(
             f"{shared.base}/api/v1/billing/checkout-sessions",
@@ -178,6 +179,8 @@ async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: 
         async with asyncio.timeout(PATIENCE):
             while (tenant := await get(tenant_url, key))["plan"] != "business":
                 pass
+            while SNAPSHOT not in {event["type"] for event in (await get(events_url, key))["data"]}:
+                pass  # two seconds after a checkout, the service asks the provider
         assert tenant["subscriptionStatus"] == "active"
         agrees = await invoke_async("reconcile", folder=shared.folder, PORT=str(shared.port))
         assert (agrees.code, agrees.err) == (0, "")
@@ -185,7 +188,10 @@ async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: 
         # an event by hand comes after those of a provider whose clock is ahead
         origin = page.split("/c/pay/")[0]
         moved = await client.post(f"{origin}/_simulator/clock/advance", json={"days": 40})
-    assert moved.status_code == 200
+        assert moved.status_code == 200
+        async with asyncio.timeout(PATIENCE):
+            while (await get(tenant_url, key))["currentPeriodEnd"] == tenant["currentPeriodEnd"]:
+                pass
     ended = await run("trigger", "customer.subscription.deleted", folder=shared.folder, PORT=str(shared.port))
     assert (ended.code, ended.err) == (0, "")
     assert (await get(tenant_url, key))["subscriptionStatus"] == "canceled"
