@@ -4,6 +4,7 @@ No cluster is there to run them. What they say of tenantry is compared with tena
 """
 
 import copy
+import json
 import re
 import shutil
 import subprocess
@@ -45,6 +46,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     examples = folder / "examples" / "kubernetes"
     shutil.copytree(BASE, examples / "base")
     shutil.copytree(OVERLAY, examples / "overlays" / "example", ignore=shutil.ignore_patterns("secrets"))
+    shutil.copytree(OVERLAY.parent / "restore", examples / "overlays" / "restore")
     shutil.copy(VALUES, examples)
     [script] = re.findall(r"```sh\n(cp -r examples/kubernetes/overlays.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)
@@ -100,7 +102,7 @@ def test_the_chart_is_well_formed_with_each_of_its_options(renderer: Renderer) -
     policy = named(changed)["NetworkPolicy", "tenantry-database"]["spec"]
     assert {"ports": [{"port": 4318}]} in policy["egress"]
     assert ("ConfigMap", "tenantry-plans") in named(changed)
-    least = named(renderer.helm("--set", "ingress.enabled=false,networkPolicy.enabled=false"))
+    least = named(renderer.helm("--set", "ingress.enabled=false,ingress.host=,networkPolicy.enabled=false"))
     assert not {"Ingress", "NetworkPolicy"} & {kind for kind, _ in least}
 
 
@@ -108,6 +110,20 @@ def test_the_chart_rejects_a_value_that_it_does_not_know(renderer: Renderer) -> 
     with pytest.raises(subprocess.CalledProcessError) as rejected:
         renderer.helm("--set", "secretsName=mine")
     assert "additional properties 'secretsName' not allowed" in rejected.value.stderr
+
+
+def test_the_chart_rejects_an_ingress_without_a_host(renderer: Renderer) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as rejected:
+        renderer.helm("--set", "ingress.host=")
+    assert "'/ingress/host'" in rejected.value.stderr
+
+
+def test_the_chart_rejects_a_field_of_pods_that_it_sets_itself(renderer: Renderer) -> None:
+    rendered = pods(renderer.helm("--set", "imagePullSecrets[0].name=registry"))
+    own = {field for pod in rendered.values() for field in pod}
+    with pytest.raises(subprocess.CalledProcessError) as rejected:
+        renderer.helm("--set-json", f"pod={json.dumps({field: {} for field in (*own, 'nodeSelector')})}")
+    assert set(re.findall(r"invalid propertyName '(\w+)'", rejected.value.stderr)) == own
 
 
 def test_the_chart_writes_numbers_as_tenantry_reads_them(renderer: Renderer, tmp_path: Path) -> None:
@@ -136,6 +152,29 @@ def test_the_chart_and_the_overlay_are_the_same(installed: list[Manifest], chart
         ("Service", ("ports",)), ("Deployment", ("replicas", "strategy")), ("Job", ("backoffLimit",)),
     ):  # fmt: skip
         assert parts(charted, kind, fields) == parts(installed, kind, fields)
+
+
+def test_no_service_and_no_worker_runs_before_the_command_after_a_restore(
+    renderer: Renderer, installation: Path, installed: list[Manifest]
+) -> None:
+    for restoring in (
+        renderer.kustomize(installation.parent / "restore"),
+        renderer.helm(
+            "--values", str(installation / "values.yaml"), "--set-file", f"plans={installation / 'plans.toml'}",
+            "--set", "restoring=true",
+        ),
+    ):  # fmt: skip
+        for manifest in restoring:
+            kubernetes_validate.validate(manifest, NEWEST, strict=True)
+        found = {name: essence(pod) for name, pod in pods(restoring).items()}
+        [program, *_] = found["tenantry-worker"]["containers"][0].pop("command")
+        assert program == "python"
+        normal = {name: essence(pod) for name, pod in pods(installed).items()}
+        del normal["tenantry"]
+        assert found == normal
+    notes = renderer.notes("--set", "restoring=true")
+    assert "tenantry admin after-restore" in notes
+    assert "rollout status" not in notes
 
 
 def parts(manifests: list[Manifest], kind: str, fields: tuple[str, ...]) -> dict[str, Manifest]:
