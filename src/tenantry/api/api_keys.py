@@ -154,7 +154,7 @@ def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access
         if org_id is not None:
             principal.require_org(org_id)
         if search is not None and "\x00" in search:
-            raise ValidationError(("search", "must not hold a NUL"))
+            raise ValidationError(("search", "must not contain a NUL"))
         wanted = KeyFilter(status=status, search=search)
         return await keys.list_page(principal, wanted, limit, cursor)
 

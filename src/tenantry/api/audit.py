@@ -47,7 +47,7 @@ def audit_filter(
         for name, moment in (("since", since), ("until", until))
         if moment is not None and moment.tzinfo is None
     ] + [
-        (name, "must not hold a NUL")
+        (name, "must not contain a NUL")
         for name, text in (("actorId", actor_id), ("targetId", target_id))
         if text is not None and "\x00" in text
     ]

@@ -26,9 +26,9 @@ _SCOPE: Final = f"^(?:{SCOPE_FORM}|OWNER){END}"
 _FORMS: Final[Mapping[str, str]] = {
     **dict.fromkeys((VISIBLE, _VISIBLE), "must be visible ASCII characters without spaces"),
     WEB_ADDRESS: "is not an http or https address",
-    _NO_NUL: "must not hold a NUL",
+    _NO_NUL: "must not contain a NUL",
     _EMAIL: "is not an email address",
-    _IDENTIFIER: "must be of A-Za-z0-9_-",
+    _IDENTIFIER: "must contain only letters, digits, _ and -",
     _SCOPE: "must be <resource>:<action>, such as projects:read; either part may be *",
 }
 
