@@ -1,14 +1,18 @@
 """The SDK in programs that fork, end, or have a proxy in their environment."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+from tenantry_sdk import AsyncTenantry
 from tests.sdk.support import Served
-from tests.sdk.token_endpoint import token_endpoint
-from tests.support.commands import Done, run
+from tests.sdk.token_endpoint import CLIENT_SECRET, token_endpoint
+from tests.support.commands import Done, run, running
 
 FORKING: Final = """
 import os
@@ -59,6 +63,105 @@ with ThreadPoolExecutor(8) as threads:
     found = [*threads.map(called, range(8))]  # at the same time
 found += [called(number) for number in range(3)]  # one after another
 print(len(found), *sorted({each for ids in found for each in ids}))
+"""
+ENDED: Final = """
+import asyncio
+import logging
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+import trio
+from tenantry_sdk import AsyncTenantry, ClientCredentials, FileStore
+
+logging.getLogger("asyncio").disabled = True  # "Task was destroyed but it is pending!"
+locked, waiting, loop = threading.Event(), threading.Event(), asyncio.new_event_loop()
+
+class Store(FileStore):
+    def load(self):
+        locked.set()
+        return super().load()
+
+tokens = ClientCredentials(
+    issuer=os.environ["ISSUER"], client_id="cli", client_secret=os.environ["SECRET"], store=Store("token")
+)
+client = AsyncTenantry(tokens=tokens, timeout=20)
+
+async def begin():
+    call = asyncio.ensure_future(client.auth.whoami())
+    await asyncio.to_thread(waiting.wait)
+
+async def begin_on_trio():
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.auth.whoami)
+        await trio.to_thread.run_sync(waiting.wait)
+        nursery.cancel_scope.cancel()
+
+async def call():
+    call = asyncio.ensure_future(client.auth.whoami())
+    await asyncio.sleep(0)  # the call begins to wait
+    waiting.set()
+    return (await call).id
+
+def begin_and_end():
+    if os.environ["ENDING"] == "canceled":
+        return asyncio.run(begin())
+    if os.environ["ENDING"] == "trio":
+        return trio.run(begin_on_trio)
+    loop.run_until_complete(begin())
+    if os.environ["ENDING"] == "closed":
+        loop.close()
+
+with ThreadPoolExecutor(2) as threads:
+    first = threads.submit(begin_and_end)
+    locked.wait()
+    second = threads.submit(asyncio.run, call())
+    first.result()
+    print("ended", flush=True)
+    print(second.result(), flush=True)
+os._exit(0)  # without the warnings about the loop that was not closed
+"""
+STOPPED: Final = """
+import asyncio
+import gc
+import warnings
+import psutil
+from tenantry_sdk import AsyncTenantry
+
+warnings.simplefilter("ignore", ResourceWarning)
+client = AsyncTenantry()
+loops = [asyncio.new_event_loop() for _ in range(5)]
+for loop in loops:
+    loop.run_until_complete(client.auth.whoami())
+gc.collect()
+print(sum(bool(each.raddr) and each.type.name == "SOCK_STREAM" for each in psutil.Process().net_connections("inet")))
+"""
+RECEIVED: Final = """
+import asyncio
+import logging
+import os
+from tenantry_sdk import AsyncTenantry, FileStore, RefreshToken
+
+class Ending(logging.Handler):
+    def emit(self, record):
+        for task in asyncio.all_tasks():
+            task.cancel()  # as at the end of a loop
+
+url, store = os.environ["ISSUER"], FileStore("token")
+tokens = RefreshToken(issuer=url, token_url=f"{url}/token", client_id="cli", refresh_token="refresh-0", store=store)
+logging.getLogger("tenantry.sdk").setLevel(logging.INFO)
+logging.getLogger("tenantry.sdk").addHandler(Ending())  # logged as soon as there is a response
+try:
+    asyncio.run(AsyncTenantry(tokens=tokens).auth.whoami())
+except asyncio.CancelledError:
+    print(store.load().refresh_token.reveal())
+"""
+CERTIFICATES: Final = """
+import asyncio
+import os
+from tenantry_sdk import AsyncTenantry
+client = AsyncTenantry()
+os.environ["SSL_CERT_FILE"] = "/missing"
+print(asyncio.run(client.auth.whoami()).access_level)
 """
 CALLING: Final = """
 import os
@@ -123,6 +226,89 @@ async def test_asynchronous_client_works_in_every_event_loop(served: Served, tmp
         done = await run_program(LOOPS, tmp_path, served, ISSUER=endpoint.url, TENANTRY_API_KEY="")
     assert (done.code, done.out, done.err) == (0, "11 olivia\n", "")
     assert len(endpoint.grants) == 1
+
+
+@pytest.mark.parametrize("ending", ["canceled", "closed", "stopped", "trio"])
+async def test_renewal_that_ends_with_its_event_loop_is_begun_again(
+    served: Served, tmp_path: Path, ending: str
+) -> None:
+    organization = await served.service.organization()
+    credential = str(served.service.user("olivia", org=organization.id, role="owner").credential)
+    (tmp_path / "program.py").write_text(ENDED)
+    async with token_endpoint(lambda: credential) as endpoint:
+        endpoint.open.clear()
+        values = {"TENANTRY_BASE_URL": served.url, "ISSUER": endpoint.url, "SECRET": CLIENT_SECRET, "ENDING": ending}
+        async with running(folder=tmp_path, module="program", **values) as program:
+            await program.until("ended\n", "out")
+            endpoint.open.set()
+            assert await program.wait() == 0, program.text
+    assert program.text == {"out": "ended\nolivia\n", "err": ""}
+
+
+async def test_token_received_while_the_event_loop_ends_is_stored(served: Served, tmp_path: Path) -> None:
+    async with token_endpoint(lambda: "token") as endpoint:
+        done = await run_program(RECEIVED, tmp_path, served, ISSUER=endpoint.url, TENANTRY_API_KEY="")
+    assert (done.code, done.out, done.err) == (0, "refresh-1\n", "")
+
+
+class Connections:
+    """Counts connections, and answers each request with an empty object."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self._ended = asyncio.Semaphore(0)
+
+    async def until_ended(self) -> None:
+        """Wait until the clients have closed all connections."""
+        async with asyncio.timeout(20):
+            for _ in range(self.begun):
+                await self._ended.acquire()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.begun += 1
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+        except asyncio.IncompleteReadError:
+            writer.close()
+            self._ended.release()
+
+
+@contextmanager
+def other_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in a thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def test_each_event_loop_keeps_its_connections_until_the_client_is_closed() -> None:
+    connections = Connections()
+    async with await asyncio.start_server(connections, "127.0.0.1", 0) as server:
+        client = AsyncTenantry("key", base_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with other_loop() as other:
+            for _ in range(3):
+                await client.request("GET", "/")
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(client.request("GET", "/"), other))
+            assert connections.begun == 2
+            await client.aclose()
+            await connections.until_ended()
+
+
+async def test_connections_of_loops_that_no_longer_run_are_closed(served: Served, tmp_path: Path) -> None:
+    done = await run_program(STOPPED, tmp_path, served)
+    assert (done.code, done.out, done.err) == (0, "1\n", "")
+
+
+async def test_certificates_are_loaded_when_the_client_is_made(served: Served, tmp_path: Path) -> None:
+    done = await run_program(CERTIFICATES, tmp_path, served)
+    assert (done.code, done.out, done.err) == (0, "OWNER\n", "")
 
 
 TRIO: Final = """

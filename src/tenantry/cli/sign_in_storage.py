@@ -76,7 +76,7 @@ class SignInStorage:
         with store_errors():
             for folder in (self._folder.parent, self._folder):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(self.file):
+        with locked(self.file, []):
             yield
 
     def check(self, *, keyring: bool) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from tenantry_sdk._request import Response, ResponseReader
 from tenantry_sdk.errors import TenantryError, TokenRefreshError, TokenTimedOutError
@@ -21,22 +21,51 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Home: TypeAlias = tuple[int, Any]
+"""What connections and tasks belong to: a process and an event loop, which is a token on trio."""
+
 _POLL: Final = 0.05
 
 
-def home() -> object:
-    """Return what connections belong to: the process and the running event loop; None outside of a loop."""
+def home() -> Home:
+    """Return the process and the running event loop."""
     import asyncio  # noqa: PLC0415
 
     try:
         return os.getpid(), asyncio.get_running_loop()
     except RuntimeError:
-        pass
-    trio: Any = sys.modules.get("trio")
+        return os.getpid(), _trio().current_trio_token()  # no loop of asyncio, so trio runs
+
+
+def has_ended(home: Home) -> bool:
+    """Whether it is another process, or its event loop does not run, closed or not."""
+    pid, loop = home
+    if pid != os.getpid():
+        return True
+    if hasattr(loop, "is_running"):
+        return not loop.is_running()
     try:
-        return None if trio is None else (os.getpid(), trio.lowlevel.current_trio_token())
+        loop.run_sync_soon(int, idempotent=True)
     except RuntimeError:
-        return None
+        return True
+    return False
+
+
+async def close(clients: Mapping[Home, httpx2.AsyncClient]) -> None:
+    """Close the client of this event loop, and let each other event loop that runs close its own."""
+    for there, client in clients.items():
+        if there == home():
+            await client.aclose()
+        elif not has_ended(there):
+            loop = there[1]
+            soon = loop.call_soon_threadsafe if hasattr(loop, "call_soon_threadsafe") else loop.run_sync_soon
+            with suppress(RuntimeError):  # it has ended just now
+                soon(_close_here, client)
+
+
+def _close_here(client: httpx2.AsyncClient) -> None:
+    with suppress(RuntimeError):  # trio is ending
+        SharedTask(client.aclose)
 
 
 async def sleep(seconds: float) -> None:
@@ -90,7 +119,6 @@ class SharedTask(Generic[T]):
         import anyio  # noqa: PLC0415
 
         self.begun = time.monotonic()
-        self.is_over = False
         self._work = work
         self._done = anyio.Event()
         self._home = home()
@@ -98,8 +126,16 @@ class SharedTask(Generic[T]):
         self._error: TenantryError | None = None
         self._task = _detached(self._run)
 
-    async def outcome(self, seconds: float) -> T:
-        """Return its result or raise its error. Raises `TokenTimedOutError` if it takes more than ``seconds``."""
+    @property
+    def is_over(self) -> bool:
+        """Whether it is done, or has ended with its event loop."""
+        return self._done.is_set() or has_ended(self._home)
+
+    async def outcome(self, seconds: float) -> T | None:
+        """Return its result or raise its error; None if another event loop ended before the task was done.
+
+        Raises `TokenTimedOutError` if it takes more than ``seconds``.
+        """
         import anyio  # noqa: PLC0415
 
         try:
@@ -112,7 +148,8 @@ class SharedTask(Generic[T]):
             raise TokenTimedOutError("The identity provider has not answered yet.") from None
         if self._error is not None:
             raise copy(self._error)
-        assert self._result is not None  # noqa: S101  # it is done, without an error
+        if self._result is None and self._home == home():
+            raise TokenRefreshError("Fetching a token was canceled.")
         return self._result
 
     async def _run(self) -> None:
@@ -120,12 +157,9 @@ class SharedTask(Generic[T]):
             self._result = await self._work()
         except TenantryError as error:
             self._error = error
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001  # passed on to the callers
             self._error = TokenRefreshError(f"Fetching a token failed: {type(error).__name__}.")
-            if not isinstance(error, Exception):
-                raise
         finally:
-            self.is_over = True
             self._done.set()
 
 
@@ -136,6 +170,9 @@ def _detached(work: Callable[[], Awaitable[None]]) -> object:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        trio: Any = importlib.import_module("trio")  # no loop of asyncio, so trio runs
-        return trio.lowlevel.spawn_system_task(work)
+        return _trio().spawn_system_task(work)
     return asyncio.ensure_future(work())
+
+
+def _trio() -> Any:  # noqa: ANN401  # trio need not be installed
+    return importlib.import_module("trio").lowlevel

@@ -57,6 +57,7 @@ class AsyncTokenRenewer:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._mutex = Lock()
+        self._locks: list[Any] = []
         self._renewal: SharedTask[Token] | None = None
         self._failed: tuple[float, TenantryError] | None = None
 
@@ -80,15 +81,18 @@ class AsyncTokenRenewer:
         """Return a newer token than ``old``. The first caller fetches it; concurrent callers get the same one."""
         if os.getpid() != self._pid:
             self._begin()  # a forked child does not continue the parent's renewal
-        with self._mutex:
-            if self._token is not None and self._token is not old:
-                return self._token
-            if self._renewal is None or self._renewal.is_over:
-                if self._failed is not None and time.monotonic() < self._failed[0] + _PAUSE:
-                    raise copy(self._failed[1])
-                self._renewal = SharedTask(lambda: self._renew(old))
-            renewal = self._renewal
-        return await renewal.outcome(ends - time.monotonic())
+        token: Token | None = None
+        while token is None:  # again if the renewal ended with another event loop
+            with self._mutex:
+                if self._token is not None and self._token is not old:
+                    return self._token
+                if self._renewal is None or self._renewal.is_over:
+                    if self._failed is not None and time.monotonic() < self._failed[0] + _PAUSE:
+                        raise copy(self._failed[1])
+                    self._renewal = SharedTask(lambda: self._renew(old))
+                renewal = self._renewal
+            token = await renewal.outcome(ends - time.monotonic())
+        return token
 
     async def close(self) -> None:
         """Wait for a renewal in progress: the identity provider may already have revoked the previous token."""
@@ -116,7 +120,10 @@ class AsyncTokenRenewer:
         store = source.store
         if store is None:
             return self._set_current(await self._fetch_token(source, old))
-        async with locked(store):
+        while self._locks:  # of a renewal that ended with its event loop
+            store.unlock(self._locks.pop())
+        locks = self._locks = []
+        async with locked(store, locks):
             kept = await in_thread(store.load)
             if kept is not None and not kept.is_of(source.issuer, source.client_id):
                 kept = None
@@ -147,6 +154,10 @@ class AsyncTokenRenewer:
         except ConfigurationError as error:
             self._unsaved = True
             logger.warning("the new token could not be stored, so only this process has it: %s", error)
+        except BaseException as error:
+            if not isinstance(error, Exception) and self._token is token:  # canceled, maybe before it was saved
+                store.save(token)
+            raise
         else:
             self._unsaved = False
 
@@ -212,16 +223,21 @@ def _build_request(http: httpx2.AsyncClient, request: TokenRequest) -> httpx2.Re
 
 
 @asynccontextmanager
-async def locked(store: TokenStore) -> AsyncGenerator[None]:
-    """Lock the store, so that no other process renews the same token."""
+async def locked(store: TokenStore, locks: list[Any]) -> AsyncGenerator[None]:
+    """Lock the store, so that no other process renews the same token. ``locks`` contains the lock while it is held."""
+
+    def lock() -> bool:
+        if (taken := store.try_lock()) is not None:
+            locks.append(taken)
+        return taken is not None
+
     ends = time.monotonic() + 2 * _SECONDS
-    lock: Any = await in_thread(store.try_lock)
-    while lock is None:
-        if time.monotonic() >= ends:
-            raise TokenTimedOutError("Another process is still renewing the token.")
-        await sleep(_POLL)
-        lock = await in_thread(store.try_lock)
     try:
+        while not await in_thread(lock):
+            if time.monotonic() >= ends:
+                raise TokenTimedOutError("Another process is still renewing the token.")
+            await sleep(_POLL)
         yield
     finally:
-        store.unlock(lock)
+        while locks:  # the next renewal may have unlocked it
+            store.unlock(locks.pop())

@@ -6,8 +6,8 @@ import contextvars
 import os
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from tenantry_sdk._request import Response, ResponseReader
 from tenantry_sdk.errors import TenantryError, TokenRefreshError, TokenTimedOutError
@@ -20,9 +20,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def home() -> object:
-    """Return what connections belong to: the process."""
+Home: TypeAlias = int
+"""What connections belong to: a process."""
+
+
+def home() -> Home:
+    """Return the process."""
     return os.getpid()
+
+
+def has_ended(home: Home) -> bool:
+    """Whether it is another process."""
+    return home != os.getpid()
+
+
+def close(clients: Mapping[Home, httpx2.Client]) -> None:
+    """Close the client of this process."""
+    if (client := clients.get(home())) is not None:
+        client.close()
 
 
 def sleep(seconds: float) -> None:

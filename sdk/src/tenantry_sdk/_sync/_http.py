@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tenantry_sdk._sync._compat import home
+from tenantry_sdk._sync._compat import Home, close, has_ended, home
 from tenantry_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import ssl
-
     import httpx2
 
 _WITHOUT_PROXY: Final = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
@@ -23,14 +21,15 @@ _IDLE_SECONDS: Final = 4.0
 
 
 class Http:
-    """Holds the HTTP client, whose connections belong to one process and event loop."""
+    """Holds the HTTP clients: one for each process and event loop, which connections belong to."""
 
     def __init__(self, given: httpx2.Client | None) -> None:
         """``given`` is the caller's client, which the caller closes; without it, a new client is created."""
+        from httpx2 import create_ssl_context  # noqa: PLC0415  # slow to import
+
         self._given = given
-        self._certificates: ssl.SSLContext | None = None
-        here = home()
-        self._own = (here, self._new()) if given is None and here is not None else None
+        self._own: dict[Home, httpx2.Client] = {}  # without a lock, which a fork could leave locked
+        self._certificates = create_ssl_context() if given is None else None  # slow, so that all share it
         self._is_closed = False
 
     def client(self) -> httpx2.Client:
@@ -42,22 +41,24 @@ class Http:
             raise ConfigurationError("The client is closed.")
         if self._given is not None:
             return self._given
-        own, here = self._own, home()
-        if own is None or own[0] != here:
-            own = self._own = (here, self._new())  # without a lock, which a fork could leave locked
-        return own[1]
+        here = home()
+        client = self._own.get(here)
+        if client is None:
+            for there in self._own.copy():
+                if has_ended(there):
+                    self._own.pop(there, None)
+            client = self._own.setdefault(here, self._new())
+        return client
 
     def close(self) -> None:
-        """Close the client, unless it is the caller's."""
+        """Close the clients, unless it is the caller's."""
         self._is_closed = True
-        if self._own is not None and self._own[0] == home():
-            self._own[1].close()
+        close(self._own.copy())
 
     def _new(self) -> httpx2.Client:
-        from httpx2 import Client, Limits, create_ssl_context  # noqa: PLC0415  # slow to import
+        from httpx2 import Client, Limits  # noqa: PLC0415
 
-        if self._certificates is None:
-            self._certificates = create_ssl_context()  # slow too, so that further clients share it
+        assert self._certificates is not None  # noqa: S101  # the caller has passed no client
         limits = Limits(
             max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
         )

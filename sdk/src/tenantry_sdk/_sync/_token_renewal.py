@@ -58,6 +58,7 @@ class TokenRenewer:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._mutex = Lock()
+        self._locks: list[Any] = []
         self._renewal: SharedTask[Token] | None = None
         self._failed: tuple[float, TenantryError] | None = None
 
@@ -81,15 +82,18 @@ class TokenRenewer:
         """Return a newer token than ``old``. The first caller fetches it; concurrent callers get the same one."""
         if os.getpid() != self._pid:
             self._begin()  # a forked child does not continue the parent's renewal
-        with self._mutex:
-            if self._token is not None and self._token is not old:
-                return self._token
-            if self._renewal is None or self._renewal.is_over:
-                if self._failed is not None and time.monotonic() < self._failed[0] + _PAUSE:
-                    raise copy(self._failed[1])
-                self._renewal = SharedTask(lambda: self._renew(old))
-            renewal = self._renewal
-        return renewal.outcome(ends - time.monotonic())
+        token: Token | None = None
+        while token is None:  # again if the renewal ended with another event loop
+            with self._mutex:
+                if self._token is not None and self._token is not old:
+                    return self._token
+                if self._renewal is None or self._renewal.is_over:
+                    if self._failed is not None and time.monotonic() < self._failed[0] + _PAUSE:
+                        raise copy(self._failed[1])
+                    self._renewal = SharedTask(lambda: self._renew(old))
+                renewal = self._renewal
+            token = renewal.outcome(ends - time.monotonic())
+        return token
 
     def close(self) -> None:
         """Wait for a renewal in progress: the identity provider may already have revoked the previous token."""
@@ -117,7 +121,10 @@ class TokenRenewer:
         store = source.store
         if store is None:
             return self._set_current(self._fetch_token(source, old))
-        with locked(store):
+        while self._locks:  # of a renewal that ended with its event loop
+            store.unlock(self._locks.pop())
+        locks = self._locks = []
+        with locked(store, locks):
             kept = in_thread(store.load)
             if kept is not None and not kept.is_of(source.issuer, source.client_id):
                 kept = None
@@ -148,6 +155,10 @@ class TokenRenewer:
         except ConfigurationError as error:
             self._unsaved = True
             logger.warning("the new token could not be stored, so only this process has it: %s", error)
+        except BaseException as error:
+            if not isinstance(error, Exception) and self._token is token:  # canceled, maybe before it was saved
+                store.save(token)
+            raise
         else:
             self._unsaved = False
 
@@ -213,16 +224,21 @@ def _build_request(http: httpx2.Client, request: TokenRequest) -> httpx2.Request
 
 
 @contextmanager
-def locked(store: TokenStore) -> Generator[None]:
-    """Lock the store, so that no other process renews the same token."""
+def locked(store: TokenStore, locks: list[Any]) -> Generator[None]:
+    """Lock the store, so that no other process renews the same token. ``locks`` contains the lock while it is held."""
+
+    def lock() -> bool:
+        if (taken := store.try_lock()) is not None:
+            locks.append(taken)
+        return taken is not None
+
     ends = time.monotonic() + 2 * _SECONDS
-    lock: Any = in_thread(store.try_lock)
-    while lock is None:
-        if time.monotonic() >= ends:
-            raise TokenTimedOutError("Another process is still renewing the token.")
-        sleep(_POLL)
-        lock = in_thread(store.try_lock)
     try:
+        while not in_thread(lock):
+            if time.monotonic() >= ends:
+                raise TokenTimedOutError("Another process is still renewing the token.")
+            sleep(_POLL)
         yield
     finally:
-        store.unlock(lock)
+        while locks:  # the next renewal may have unlocked it
+            store.unlock(locks.pop())
