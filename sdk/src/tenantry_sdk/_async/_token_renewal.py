@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from copy import copy
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,7 +90,7 @@ class AsyncTokenRenewer:
                 if self._renewal is None or self._renewal.is_over:
                     if self._failed is not None and time.monotonic() < self._failed[0] + _PAUSE:
                         raise copy(self._failed[1])
-                    self._renewal = SharedTask(lambda: self._renew(old))
+                    self._renewal = SharedTask(partial(self._renew, old))
                 renewal = self._renewal
             token = await renewal.outcome(ends - time.monotonic())
         return token

@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,7 +91,7 @@ class TokenRenewer:
                 if self._renewal is None or self._renewal.is_over:
                     if self._failed is not None and time.monotonic() < self._failed[0] + _PAUSE:
                         raise copy(self._failed[1])
-                    self._renewal = SharedTask(lambda: self._renew(old))
+                    self._renewal = SharedTask(partial(self._renew, old))
                 renewal = self._renewal
             token = renewal.outcome(ends - time.monotonic())
         return token
