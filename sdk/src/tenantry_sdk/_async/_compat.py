@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Home: TypeAlias = tuple[int, Any]
+Owner: TypeAlias = tuple[int, Any]
 """What connections and tasks belong to: a process and an event loop, which is a token on trio."""
 
 _POLL: Final = 0.05
 
 
-def home() -> Home:
+def current_owner() -> Owner:
     """Return the process and the running event loop."""
     import asyncio  # noqa: PLC0415
 
@@ -37,9 +37,9 @@ def home() -> Home:
         return os.getpid(), _trio().current_trio_token()  # no loop of asyncio, so trio runs
 
 
-def has_ended(home: Home) -> bool:
+def has_ended(owner: Owner) -> bool:
     """Whether it is another process, or its event loop does not run, closed or not."""
-    pid, loop = home
+    pid, loop = owner
     if pid != os.getpid():
         return True
     if hasattr(loop, "is_running"):
@@ -51,19 +51,19 @@ def has_ended(home: Home) -> bool:
     return False
 
 
-async def close(clients: Mapping[Home, httpx2.AsyncClient]) -> None:
+async def close(clients: Mapping[Owner, httpx2.AsyncClient]) -> None:
     """Close the client of this event loop, and let each other event loop that runs close its own."""
-    for there, client in clients.items():
-        if there == home():
+    for owner, client in clients.items():
+        if owner == current_owner():
             await client.aclose()
-        elif not has_ended(there):
-            loop = there[1]
+        elif not has_ended(owner):
+            loop = owner[1]
             soon = loop.call_soon_threadsafe if hasattr(loop, "call_soon_threadsafe") else loop.run_sync_soon
             with suppress(RuntimeError):  # it has ended just now
-                soon(_close_here, client)
+                soon(_start_closing, client)
 
 
-def _close_here(client: httpx2.AsyncClient) -> None:
+def _start_closing(client: httpx2.AsyncClient) -> None:
     with suppress(RuntimeError):  # trio is ending
         SharedTask(client.aclose)
 
@@ -121,7 +121,7 @@ class SharedTask(Generic[T]):
         self.begun = time.monotonic()
         self._work = work
         self._done = anyio.Event()
-        self._home = home()
+        self._owner = current_owner()
         self._result: T | None = None
         self._error: TenantryError | None = None
         self._task = _detached(self._run)
@@ -129,7 +129,7 @@ class SharedTask(Generic[T]):
     @property
     def is_over(self) -> bool:
         """Whether it is done, or has ended with its event loop."""
-        return self._done.is_set() or has_ended(self._home)
+        return self._done.is_set() or has_ended(self._owner)
 
     async def outcome(self, seconds: float) -> T | None:
         """Return its result or raise its error; None if another event loop ended before the task was done.
@@ -140,7 +140,7 @@ class SharedTask(Generic[T]):
 
         try:
             with anyio.fail_after(max(0.0, seconds)):
-                if self._home == home():
+                if self._owner == current_owner():
                     await self._done.wait()
                 while not self.is_over:  # noqa: ASYNC110  # an event wakes only its own loop
                     await anyio.sleep(_POLL)
@@ -148,7 +148,7 @@ class SharedTask(Generic[T]):
             raise TokenTimedOutError("The identity provider has not answered yet.") from None
         if self._error is not None:
             raise copy(self._error)
-        if self._result is None and self._home == home():
+        if self._result is None and self._owner == current_owner():
             raise TokenRefreshError("Fetching a token was canceled.")
         return self._result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tenantry_sdk._async._compat import Home, close, has_ended, home
+from tenantry_sdk._async._compat import Owner, close, current_owner, has_ended
 from tenantry_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class AsyncHttp:
         from httpx2 import create_ssl_context  # noqa: PLC0415  # slow to import
 
         self._given = given
-        self._own: dict[Home, httpx2.AsyncClient] = {}  # without a lock, which a fork could leave locked
+        self._own: dict[Owner, httpx2.AsyncClient] = {}  # without a lock, which a fork could leave locked
         self._certificates = create_ssl_context() if given is None else None  # slow, so that all share it
         self._is_closed = False
 
@@ -40,13 +40,13 @@ class AsyncHttp:
             raise ConfigurationError("The client is closed.")
         if self._given is not None:
             return self._given
-        here = home()
-        client = self._own.get(here)
+        current = current_owner()
+        client = self._own.get(current)
         if client is None:
-            for there in self._own.copy():
-                if has_ended(there):
-                    self._own.pop(there, None)
-            client = self._own.setdefault(here, self._new())
+            for owner in self._own.copy():
+                if has_ended(owner):
+                    self._own.pop(owner, None)
+            client = self._own.setdefault(current, self._new())
         return client
 
     async def aclose(self) -> None:

@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-Home: TypeAlias = int
+Owner: TypeAlias = int
 """What connections belong to: a process."""
 
 
-def home() -> Home:
+def current_owner() -> Owner:
     """Return the process."""
     return os.getpid()
 
 
-def has_ended(home: Home) -> bool:
+def has_ended(owner: Owner) -> bool:
     """Whether it is another process."""
-    return home != os.getpid()
+    return owner != os.getpid()
 
 
-def close(clients: Mapping[Home, httpx2.Client]) -> None:
+def close(clients: Mapping[Owner, httpx2.Client]) -> None:
     """Close the client of this process."""
-    if (client := clients.get(home())) is not None:
+    if (client := clients.get(current_owner())) is not None:
         client.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tenantry_sdk._sync._compat import Home, close, has_ended, home
+from tenantry_sdk._sync._compat import Owner, close, current_owner, has_ended
 from tenantry_sdk.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Http:
         from httpx2 import create_ssl_context  # noqa: PLC0415  # slow to import
 
         self._given = given
-        self._own: dict[Home, httpx2.Client] = {}  # without a lock, which a fork could leave locked
+        self._own: dict[Owner, httpx2.Client] = {}  # without a lock, which a fork could leave locked
         self._certificates = create_ssl_context() if given is None else None  # slow, so that all share it
         self._is_closed = False
 
@@ -41,13 +41,13 @@ class Http:
             raise ConfigurationError("The client is closed.")
         if self._given is not None:
             return self._given
-        here = home()
-        client = self._own.get(here)
+        current = current_owner()
+        client = self._own.get(current)
         if client is None:
-            for there in self._own.copy():
-                if has_ended(there):
-                    self._own.pop(there, None)
-            client = self._own.setdefault(here, self._new())
+            for owner in self._own.copy():
+                if has_ended(owner):
+                    self._own.pop(owner, None)
+            client = self._own.setdefault(current, self._new())
         return client
 
     def close(self) -> None:
