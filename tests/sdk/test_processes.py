@@ -96,11 +96,12 @@ async def begin_on_trio():
         await trio.to_thread.run_sync(waiting.wait)
         nursery.cancel_scope.cancel()
 
-async def call():
-    call = asyncio.ensure_future(client.auth.whoami())
-    await asyncio.sleep(0)  # the call begins to wait
+async def end_the_other_loop():
     waiting.set()
-    return (await call).id
+
+async def call():
+    who, _ = await asyncio.gather(client.auth.whoami(), end_the_other_loop())  # begins when the first one waits
+    return who.id
 
 def begin_and_end():
     if os.environ["ENDING"] == "canceled":

@@ -57,8 +57,7 @@ def test_command_of_one_run_is_run_again_by_the_program_on_the_path(
     """pipx can bring an uv of its own, which is on no path; uvx may have been started by its path."""
     (installed.parent / program).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(installed.parent))
-    monkeypatch.setattr(sys, "prefix", "/home/me/.cache/uv/archive-v0/Zb_2")
-    assert own_command() == f"{printed} 'tenantry[demo]'"
+    assert own_command("/home/me/.cache/uv/archive-v0/Zb_2") == f"{printed} 'tenantry[demo]'"
 
 
 def test_blanks_of_a_message_are_spaces_and_controls_are_replaced() -> None:

@@ -183,9 +183,9 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def own_command() -> str:
+def own_command(prefix: str = sys.prefix) -> str:
     """Return what to type to run this command again: its name if the shell finds it, else what was typed."""
-    if one_time := _one_time_command(Path(sys.prefix).parts):
+    if one_time := _one_time_command(Path(prefix).parts):
         return one_time
     script = Path(sys.argv[0])
     if script.name == "__main__.py":
