@@ -18,13 +18,12 @@ LONGEST_CURSOR: Final = 1000
 LONGEST_USER_ID: Final = 255
 VISIBLE: Final = f"^[!-~]*{END}"
 WEB_ADDRESS: Final = "^https?://[!-~]+$"
-_VISIBLE: Final = rf"^[\u0021-\u007e]*{END}"
 _NO_NUL: Final = r"^[^\u0000]*$"
 _EMAIL: Final = rf"^[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+@[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+{END}"
 _IDENTIFIER: Final = f"^[A-Za-z0-9_-]+{END}"
 _SCOPE: Final = f"^(?:{SCOPE_FORM}|OWNER){END}"
 _FORMS: Final[Mapping[str, str]] = {
-    **dict.fromkeys((VISIBLE, _VISIBLE), "must be visible ASCII characters without spaces"),
+    VISIBLE: "must be visible ASCII characters without spaces",
     WEB_ADDRESS: "is not an http or https address",
     _NO_NUL: "must not contain a NUL",
     _EMAIL: "is not an email address",
@@ -52,7 +51,7 @@ UserId = Annotated[
     msgspec.Meta(
         min_length=1,
         max_length=LONGEST_USER_ID,
-        pattern=_VISIBLE,
+        pattern=VISIBLE,
         description="The user's id at the identity provider: `sub` of their tokens.",
     ),
 ]

@@ -22,7 +22,7 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health(msgspec.Struct, frozen=True, rename="camel"):
-    """``ok``, ``not ready`` with what is missing, or ``draining`` during a shutdown."""
+    """``ok``, ``not ready`` with the reasons in `waitingFor`, or ``draining`` during a shutdown."""
 
     status: Annotated[str, doc("`ok` or `not ready`.", "ok")]
     waiting_for: Annotated[list[str], doc("What is not ready yet.", [])] = []
@@ -40,7 +40,7 @@ def health_routes(
         "/readyz",
         summary="Readiness",
         opt={"public": True},
-        responses={503: ResponseSpec(Health, description="Not ready: `waitingFor` names what is missing.")},
+        responses={503: ResponseSpec(Health, description="Not ready: `waitingFor` has the reasons.")},
     )
     async def readyz() -> Response[Health]:
         """Report whether the service can answer requests:
