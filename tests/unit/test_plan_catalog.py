@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tenantry.domain.plans import Addon, CatalogError, Limits, Plan, parse_catalog
+from tenantry.domain.plans import Addon, CatalogError, Limits, Plan, limit_words, parse_catalog
 from tests.support.documentation import block_of
 
 FREE = '[[plans]]\nid = "free"\n'
@@ -28,6 +28,21 @@ def test_plan_may_say_everything() -> None:
     limits = Limits(projects=0, api_keys=10, requests_per_minute=600, requests_per_minute_per_key=60)
     assert catalog.plans[1] == Plan("pro", "Professional", ("price_1", "price_2"), limits, rank=1)
     assert catalog.limits("pro") == limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (Limits(), "no limits"),
+        (Limits(projects=1, api_keys=0, members=1000), "1 project, 0 API keys, 1,000 members"),
+        (
+            Limits(requests_per_minute=1, requests_per_minute_per_key=60),
+            "1 request a minute, 60 requests a minute per credential",
+        ),
+    ],
+)
+def test_limits_are_said_in_words(limits: Limits, words: str) -> None:
+    assert limit_words(limits) == words
 
 
 def test_price_means_its_plan_and_no_other() -> None:

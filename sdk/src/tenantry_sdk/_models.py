@@ -198,7 +198,7 @@ class TenantAccess(Model, frozen=True, kw_only=True):
     """What a tenant's subscriptions give now."""
 
     state: AccessState
-    """``full``, ``grace`` (a payment is due) or ``none``."""
+    """``full``, ``grace`` (a payment is due) or ``none``: the limits of ``free``, as without a subscription."""
     plan: str
     """The plan whose limits count; ``free`` without access."""
     until: datetime | None

@@ -65,13 +65,15 @@ class Overview(msgspec.Struct, frozen=True):
     """The content of a tenant's first page; empty where the principal lacks the scope.
 
     ``keys`` are active, the last used first; ``expiring`` is the number of active keys that expire soon; ``leaked`` are
-    keys that were recently reported as leaked and have no successor.
+    keys that were recently reported as leaked and have no successor. ``has_used_key`` says whether any key, also a
+    revoked one, was ever used.
     """
 
     billing: BillingOverview
     keys: list[ApiKey]
     expiring: int
     leaked: list[ApiKey]
+    has_used_key: bool
     events: list[BillingEventView]
 
 
@@ -101,10 +103,11 @@ class OverviewService:
                 keys = await api_keys.recently_used(connection, org_id, now, _MOST_KEYS)
                 expiring = await api_keys.count(connection, org_id, now, KeyState.EXPIRING)
                 leaked = await api_keys.leaked_since(connection, org_id, now, now - LEAK_SHOWN_FOR, _MOST_KEYS)
+            has_used_key = await api_keys.is_any_used(connection, org_id)
             rows = []
             if covers(principal.scopes, "billing:read"):
                 rows = await billing.read_entries(connection, org_id, _MOST_EVENTS, None)
-        return Overview(found, keys, expiring, leaked, [view(row) for row in rows[:_MOST_EVENTS]])
+        return Overview(found, keys, expiring, leaked, has_used_key, [view(row) for row in rows[:_MOST_EVENTS]])
 
     async def _billing(self, connection: Connection, principal: Principal) -> BillingOverview:
         now, org_id = self.clock(), principal.org_id

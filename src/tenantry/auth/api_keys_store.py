@@ -140,6 +140,12 @@ async def count(connection: Connection, org_id: str, now: datetime, state: KeySt
     )
 
 
+async def is_any_used(connection: Connection, org_id: str) -> bool:
+    """Whether a request with a key of the tenant was ever accepted."""
+    query = "SELECT EXISTS (SELECT FROM api_keys WHERE org_id = %s AND last_used_at IS NOT NULL)"
+    return bool(await connection.fetch_value(query, (org_id,)))
+
+
 async def has_other_owner(connection: Connection, key: ApiKey, issuer: str | None, now: datetime) -> bool:
     """Whether a tenant has another live OWNER key that lives at least as long as this one, or a member who is an owner.
 

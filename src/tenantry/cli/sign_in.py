@@ -11,17 +11,9 @@ import msgspec
 from tenantry.cli.api_command import ApiCommand, ApiContext, ServiceCommand, failure_of, wait_times
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, SourcedValue, Target
 from tenantry.cli.demo_folder import demo_here
-from tenantry.cli.output import (
-    FAILED,
-    NOT_AUTHENTICATED,
-    USAGE,
-    CommandError,
-    access_words,
-    print_json,
-    printable_lines,
-    shown,
-)
+from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, USAGE, CommandError, print_json, printable_lines, shown
 from tenantry.cli.sign_in_storage import StoredSignIn
+from tenantry.cli.status import plan_rows
 from tenantry_sdk import Token, Whoami
 from tenantry_sdk.errors import AuthenticationError, TenantryError
 
@@ -239,17 +231,16 @@ def whoami(api: ApiContext) -> None:
     """
     who, target = api.client.auth.whoami(), api.target
     source = {"service": target.base_url.value, "credential": target.credential, "profile": target.profile}
-    api.record({**msgspec.to_builtins(who), **source}, _rows(target, who))
+    api.record({**msgspec.to_builtins(who), **source}, _rows(api, who))
 
 
-def _rows(target: Target, who: Whoami) -> Iterator[tuple[str, str]]:
+def _rows(api: ApiContext, who: Whoami) -> Iterator[tuple[str, str]]:
     yield "who", f"{who.id} ({'API key' if who.kind == 'api_key' else who.kind})"
-    yield "organization", f"{who.org_id} (plan {who.plan}, subscription {who.subscription_status})"
-    if who.access is not None:
-        yield "access", access_words(who.access)
+    yield "organization", who.org_id
+    yield from plan_rows(api.client, who)
     yield "may", "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing"
     yield "mode", who.mode
-    yield "service", f"{target.base_url.value} (from {target.base_url.source})"
-    yield "credential", f"from {target.credential}"
-    renewed = ", renewed automatically" if target.tokens is not None else ""
+    yield "service", f"{api.target.base_url.value} (from {api.target.base_url.source})"
+    yield "credential", f"from {api.target.credential}"
+    renewed = ", renewed automatically" if api.target.tokens is not None else ""
     yield "expires", f"{shown(who.expires_at)}{renewed}" if who.expires_at else "never"

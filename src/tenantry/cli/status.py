@@ -12,7 +12,8 @@ import msgspec
 from tenantry.cli.api_command import ServiceCommand, failure_of, wait_times
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
 from tenantry.cli.output import OUT_OF_REACH, CommandError, access_words, print_json, print_record, printable, shown
-from tenantry_sdk import Limits, Pager, Secret, Tenantry, Whoami, record_responses
+from tenantry.domain.plans import limit_words
+from tenantry_sdk import Limits, Pager, Plan, Secret, Tenant, Tenantry, Whoami, record_responses
 from tenantry_sdk.errors import APIError, PermissionDeniedError, TenantryError
 
 _SECONDS: Final = 10.0
@@ -98,6 +99,7 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
     try:
         with target.client(timeout=_SECONDS, _backoff=wait_times().backoff) as client:
             who, limits = _whoami(client)
+            plan = list(plan_rows(client, who, with_limits=False))
     except TenantryError as error:
         _report(known, rows, as_json=as_json)
         failure_of(error, target).exit(as_json=as_json)
@@ -106,7 +108,8 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
         {**known, **msgspec.to_builtins(who), "limits": limits},
         [
             *rows,
-            *_tenant_rows(who, renewed=target.tokens is not None),
+            *_caller_rows(who, renewed=target.tokens is not None),
+            *plan,
             *((name, use.words) for name, use in _named(limits)),
         ],
         as_json=as_json,
@@ -136,12 +139,37 @@ def _health(probe: Target) -> ServiceHealth:
     return health
 
 
+def effective_plan(client: Tenantry, of: Whoami | Tenant) -> Plan | None:
+    """Fetch the plan whose limits count; None if it has left the catalog. Raises `TenantryError`."""
+    plan_id = of.access.plan if of.access is not None else of.plan
+    return next((plan for plan in client.plans.list() if plan.id == plan_id), None)
+
+
+def plan_rows(client: Tenantry, of: Whoami | Tenant, *, with_limits: bool = True) -> Iterator[tuple[str, str]]:
+    """Describe plan and access; for a tenant on the fallback plan, that plan and its limits. Raises `TenantryError`.
+
+    ``access.state`` of such a tenant is ``none``, which reads as if the tenant were locked out.
+    """
+    status = "no subscription" if of.subscription_status == "none" else f"subscription {of.subscription_status}"
+    access = of.access
+    if access is not None and access.state == "none" and access.plan == of.plan:
+        plan = effective_plan(client, of)
+        if plan is not None:
+            yield "plan", f"{plan.name} plan, {status}"
+            if with_limits:
+                yield "limits", limit_words(plan.limits)
+            return
+    yield "plan", f"{of.plan}, {status}"
+    if access is not None:
+        yield "access", access_words(access)
+
+
 def _whoami(client: Tenantry) -> tuple[Whoami, dict[str, LimitUse]]:
     with record_responses() as responses:
         who = client.auth.whoami()
     rates = _rates(responses[-1].headers)
-    plan = who.access.plan if who.access is not None else who.plan
-    limits = next((each.limits for each in client.plans.list() if each.id == plan), Limits())
+    plan = effective_plan(client, who)
+    limits = plan.limits if plan is not None else Limits()
     counted: dict[str, tuple[int | None, Callable[[], Iterator[object]]]] = {
         "apiKeys": (limits.api_keys, lambda: _keys(client)),
         "projects": (limits.projects, lambda: _items(client.projects.list)),
@@ -206,11 +234,8 @@ def _principal(who: Whoami) -> str:
     return f"{printable(who.id)} ({'API key' if who.kind == 'api_key' else printable(who.kind)})"
 
 
-def _tenant_rows(who: Whoami, *, renewed: bool) -> Iterator[tuple[str, str]]:
+def _caller_rows(who: Whoami, *, renewed: bool) -> Iterator[tuple[str, str]]:
     note = ", renewed automatically" if renewed else ""
     yield "expires", f"{shown(who.expires_at)}{note}" if who.expires_at else "never"
     yield "may", "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing"
     yield "organization", f"{who.org_id}, {who.mode} mode"
-    yield "plan", f"{who.plan}, subscription {who.subscription_status}"
-    if who.access is not None:
-        yield "access", access_words(who.access)

@@ -1,11 +1,13 @@
 """``tenantry tenants`` and ``events`` through the API, and ``tenantry plans``."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option
-from tenantry.cli.output import Column, access_words, ago, columns, minute, pairs, shown
+from tenantry.cli.output import Column, ago, columns, minute, pairs, shown
+from tenantry.cli.status import plan_rows
 from tenantry_sdk import BillingEvent
 
 _TENANT_COLUMNS = columns(
@@ -41,7 +43,6 @@ def show(api: ApiContext, *, org_id: str | None) -> None:
     """
     tenant = api.client.tenants.get(org_id or api.org_id)
     state = {
-        "subscription": "subscription_status",
         "period_ends": "current_period_end",
         "cancel_at_period_end": "cancel_at_period_end",
         "cancels_at": "cancel_at",
@@ -49,8 +50,8 @@ def show(api: ApiContext, *, org_id: str | None) -> None:
         "seats": "seats",
     }
     names = {"customer": "stripe_customer_id", "owner": "owner_id", "created": "created_at", "updated": "updated_at"}
-    access = [("access", access_words(tenant.access))] if tenant.access else []
-    api.record(tenant, [*pairs(tenant, "id", "name", "plan"), *access, *pairs(tenant, **state, **names)])
+    plan = plan_rows(api.client, tenant)
+    api.record(tenant, chain(pairs(tenant, "id", "name"), plan, pairs(tenant, **state, **names)))
 
 
 @click.command("plans", cls=ApiCommand, json_help="One line of JSON a plan.")

@@ -55,7 +55,6 @@ async def show_overview(ctx: Context) -> Response[str]:
         is_last_period=is_last_period(tenant),
         owner_address=await services.confirmations.of_tenant(user.principal),
         anomalous=[event for event in overview.events if event.anomalies],
-        is_new=not overview.events and not any(key.last_used_at for key in overview.keys),
     )
 
 

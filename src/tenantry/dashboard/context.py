@@ -42,7 +42,7 @@ from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError, IdempotencyInFlightError, InvalidIdempotencyKeyError
 from tenantry.domain.names import display_text
 from tenantry.domain.permissions import Principal
-from tenantry.domain.plans import Catalog
+from tenantry.domain.plans import Catalog, limit_words
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.oidc.sign_in import SignIn
 from tenantry.notifications.mail_composition import format_amount
@@ -104,6 +104,7 @@ class Renderer:
             segment=partial(quote, safe=""),
             called=lambda thing: labels.shown_name(thing.name, thing.id),
             display_text=display_text,
+            limit_words=limit_words,
             scope_label=labels.scope_label,
             browser_label=labels.browser_label,
             role_label=lambda user: labels.role_label(user.role, user.principal),

@@ -42,7 +42,14 @@ NOTHING: Final = AccessPhase("none", FREE, "There is no subscription.")
 class TenantAccess(msgspec.Struct, frozen=True, rename="camel"):
     """The access of a tenant now."""
 
-    state: Annotated[AccessState, doc("`full`, `grace` (a payment is due) or `none`.", "full")]
+    state: Annotated[
+        AccessState,
+        doc(
+            "What the subscriptions give: `full`, `grace` (a payment is due) or `none`. Credentials work in each; "
+            "`none` means the limits of the plan `free`, also for a tenant that never had a subscription.",
+            "full",
+        ),
+    ]
     plan: Annotated[str, doc("The plan whose limits count; `free` without access.", "pro")]
     until: Annotated[
         datetime | None, doc("When this ends without another event; null if it does not.", "2027-01-05T09:30:00Z")

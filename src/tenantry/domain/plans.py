@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal, TypeGuard, TypeVar, get_args
+from typing import Annotated, Final, Literal, Protocol, TypeGuard, TypeVar, get_args
 
 import msgspec
 
@@ -23,6 +23,41 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
     requests_per_minute_per_key: Annotated[
         int | None, doc("Maximum requests of each API key or user in any 60 seconds.")
     ] = None
+
+
+class LimitValues(Protocol):
+    """The limits of a plan, of the service or of the SDK."""
+
+    @property
+    def projects(self) -> int | None: ...
+    @property
+    def api_keys(self) -> int | None: ...
+    @property
+    def members(self) -> int | None: ...
+    @property
+    def requests_per_minute(self) -> int | None: ...
+    @property
+    def requests_per_minute_per_key(self) -> int | None: ...
+
+
+def limit_words(limits: LimitValues) -> str:
+    """Say what a plan allows: ``3 projects, 10 API keys, 6,000 requests a minute``."""
+    parts = [
+        _number_of(limits.projects, "project", "projects"),
+        _number_of(limits.api_keys, "API key", "API keys"),
+        _number_of(limits.members, "member", "members"),
+        _number_of(limits.requests_per_minute, "request a minute", "requests a minute"),
+        _number_of(
+            limits.requests_per_minute_per_key, "request a minute per credential", "requests a minute per credential"
+        ),
+    ]
+    return ", ".join(filter(None, parts)) or "no limits"
+
+
+def _number_of(number: int | None, one: str, many: str) -> str:
+    if number is None:
+        return ""
+    return f"{number:,} {one if number == 1 else many}"
 
 
 class Plan(msgspec.Struct, frozen=True):

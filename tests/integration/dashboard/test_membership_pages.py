@@ -1,7 +1,5 @@
 """The user's own memberships: invitations, and leaving."""
 
-import re
-
 import psycopg
 import pytest
 
@@ -146,14 +144,9 @@ async def test_email_address_is_rejected_as_user_id(dashboard: Dashboard, field:
     assert "This is an email address. Enter the user id" in page.text
 
 
-async def test_first_steps_of_a_member_list_only_permitted_actions(dashboard: Dashboard) -> None:
+async def test_overview_of_a_member_links_permitted_pages_only(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     page = await mia.open(f"{AT_ACME}/")
-    steps = re.search(r"First steps(.*?)Latest events", page.text)
-    assert steps is not None
-    assert "Create a project" in steps[1]
-    for hidden in ("TENANTRY_API_KEY", "API key", "Choose a plan", "whoami"):
-        assert hidden not in steps[1]
     for link in page.links:
         if link.startswith(AT_ACME):
             assert (await mia.open(link)).status == 200, link

@@ -30,18 +30,33 @@ async def add_key(conninfo: str, name: str, *, expires_at: datetime | None = Non
         )
 
 
-async def test_new_tenant_sees_first_steps(owner: Person) -> None:
+async def test_tenant_without_subscription_sees_the_free_plan_and_its_limits(owner: Person) -> None:
+    limits = "3 projects, 10 API keys, 100 members, 6,000 requests a minute"
     said = (await owner.open(OVERVIEW)).text
-    assert "First steps Create an API key for your first program" in said
-    assert "Plan Free Subscription No subscription" in said
+    assert f"Plan Free plan Subscription No subscription Limits {limits}" in said
     assert "Nothing needs attention." in said
+    assert f"Free plan Subscription No subscription Limits {limits}" in (await owner.open(f"{AT_ACME}/billing")).text
 
 
-async def test_active_tenant_sees_no_first_steps(dashboard: Dashboard, owner: Person) -> None:
-    await add_key(dashboard.conninfo, "worker")
-    assert "First steps" not in (await owner.open(OVERVIEW)).text
+async def test_tenant_that_lost_its_access_sees_why(dashboard: Dashboard, owner: Person) -> None:
+    await dashboard.deliver(updated(status="unpaid"))
+    said = (await owner.open(OVERVIEW)).text
+    assert "Access None: the limits of the plan Free apply. The subscription is unpaid." in said
+
+
+async def test_first_request_is_offered_until_a_key_has_been_used(dashboard: Dashboard, owner: Person) -> None:
+    await add_key(dashboard.conninfo, "unused", used=False)
     await dashboard.deliver(updated())
-    assert "First steps" not in (await owner.open(OVERVIEW)).text
+    said = (await owner.open(OVERVIEW)).text
+    assert "Make your first request" in said
+    assert f'curl -H "Authorization: Bearer $TENANTRY_API_KEY" {dashboard.url}/api/v1/auth/whoami' in said
+    await add_key(dashboard.conninfo, "worker")
+    await dashboard.call("DELETE", "/api-keys/key_worker")
+    assert "Make your first request" not in (await owner.open(OVERVIEW)).text
+
+
+async def test_member_who_may_create_no_keys_is_offered_no_first_request(dashboard: Dashboard) -> None:
+    assert "Make your first request" not in (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
 
 
 async def test_what_needs_attention_is_listed(dashboard: Dashboard, owner: Person) -> None:
@@ -82,7 +97,8 @@ async def test_members_see_no_keys(dashboard: Dashboard) -> None:
     said = (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
     assert "Your role Member" in said
     assert "worker" not in said
-    assert "API keys" not in said
+    assert "keys in use" not in said.lower()
+    assert "active keys" not in said.lower()
 
 
 async def test_users_of_another_tenant_get_404(dashboard: Dashboard) -> None:
@@ -130,7 +146,7 @@ async def test_member_sees_only_the_limit_of_projects(dashboard: Dashboard) -> N
     await fill(dashboard)
     said = (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
     assert "The plan allows no more projects." in said
-    assert "API keys" not in said
+    assert "no more API keys" not in said
 
 
 async def test_titles_name_the_organization(owner: Person) -> None:
