@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tenantry_sdk import Secret, errors, record_responses
+from tenantry_sdk import AsyncTenantry, Secret, Tenantry, errors, record_responses
 from tests.sdk.support import Flavour, Served, answered_by
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.issuer import NOW
@@ -250,7 +250,25 @@ async def test_scopes_as_one_text_are_refused(flavour: Flavour) -> None:
 def test_address_that_cannot_be_is_refused_without_its_password(flavour: Flavour, address: str) -> None:
     with pytest.raises(errors.ConfigurationError) as raised:
         flavour.make("key", base_url=address)
+    assert str(raised.value).startswith("base_url: ")
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("key", ["", "a b", "k\u00e9y"])
+def test_invalid_key_is_an_error_that_names_the_argument(flavour: Flavour, key: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=r"^api_key: the API key"):
+        flavour.make(key)
+
+
+async def test_scopes_as_one_string_are_a_type_error(flavour: Flavour) -> None:
+    with pytest.raises(TypeError, match="scopes must be a list of strings, not the string 'a:b'"):
+        await flavour.make("key").api_keys.create(name="CI", scopes="a:b")
+
+
+@pytest.mark.parametrize("kind", [Tenantry, AsyncTenantry])
+def test_address_of_a_client_is_public(kind: type[Tenantry | AsyncTenantry]) -> None:
+    client = kind("key", base_url="https://accounts.example.com/")
+    assert client.base_url == "https://accounts.example.com"
 
 
 async def test_closed_client_raises_a_clear_error(served: Served, flavour: Flavour) -> None:

@@ -45,6 +45,13 @@ try:
 except errors.TimedOutError:
     print("timed out")
 """
+WRONG_VARIABLES: Final = """
+from tenantry_sdk import Tenantry, errors
+try:
+    Tenantry()
+except errors.ConfigurationError as error:
+    print(error)
+"""
 LOOPS: Final = """
 import asyncio
 import os
@@ -211,6 +218,14 @@ async def test_program_ends_though_an_answer_never_comes(served: Served, tmp_pat
     async with silent() as (url, _):
         done = await run_program(HANGING, tmp_path, served, TENANTRY_BASE_URL=url)
     assert (done.code, done.out, done.err) == (0, "timed out\n", "")
+
+
+async def test_invalid_variable_is_named_in_the_error(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(WRONG_VARIABLES)
+    address = await run(folder=tmp_path, module="program", TENANTRY_BASE_URL="ftp://x")
+    key = await run(folder=tmp_path, module="program", TENANTRY_API_KEY="a b")
+    assert address.out == "TENANTRY_BASE_URL: not an http or https address.\n"
+    assert key.out == "TENANTRY_API_KEY: the API key has invalid characters.\n"
 
 
 async def test_requests_to_loopback_bypass_the_proxy(served: Served, tmp_path: Path) -> None:

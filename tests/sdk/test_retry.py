@@ -1,9 +1,11 @@
 """Which calls are sent again, when, and how long they wait."""
 
 import math
+import re
 from datetime import UTC, datetime
 from typing import Final
 
+import httpx2
 import pytest
 
 from tenantry_sdk import errors
@@ -165,9 +167,25 @@ def test_retry_after_in_both_forms(value: str, seconds: float | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"timeout": 0}, {"timeout": math.inf}, {"attempt_timeout": -1.0}, {"attempt_timeout": math.nan}, {"retries": -1}],
+    ("name", "value"),
+    [("timeout", 0), ("timeout", math.inf), ("attempt_timeout", -1.0), ("attempt_timeout", math.nan), ("retries", -1)],
 )
-def test_patience_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="above 0"):
-        RetrySettings(**wrong)  # type: ignore[arg-type]
+def test_invalid_limit_is_named_in_the_error(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be .*, not {value}$"):
+        RetrySettings(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["timeout", "attempt_timeout", "retries"])
+@pytest.mark.parametrize("value", [None, "3", httpx2.Timeout(5), 1j])
+def test_limit_that_is_no_number_is_a_type_error(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match=rf"^{name} must be a (whole )?number.*, not {re.escape(repr(value))}$"):
+        RetrySettings(**{name: value})  # type: ignore[arg-type]
+
+
+def test_timeout_error_tells_how_long_the_call_took() -> None:
+    going = progress(READ, ends=30.0)
+    assert going.duration(0.0, 10.02) == "10.0 s"
+    going.after_loss(LOST, 10.0)
+    assert going.duration(10.5, 20.5) == "10.0 s (attempt 2 of 4, 20.5 s in all)"
+    with pytest.raises(errors.TimedOutError, match=r"^GET /api/v1/projects: timed out after 30\.1 s\.$"):
+        going.seconds(30.1)

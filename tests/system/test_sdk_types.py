@@ -27,6 +27,8 @@ def use(client: Tenantry) -> str:
     page: Page[Project] = client.projects.list().first_page()
     if page.has_next:
         page = page.next()
+    client.api_keys.update("key", scopes=("projects:read",))
+    client.api_keys.create(name=client.base_url, scopes={"projects:read"})
     principal: Principal = client.auth.verify({"Authorization": "Bearer x"}, "projects:read", attempt_timeout=2)
     state: Literal["full", "grace", "none"] = principal.access
     request_id: str | None = made.response.request_id
@@ -46,6 +48,8 @@ from tenantry_sdk.types import KeyStatus
 
 def use(client: Tenantry, key: ApiKey) -> None:
     client.api_keys.create(name="CI", mode="sandbox")  # no mode
+    client.api_keys.create(name="CI", scopes="projects:read")  # no list
+    client.api_keys.update("key", scopes=b"projects:read")  # no list either
     client.members.update("m", role="boss")  # no role
     client.auth.whoami(max_retries=3)  # no option
     client.auth.whoami(timeout="3")  # no number

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timezone
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -184,10 +184,18 @@ def visible(value: str, what: str) -> str:
     return value
 
 
-def listed(values: Sequence[str], what: str) -> list[str]:
-    """Return the values as a list. Raises `TypeError` for a string, which is a sequence of characters."""
-    if isinstance(values, str):
-        raise TypeError(f"{what} must be a list of strings, not a string")
+class Strings(Protocol):
+    """A list, tuple or set of strings. A string is none: its ``in`` takes strings alone, not any object."""
+
+    def __contains__(self, value: object, /) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
+
+
+def listed(values: Strings, what: str) -> list[str]:
+    """Return the values as a list. Raises `TypeError` for a string, which callers without a type checker may pass."""
+    given: object = values
+    if isinstance(given, str):
+        raise TypeError(f"{what} must be a list of strings, not the string {given!r}")
     return [*values]
 
 

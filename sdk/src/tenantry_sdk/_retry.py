@@ -46,8 +46,20 @@ class RetrySettings(msgspec.Struct, frozen=True):
     backoff: Backoff = BACKOFF
 
     def __post_init__(self) -> None:
-        if not (0 < self.timeout <= _MOST and 0 < self.attempt_timeout <= _MOST and self.retries >= 0):
-            raise ValueError("timeout and attempt_timeout must be above 0 s and at most a day, and retries at least 0")
+        _check_seconds("timeout", self.timeout)
+        _check_seconds("attempt_timeout", self.attempt_timeout)
+        if not isinstance(self.retries, int):
+            raise TypeError(f"retries must be a whole number, not {self.retries!r}")
+        if self.retries < 0:
+            raise ValueError(f"retries must be 0 or more, not {self.retries}")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    """Raise `TypeError` or `ValueError` for a timeout that is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, at most {_MOST:.0f}, not {value!r}")
+    if not 0 < value <= _MOST:
+        raise ValueError(f"{name} must be above 0 and at most {_MOST:.0f} seconds, not {value!r}")
 
 
 def wait_before(
@@ -89,15 +101,24 @@ class RetryState:
 
     @property
     def attempt(self) -> str:
-        """The number of the next attempt, for logs."""
+        """The number of the attempt, for logs and errors."""
         return f"attempt {self._attempt} of {self._attempts}"
 
     def seconds(self, now: float) -> float:
         """Return the timeout of the next attempt. Raises `TimedOutError` after the deadline."""
         seconds = min(self._retry.attempt_timeout, self._ends - now)
         if seconds <= 0:
-            raise TimedOutError("The call timed out before an attempt succeeded.")
+            raise TimedOutError(f"{self._call.summary}: timed out after {self._passed(now):.1f} s.")
         return seconds
+
+    def duration(self, attempt_began: float, now: float) -> str:
+        """Say how long the current attempt took, and of a repeated one also how long the call has taken."""
+        seconds = f"{now - attempt_began:.1f} s"
+        return seconds if self._attempt == 1 else f"{seconds} ({self.attempt}, {self._passed(now):.1f} s in all)"
+
+    def _passed(self, now: float) -> float:
+        """Return the seconds since the call began."""
+        return now - (self._ends - self._retry.timeout)
 
     def after_loss(self, error: ConnectionFailedError, now: float) -> float:
         """Return the delay after a lost response. Raises ``error`` if no attempts are left."""

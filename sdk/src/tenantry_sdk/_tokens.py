@@ -154,7 +154,8 @@ class TokenRequest(msgspec.Struct, frozen=True):
 
 def token_request(grant: Grant, url: str, last: Token | None) -> TokenRequest:
     """Return the request for the next token. A client secret is sent with HTTP Basic (RFC 6749 section 2.3.1)."""
-    http_address(url, "The token endpoint", allow_query=True)
+    source = "token_url" if grant.token_url else f"the token endpoint of {grant.issuer}"
+    http_address(url, source, allow_query=True)
     form = grant.form(last)
     basic = None
     if grant.client_secret:
@@ -169,7 +170,7 @@ def token_request(grant: Grant, url: str, last: Token | None) -> TokenRequest:
 
 def discovery_request(issuer: str) -> TokenRequest:
     """Return the request for an issuer's discovery document (OpenID Connect Discovery section 4)."""
-    http_address(issuer, "The issuer")
+    http_address(issuer, "issuer")
     return TokenRequest("GET", issuer.rstrip("/") + "/.well-known/openid-configuration", {"Accept": "application/json"})
 
 

@@ -42,12 +42,13 @@ class AsyncTenantry:
     ``api_keys.report_leak`` work, and other calls raise `ConfigurationError`. ``base_url`` defaults to
     ``TENANTRY_BASE_URL``, then to http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
 
-    A call takes at most ``timeout`` seconds, retries included, and each attempt at most ``attempt_timeout``. Reads,
-    deletions and creations are retried up to ``retries`` times if the response is lost or is 408, 429, 502, 503 or 504;
-    other calls are not. ``http_client`` is for proxies, certificates and tests; you close it. ``allow_http`` permits
-    unencrypted connections to other machines.
+    A call takes at most ``timeout`` seconds, retries included, and each attempt at most ``attempt_timeout``. Both are
+    numbers of at most a day: no call waits without a limit. Reads, deletions and creations are retried up to
+    ``retries`` times if the response is lost or is 408, 429, 502, 503 or 504; other calls are not. ``http_client`` is
+    for proxies, certificates and tests; you close it. ``allow_http`` permits unencrypted connections to other machines.
 
-    Raises `ConfigurationError`. It holds connections: use it in ``async with``, or call `aclose`.
+    Raises `ConfigurationError`, and `TypeError` or `ValueError` for a timeout that is no number of seconds. It holds
+    connections: use it in ``async with``, or call `aclose`.
     """
 
     def __init__(
@@ -75,6 +76,11 @@ class AsyncTenantry:
         configure()
         self._is_copy = False
         self._bind(AsyncEngine(http, address, credentials, Options(retry), organization))
+
+    @property
+    def base_url(self) -> str:
+        """The address of the service, without a slash at the end."""
+        return self._engine.base_url
 
     def _bind(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -135,4 +141,4 @@ class AsyncTenantry:
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"<AsyncTenantry at {self._engine.base_url}>"
+        return f"<AsyncTenantry at {self.base_url}>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -29,7 +28,7 @@ from tenantry_sdk._models import (
     Whoami,
 )
 from tenantry_sdk._options import CallOptions, checked_headers
-from tenantry_sdk._request import Call, Content, Response, body, listed, path, query, visible
+from tenantry_sdk._request import Call, Content, Response, Strings, body, listed, path, query, visible
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk._verify import Headers, principal_of, verify_call, verify_error
 from tenantry_sdk.errors import AuthenticationError, ConflictError, LostKeyError, TenantryError, UnreadableAnswerError
@@ -87,7 +86,7 @@ class AsyncApiKeys(_Resource):
         self,
         *,
         name: str,
-        scopes: Sequence[str] = (),
+        scopes: Strings = (),
         expires_at: datetime | None = None,
         access_level: AccessLevel | None = None,
         mode: Mode | None = None,
@@ -157,7 +156,7 @@ class AsyncApiKeys(_Resource):
         key_id: str,
         *,
         name: str | UnsetType = UNSET,
-        scopes: Sequence[str] | UnsetType = UNSET,
+        scopes: Strings | UnsetType = UNSET,
         expires_at: datetime | UnsetType | None = UNSET,
         **options: Unpack[CallOptions],
     ) -> ApiKey:

@@ -43,12 +43,13 @@ class Tenantry:
     ``api_keys.report_leak`` work, and other calls raise `ConfigurationError`. ``base_url`` defaults to
     ``TENANTRY_BASE_URL``, then to http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
 
-    A call takes at most ``timeout`` seconds, retries included, and each attempt at most ``attempt_timeout``. Reads,
-    deletions and creations are retried up to ``retries`` times if the response is lost or is 408, 429, 502, 503 or 504;
-    other calls are not. ``http_client`` is for proxies, certificates and tests; you close it. ``allow_http`` permits
-    unencrypted connections to other machines.
+    A call takes at most ``timeout`` seconds, retries included, and each attempt at most ``attempt_timeout``. Both are
+    numbers of at most a day: no call waits without a limit. Reads, deletions and creations are retried up to
+    ``retries`` times if the response is lost or is 408, 429, 502, 503 or 504; other calls are not. ``http_client`` is
+    for proxies, certificates and tests; you close it. ``allow_http`` permits unencrypted connections to other machines.
 
-    Raises `ConfigurationError`. It holds connections: use it in ``with``, or call `close`.
+    Raises `ConfigurationError`, and `TypeError` or `ValueError` for a timeout that is no number of seconds. It holds
+    connections: use it in ``with``, or call `close`.
     """
 
     def __init__(
@@ -76,6 +77,11 @@ class Tenantry:
         configure()
         self._is_copy = False
         self._bind(Engine(http, address, credentials, Options(retry), organization))
+
+    @property
+    def base_url(self) -> str:
+        """The address of the service, without a slash at the end."""
+        return self._engine.base_url
 
     def _bind(self, engine: Engine) -> None:
         self._engine = engine
@@ -136,4 +142,4 @@ class Tenantry:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Tenantry at {self._engine.base_url}>"
+        return f"<Tenantry at {self.base_url}>"

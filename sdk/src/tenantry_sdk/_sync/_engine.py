@@ -72,7 +72,7 @@ class Engine:
             seconds = progress.seconds(time.monotonic())
             logger.debug("%s: %s, at most %.1f s", call.summary, progress.attempt, seconds)
             try:
-                response = self._attempt(call, credential, seconds)
+                response = self._attempt(call, credential, seconds, progress)
             except ConnectionFailedError as error:
                 wait = progress.after_loss(error, time.monotonic())
             else:
@@ -93,15 +93,16 @@ class Engine:
         self._credentials.close()
         self._http.close()
 
-    def _attempt(self, call: Call, credential: Secret | None, seconds: float) -> Response:
+    def _attempt(self, call: Call, credential: Secret | None, seconds: float, progress: RetryState) -> Response:
         from httpx2 import HTTPError, NetworkError, TimeoutException  # noqa: PLC0415  # slow to import
 
         http, what, begun = self._http.client(), call.summary, time.monotonic()
         try:
             response = fetch(http, self._request(http, call, credential, seconds), seconds)
         except (TimeoutException, TimeoutError):
+            duration = progress.duration(begun, time.monotonic())
             lost: ConnectionFailedError = TimedOutError(
-                f"{what}: no complete response from {self.base_url} in {seconds:.1f} s."
+                f"{what}: no complete response from {self.base_url} in {duration}."
             )
         except NetworkError as error:
             lost = ConnectionFailedError(f"{what}: the connection to {self.base_url} failed: {error}")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -28,7 +27,7 @@ from tenantry_sdk._models import (
     Whoami,
 )
 from tenantry_sdk._options import CallOptions, checked_headers
-from tenantry_sdk._request import Call, Content, Response, body, listed, path, query, visible
+from tenantry_sdk._request import Call, Content, Response, Strings, body, listed, path, query, visible
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._pager import Pager
@@ -86,7 +85,7 @@ class ApiKeys(_Resource):
         self,
         *,
         name: str,
-        scopes: Sequence[str] = (),
+        scopes: Strings = (),
         expires_at: datetime | None = None,
         access_level: AccessLevel | None = None,
         mode: Mode | None = None,
@@ -156,7 +155,7 @@ class ApiKeys(_Resource):
         key_id: str,
         *,
         name: str | UnsetType = UNSET,
-        scopes: Sequence[str] | UnsetType = UNSET,
+        scopes: Strings | UnsetType = UNSET,
         expires_at: datetime | UnsetType | None = UNSET,
         **options: Unpack[CallOptions],
     ) -> ApiKey:
