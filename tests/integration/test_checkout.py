@@ -95,7 +95,7 @@ def member_of(org_id: str) -> Principal:
         access_level=AccessLevel.SCOPED,
         plan="free",
         subscription_status="none",
-        access=NOTHING,
+        access_phase=NOTHING,
         expires_at=None,
     )
 

@@ -12,13 +12,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 import httpx2
-import msgspec
 import psycopg
 import pytest
 
-from tenantry.domain.access import AccessPhase, to_access
+from tenantry.api.auth import VERIFY_PREFIX
 from tenantry.domain.api_keys import compose_secret
 from tenantry.domain.permissions import Mode
+from tenantry_sdk._verify import PRINCIPAL_HEADERS
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import (
     DJANGO,
@@ -417,10 +417,17 @@ async def test_accepted_callers_are_the_same_and_have_the_same_name(
     if app.kind == SERVICE:
         assert scope is None or answer.headers["x-tenant-id"] == who["orgId"]
     else:
-        shown = answer.json()
-        del shown["claimedRole"]  # what the application's own code may know besides
-        shown["access"] = msgspec.to_builtins(to_access(msgspec.convert(shown["access"], AccessPhase)))
-        assert shown == who
+        access = who["access"]
+        assert answer.json() == {**who, "access": access["state"], "effectivePlan": access["plan"]}
+
+
+@pytest.mark.parametrize("app", [kind for kind in KINDS if kind != SERVICE], indirect=True)
+async def test_principal_has_all_that_the_sdk_knows_of_it(service: Service, app: AuthenticatedApp) -> None:
+    headers = await reader(service, app)
+    checked = await service.client.get(f"{VERIFY_PREFIX}-", headers=headers)
+    of_sdk = {field: checked.headers[name] for field, name in PRINCIPAL_HEADERS.items()}
+    shown = (await app.get(headers)).json()
+    assert {field: shown[field] for field in of_sdk} == of_sdk
 
 
 async def test_limits_are_counted_together_and_shown_alike(service: Service, app: AuthenticatedApp) -> None:

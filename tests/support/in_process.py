@@ -149,7 +149,7 @@ def _scope_in_path(_method: str, path: str) -> str | None:
 async def answer_caller(scope: Scope, receive: Receive, send: Send) -> None:
     """An application without a framework."""
     await receive()
-    await answer(send, msgspec.json.encode(principal_of(scope)))
+    await answer(send, msgspec.json.encode(as_json(principal_of(scope))))
 
 
 async def answer(send: Send, body: bytes, *headers: tuple[bytes, bytes]) -> None:
@@ -181,7 +181,7 @@ def plain_wsgi_app(tenantry: wsgi.Tenantry) -> WSGIApplication:
 
 def answer_wsgi_caller(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     """A WSGI application without a framework."""
-    body = msgspec.json.encode(wsgi.principal_of(environ))
+    body = msgspec.json.encode(as_json(wsgi.principal_of(environ)))
     start_response("200 OK", [("Content-Type", "application/json")])
     return [body]
 

@@ -32,7 +32,7 @@ def make_principal(
         access_level=AccessLevel.OWNER if owner else AccessLevel.SCOPED,
         plan="free",
         subscription_status="none",
-        access=NOTHING,
+        access_phase=NOTHING,
         expires_at=expires_at,
     )
 
@@ -40,7 +40,7 @@ def make_principal(
 def on_plan(principal: Principal, plan: str) -> Principal:
     """The same caller, of a tenant that has full access to this plan."""
     access = AccessPhase("full", plan, "The subscription is active.")
-    return msgspec.structs.replace(principal, plan=plan, subscription_status="active", access=access)
+    return msgspec.structs.replace(principal, plan=plan, subscription_status="active", access_phase=access)
 
 
 def make_key(
@@ -78,12 +78,13 @@ def principal_of(key: ApiKey) -> Principal:
         access_level=key.access_level,
         plan="free",
         subscription_status="none",
-        access=NOTHING,
+        access_phase=NOTHING,
         expires_at=key.expires_at,
     )
 
 
 def as_json(principal: Principal) -> dict[str, Any]:
-    """The caller as `whoami` shows it."""
+    """What an application's code knows of its caller."""
     shown: dict[str, Any] = json.loads(msgspec.json.encode(principal))
-    return shown
+    del shown["accessPhase"], shown["claimedRole"]
+    return {**shown, "access": principal.access, "effectivePlan": principal.effective_plan}

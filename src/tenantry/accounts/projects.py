@@ -51,7 +51,7 @@ class ProjectService:
         """Return the use of the plan's limit of projects."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             used = await count_for_page(connection, principal)
-        return PlanLimit(used, limits_of(principal.access, self.catalog).projects)
+        return PlanLimit(used, limits_of(principal.access_phase, self.catalog).projects)
 
     async def create(
         self, principal: Principal, author: Author, name: str, description: str | None, claim: Claim | None

@@ -69,7 +69,7 @@ def auth_routes(access: Access) -> Routes:
             principal.access_level,
             principal.plan,
             principal.subscription_status,
-            to_access(principal.access),
+            to_access(principal.access_phase),
             principal.expires_at,
         )
 
@@ -108,8 +108,8 @@ async def _check(admission: Admission, request: HotRequest) -> HotResponse:
         (b"x-principal-kind", principal.kind.value.encode()),
         _LIVE_HEADER if principal.mode is _LIVE else _TEST_HEADER,
         (b"x-plan", header_text(principal.plan)),
-        (b"x-access", principal.access.state.encode()),
-        (b"x-effective-plan", header_text(principal.access.plan)),
+        (b"x-access", principal.access.encode()),
+        (b"x-effective-plan", header_text(principal.effective_plan)),
         (b"x-subscription-status", header_text(principal.subscription_status)),
     ]
     return HotResponse(200, headers)

@@ -106,7 +106,7 @@ class ApiKeyService:
 
     async def count(self, principal: Principal) -> tuple[PlanLimit, int]:
         """Return the use of the plan's limit of active keys, and the number of replaced keys."""
-        org_id, now, most = principal.org_id, self.clock(), limits_of(principal.access, self.catalog).api_keys
+        org_id, now, most = principal.org_id, self.clock(), limits_of(principal.access_phase, self.catalog).api_keys
         async with self.database.transaction(of_tenant(org_id)) as connection:
             active = await api_keys.count(connection, org_id, now, KeyState.ACTIVE)
             return PlanLimit(Count(active), most), await api_keys.count(connection, org_id, now, KeyState.REPLACED)
@@ -274,7 +274,7 @@ def operator_principal(org_id: str) -> Principal:
         access_level=AccessLevel.OWNER,
         plan=FREE,
         subscription_status=NO_SUBSCRIPTION,
-        access=NOTHING,
+        access_phase=NOTHING,
         expires_at=None,
     )
 

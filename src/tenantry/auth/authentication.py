@@ -164,7 +164,7 @@ class Authenticator:
             access_level=level,
             plan=row.plan,
             subscription_status=row.subscription_status,
-            access=_access_of(row, self.catalog, self.clock()),
+            access_phase=_access_of(row, self.catalog, self.clock()),
             expires_at=claims.expires_at,
             claimed_role=role,
         )
@@ -221,7 +221,7 @@ def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> Principal
         access_level=_LEVELS[key.access_level],
         plan=key.plan,
         subscription_status=key.subscription_status,
-        access=_access_of(key, catalog, now),
+        access_phase=_access_of(key, catalog, now),
         expires_at=key.expires_at,
     )
 

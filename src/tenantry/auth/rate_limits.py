@@ -146,7 +146,7 @@ class RateLimiter:
         return int(self._clock().timestamp())
 
     def _shares_of(self, principal: Principal) -> list[Share]:
-        limits = limits_of(principal.access, self._catalog)
+        limits = limits_of(principal.access_phase, self._catalog)
         of_tenant, of_key = limits.requests_per_minute, limits.requests_per_minute_per_key
         shares: list[Share] = []
         if of_tenant is None and of_key is None:

@@ -11,6 +11,7 @@ import msgspec
 
 from tenantry.domain.access import AccessPhase
 from tenantry.domain.errors import InsufficientScopeError, ModeMismatchError, OrgMismatchError, ScopeEscalationError
+from tenantry.domain.plans import AccessState
 
 MAX_SCOPES: Final = 64
 _NAME = r"(?:[a-z][a-z0-9_-]{0,31}|\*)"
@@ -62,7 +63,10 @@ _GRANTS: Final = {
 
 
 class Principal(msgspec.Struct, frozen=True, rename="camel"):
-    """An authenticated caller, acting for one tenant in one mode."""
+    """An authenticated caller, acting for one tenant in one mode.
+
+    It has all that the SDK's `Principal` has, under the same names: a program may change from one to the other.
+    """
 
     kind: PrincipalKind
     id: str
@@ -72,10 +76,21 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
     access_level: AccessLevel
     plan: str
     subscription_status: str
-    access: AccessPhase
+    access_phase: AccessPhase
+    """What the tenant's subscriptions give now, with the reason and the end."""
     expires_at: datetime | None
     claimed_role: Role | None = None
     """The role by the user's token, if its claim names this tenant; None by a membership alone."""
+
+    @property
+    def access(self) -> AccessState:
+        """``full``, ``grace`` (a payment is due) or ``none``."""
+        return self.access_phase.state
+
+    @property
+    def effective_plan(self) -> str:
+        """The plan whose limits count now; ``free`` without access."""
+        return self.access_phase.plan
 
     def require(self, scope: str) -> None:
         """Raise `InsufficientScopeError` unless a grant covers ``scope``."""
