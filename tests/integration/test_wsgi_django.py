@@ -84,6 +84,17 @@ async def test_table_of_scopes(service: Service, connection: Tenantry, handler: 
         assert (head.status_code, head.content) == (401, b"")
 
 
+async def test_unknown_path_is_404_to_callers_and_401_without_a_credential(
+    service: Service, connection: Tenantry, handler: Any
+) -> None:
+    async with client_for(handler, connection, SCOPES={("GET", "/open"): READ}) as client:
+        owner, reader = await callers(service, client)
+        assert refusal(await reader.get("/nothing")) == (404, "not_found")
+        assert (await owner.get("/nothing")).status_code == 404
+        assert refusal(await reader.get("/stream")) == (403, "insufficient_scope")
+        assert refusal(await client.get("/nothing")) == (401, "missing_credential")
+
+
 async def test_views_declare_their_scope_and_mode(service: Service, connection: Tenantry, handler: Any) -> None:
     async with client_for(handler, connection, ON_DEMAND=True) as client:
         owner, reader = await callers(service, client)

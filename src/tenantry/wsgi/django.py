@@ -11,8 +11,9 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.urls import Resolver404, resolve
 
-from tenantry.domain.errors import DomainError
+from tenantry.domain.errors import DomainError, InsufficientScopeError, NotFoundError
 from tenantry.domain.permissions import Principal
 from tenantry.in_process.access_rules import AccessRules, Requirement, requirement_of
 from tenantry.in_process.request import RequestContext, context_in
@@ -68,7 +69,7 @@ class TenantryMiddleware:
         context = self._begin(request)
         try:
             if (needed := self._requirement(request)) is not None:
-                needed.check(_admit(request, context))
+                _check(request, needed, _admit(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return _with_headers(context, _refuse(request, context, error))
         return _complete(request, context, cast("HttpResponseBase", self._get_response(request)))
@@ -77,7 +78,7 @@ class TenantryMiddleware:
         context = self._begin(request)
         try:
             if (needed := self._requirement(request)) is not None:
-                needed.check(await _admit_async(request, context))
+                _check(request, needed, await _admit_async(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return _with_headers(context, _refuse(request, context, error))
         return _complete(request, context, await cast("Awaitable[HttpResponseBase]", self._get_response(request)))
@@ -135,6 +136,28 @@ def requires(
         return checked
 
     return decorate
+
+
+def _check(request: HttpRequest, needed: Requirement, principal: Principal) -> None:
+    """Raise the service's refusals: a scope that is missing for a path without a view is `NotFoundError` (404).
+
+    A table of scopes lists the project's paths, so any other path needs everything; a caller who lacks that is told
+    that the path does not exist.
+    """
+    try:
+        needed.check(principal)
+    except InsufficientScopeError:
+        if _has_view(request):
+            raise
+        raise NotFoundError("page") from None
+
+
+def _has_view(request: HttpRequest) -> bool:
+    try:
+        resolve(request.path_info, getattr(request, "urlconf", None))
+    except Resolver404:
+        return False
+    return True
 
 
 def _is_async_dispatch(request: HttpRequest) -> bool:
