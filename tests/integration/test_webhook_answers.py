@@ -1,5 +1,6 @@
 """The webhook endpoint's answers, case by case (CONTRACT 6)."""
 
+import gzip
 import logging
 from collections.abc import AsyncIterator
 from typing import Final
@@ -178,6 +179,19 @@ async def test_a_body_that_says_it_is_larger_is_not_read(service: Service) -> No
 
     headers = {PROVIDER_SIGNATURE: "t=1,v1=0", "Content-Length": str(2**30)}
     assert (await service.client.post(PATH, content=never(), headers=headers)).status_code == 413
+
+
+async def test_a_compressed_body_is_refused_in_plain_text_and_logged(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    body, header = signed()
+    headers = {PROVIDER_SIGNATURE: header, "Content-Encoding": "gzip"}
+    with caplog.at_level(logging.WARNING):
+        response = await service.client.post(PATH, content=gzip.compress(body), headers=headers)
+    assert (response.status_code, response.text) == (415, "Send the body uncompressed, without Content-Encoding.")
+    assert response.headers["content-type"].startswith("text/plain")
+    assert response.headers["accept-encoding"] == "identity"
+    assert f"reason=compressed request={response.headers['x-request-id']}" in caplog.text
 
 
 async def test_a_streamed_body_is_read_whole(service: Service) -> None:

@@ -11,11 +11,12 @@ from tenantry.common.clock import Clock
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.errors import DatabaseUnavailableError, PayloadTooLargeError
+from tenantry.domain.errors import CompressedBodyError, DatabaseUnavailableError, PayloadTooLargeError
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 from tenantry.integrations.stripe.signature import SignatureFault, SignatureVerifier
-from tenantry.server.asgi_types import EVENT, OUTCOME, TENANT, HotRequest, HotResponse
+from tenantry.server.asgi_types import EVENT, OUTCOME, TENANT, Header, HotRequest, HotResponse
 from tenantry.server.metrics import Metrics
+from tenantry.server.problems import UNCOMPRESSED
 
 PATH: Final = "/api/v1/webhooks/payment-provider"
 MISSING_SIGNATURE: Final = "Missing Provider-Signature header"
@@ -38,6 +39,7 @@ class _NotEntered(StrEnum):
 class _NoEvent(StrEnum):
     """Reasons to reject a request that is not an event."""
 
+    COMPRESSED = "compressed"
     TOO_LARGE = "too_large"
     MISSING_SIGNATURE = "missing_signature"
     INVALID_PAYLOAD = "invalid_payload"
@@ -75,11 +77,7 @@ class WebhookReceiver:
         """Answer one delivery; a 200 means that the event is committed, or was before."""
         if request.scope["method"] != "POST":
             return HotResponse.text(405, "Method not allowed", (b"allow", b"POST"))
-        try:
-            body = await request.body()
-        except PayloadTooLargeError:
-            return self._refuse(request, _NoEvent.TOO_LARGE, 413, "Payload too large")
-        arrival = self._verified(request, body)
+        arrival = await self._arrival(request)
         if isinstance(arrival, HotResponse):
             return arrival
         event = arrival.event
@@ -101,6 +99,16 @@ class WebhookReceiver:
             if entry.outcome is Outcome.INVALID:
                 logger.warning("event %s is malformed: %s", event.id, event.problem)
         return HotResponse.text(200, "OK")
+
+    async def _arrival(self, request: HotRequest) -> ReceivedEvent | HotResponse:
+        """Read the body; return the verified event, or the error answer."""
+        try:
+            body = await request.body()
+        except PayloadTooLargeError:
+            return self._refuse(request, _NoEvent.TOO_LARGE, 413, "Payload too large")
+        except CompressedBodyError as error:
+            return self._refuse(request, _NoEvent.COMPRESSED, 415, error.detail, UNCOMPRESSED)
+        return self._verified(request, body)
 
     def _verified(self, request: HotRequest, body: bytes) -> ReceivedEvent | HotResponse:
         """Return the verified event, or the error answer."""
@@ -128,8 +136,10 @@ class WebhookReceiver:
         known = event.type if event.type in self._policy.handled_types else _OTHER_TYPE
         self._events[known, outcome, event.livemode].inc()
 
-    def _refuse(self, request: HotRequest, reason: SignatureFault | _NoEvent, status: int, text: str) -> HotResponse:
+    def _refuse(
+        self, request: HotRequest, reason: SignatureFault | _NoEvent, status: int, text: str, *headers: Header
+    ) -> HotResponse:
         request.scope[OUTCOME] = reason.value
         self._refusals[reason].inc()
         logger.warning("webhook refused: reason=%s request=%s", reason.value, request.request_id.decode())
-        return HotResponse.text(status, text)
+        return HotResponse.text(status, text, *headers)

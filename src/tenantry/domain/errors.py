@@ -117,6 +117,13 @@ class InvalidIdempotencyKeyError(DomainError, code="invalid_idempotency_key"): .
 class PayloadTooLargeError(DomainError, code="payload_too_large"): ...
 
 
+class CompressedBodyError(DomainError, code="unsupported_media_type"):
+    """A small compressed body could expand to any size."""
+
+    def __init__(self) -> None:
+        super().__init__("Send the body uncompressed, without Content-Encoding.")
+
+
 class NotFoundError(DomainError, code="not_found"):
     def __init__(self, what: str) -> None:
         super().__init__(f"There is no such {what}.")

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from tenantry.domain.errors import PayloadTooLargeError
+from tenantry.domain.errors import CompressedBodyError, PayloadTooLargeError
 
 Header = tuple[bytes, bytes]
 Scope = MutableMapping[str, Any]
@@ -80,7 +80,12 @@ class HotRequest:
         return header_of(self.scope, name) if self._headers is None else self._headers.get(name)
 
     async def body(self) -> bytes:
-        """Return the body. Raises `ClientGoneError`, and `PayloadTooLargeError` as soon as 1 MiB is exceeded."""
+        """Return the body.
+
+        Raises `ClientGoneError`, `CompressedBodyError`, and `PayloadTooLargeError` as soon as 1 MiB is exceeded.
+        """
+        if is_compressed(self.header(b"content-encoding")):
+            raise CompressedBodyError
         if self._receive is None:
             return self.full_body
         length = self.header(b"content-length")
@@ -98,6 +103,11 @@ class HotRequest:
         if size > MAX_BODY:
             raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
         return b"".join(parts)
+
+
+def is_compressed(encoding: bytes | None) -> bool:
+    """Whether a body with this ``Content-Encoding`` is compressed."""
+    return encoding is not None and encoding.strip().lower() not in (b"", b"identity")
 
 
 class HotResponse(msgspec.Struct):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tenantry.auth.rejection_throttle import anonymous_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.http import METHODS
-from tenantry.domain.errors import DatabaseUnavailableError, DomainError
+from tenantry.domain.errors import CompressedBodyError, DatabaseUnavailableError, DomainError
 from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
@@ -31,6 +31,7 @@ from tenantry.server.asgi_types import (
     Scope,
     Send,
     header_of,
+    is_compressed,
     request_id_of,
     send_response,
 )
@@ -189,10 +190,7 @@ class Dispatcher:
         started = perf_counter()
         scope = request.scope
         try:
-            if scope["method"] in _WITH_BODIES and _is_compressed(request.header(b"content-encoding")):
-                response: HotResponse = _compressed_body(request.request_id.decode())
-            else:
-                response = await route.handler(request)
+            response = await route.handler(request)
         except DomainError as error:
             response = refuse_domain_error(error, request.request_id.decode())
         except ClientGoneError:
@@ -291,21 +289,9 @@ def _is_anonymous(scope: Scope) -> bool:
 def _early_refusal(scope: Scope, request_id: str) -> Refusal | None:
     if "\x00" in scope["path"]:
         return refuse("not_found", "There is nothing at this address.", request_id, headers=[VARIES])
-    if scope["method"] in _WITH_BODIES and _is_compressed(header_of(scope, b"content-encoding")):
-        return _compressed_body(request_id)
+    if scope["method"] in _WITH_BODIES and is_compressed(header_of(scope, b"content-encoding")):
+        return refuse_domain_error(CompressedBodyError(), request_id)
     return None
-
-
-def _is_compressed(encoding: bytes | None) -> bool:
-    return encoding is not None and encoding.strip().lower() not in (b"", b"identity")
-
-
-def _compressed_body(request_id: str) -> Refusal:
-    """Refuse a compressed body: a small one could expand to any size."""
-    return refuse(
-        "unsupported_media_type", "Send the body uncompressed, without Content-Encoding.", request_id,
-        headers=[(b"accept-encoding", b"identity")],
-    )  # fmt: skip
 
 
 def _log_late_error(work: "asyncio.Future[None]") -> None:

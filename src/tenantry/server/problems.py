@@ -94,6 +94,8 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     id: Annotated[str | None, doc("The object that the first request with this idempotency key created.")] = None
 
 
+UNCOMPRESSED: Final[Header] = (b"accept-encoding", b"identity")
+"""Tells the sender of a compressed body what to send instead (RFC 9110 section 15.5.16)."""
 VARIES: Final[Header] = (b"vary", b"Accept")
 """Tells caches that an error is a page for browsers and a problem document for programs (RFC 9110 section 12.5.5)."""
 
@@ -156,17 +158,25 @@ def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:
 
 
 def _headers(error: DomainError, status: HTTPStatus) -> list[Header]:
-    """The ``WWW-Authenticate`` of RFC 6750, section 3, ``Retry-After``, and the status of an exceeded rate limit."""
-    if isinstance(error, errors.MissingCredentialError):
-        return [(b"www-authenticate", b'Bearer realm="api"')]
-    if isinstance(error, errors.InsufficientScopeError):
-        challenge = f'Bearer realm="api", error="insufficient_scope", scope="{error.scope}"'
-        return [(b"www-authenticate", challenge.encode("latin-1", "replace"))]
-    if status is HTTPStatus.UNAUTHORIZED:
-        challenge = f'Bearer realm="api", error="invalid_token", error_description="{error.detail}"'
-        return [(b"www-authenticate", challenge.encode("ascii", "replace"))]
+    """The challenge of a credential, ``Retry-After``, the status of an exceeded rate limit, the accepted encoding."""
+    if isinstance(error, errors.CompressedBodyError):
+        return [UNCOMPRESSED]
     if isinstance(error, errors.RateLimitedError):
         return [(b"retry-after", b"%d" % error.retry_after), *rate_headers(error.rate_limits)]
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         return [(b"retry-after", RETRY_AFTER.encode())]
-    return []
+    challenge = _challenge(error, status)
+    return [] if challenge is None else [(b"www-authenticate", challenge)]
+
+
+def _challenge(error: DomainError, status: HTTPStatus) -> bytes | None:
+    """Return the ``WWW-Authenticate`` of RFC 6750, section 3, if the answer has one."""
+    if isinstance(error, errors.MissingCredentialError):
+        return b'Bearer realm="api"'
+    if isinstance(error, errors.InsufficientScopeError):
+        challenge = f'Bearer realm="api", error="insufficient_scope", scope="{error.scope}"'
+        return challenge.encode("latin-1", "replace")
+    if status is HTTPStatus.UNAUTHORIZED:
+        challenge = f'Bearer realm="api", error="invalid_token", error_description="{error.detail}"'
+        return challenge.encode("ascii", "replace")
+    return None
