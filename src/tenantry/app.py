@@ -69,6 +69,7 @@ from tenantry.notifications.access_ends import mail_access_ends
 from tenantry.notifications.mail_delivery import MailService
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.client_limits import ClientLimits
+from tenantry.server.cors import CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.health import health_routes
 from tenantry.server.metrics import Metrics
@@ -139,6 +140,7 @@ def build_app(
         shutdown=shutdown,
         error_page=dashboard.raw_page_of,
         secure=settings.base_url.startswith("https://"),
+        cors=CorsPolicy(settings.cors_origins) if settings.cors_origins else None,
         deadline=timeouts.request,
     )
 

@@ -28,6 +28,7 @@ from tenantry.integrations.http_client import is_secure
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
 from tenantry.integrations.stripe.client import mode_of_key
+from tenantry.server.cors import ANY_ORIGIN
 
 EMBEDDED: Final = "embedded"
 """The `DATABASE_URL` of a PostgreSQL that the command itself starts."""
@@ -178,7 +179,7 @@ def _read_conninfo(text: str) -> str:
     return text
 
 
-def _read_origin(text: str) -> str:
+def _read_origin(text: str, no_path: str = "the service is at the root of its host") -> str:
     """The scheme, host and port of an address, as browsers write them (RFC 6454 section 6.2)."""
     parts = _split(text)
     host = parts.hostname or ""
@@ -188,7 +189,7 @@ def _read_origin(text: str) -> str:
     faults = {
         "must not contain a user or password": "@" in parts.netloc,
         "must not have a query or a fragment: no `?`, no `#`": "?" in text or "#" in text,
-        "must not have a path: the service is at the root of its host": parts.path not in ("", "/"),
+        f"must not have a path: {no_path}": parts.path not in ("", "/"),
         "has an invalid port": port is None,
         "must name its host in ASCII letters (`xn--...`), digits, dots and hyphens": not _HOST.fullmatch(host),
     }
@@ -196,6 +197,19 @@ def _read_origin(text: str) -> str:
         raise ValueError(*(fault for fault, applies in faults.items() if applies))
     authority = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{authority}" + ("" if port == _DEFAULT_PORTS[parts.scheme] else f":{port}")
+
+
+def _read_page_origin(text: str) -> str:
+    """The origin of pages, or `ANY_ORIGIN`."""
+    if text == ANY_ORIGIN:
+        return text
+    if text.lower() == "null":
+        raise ValueError("must not contain null: every sandboxed page and local file has this origin")
+    shown = "an entry" if "@" in text else repr(text)  # not its password
+    try:
+        return _read_origin(text, "an origin is a scheme, a host and maybe a port")
+    except ValueError as error:
+        raise ValueError(*(f"{shown} {fault}" for fault in error.args)) from None
 
 
 def _read_network(text: str) -> str:
@@ -337,6 +351,11 @@ class Settings:
     """The address at which users and the provider reach the service. The identity provider, checkout and portal send
     users back to it. With https, browsers send cookies over https alone. Capital letters and the scheme's default
     port make no difference. A path prefix is not supported.
+    """
+    cors_origins = Setting[tuple[str, ...]]("CORS_ORIGINS", several(_read_page_origin, "origins, or `*`"), ())
+    """The origins, separated by commas, whose pages may call the API with a credential of their own, such as
+    `https://app.example.com`; `*` for all. Webhook and dashboard stay closed to other origins. See
+    [Call the API from a browser](../how-to/browsers.md).
     """
     workers = Setting("WORKERS", number(1, 64), 1)
     """Server processes."""

@@ -28,6 +28,7 @@ SERVERS: Final = {
     "app:app": UVICORN,
     "plain:app": UVICORN,
     "api:app": UVICORN,
+    "pages:app": UVICORN,
     "fastapi/app:app": UVICORN,
     "wsgi_app:app": GUNICORN,
     "flask/app:app": GUNICORN,
@@ -170,6 +171,18 @@ async def test_services_of_the_examples(deployment: Deployment, reader: str, cli
     assert refused.headers["www-authenticate"].endswith('scope="projects:write"')
     made = await client.post("/projects", headers=bearer(deployment.credential))
     assert (made.status_code, made.json()["tenant"]) == (201, "acme")
+
+
+@pytest.mark.parametrize("client", ["pages:app"], indirect=True)
+async def test_page_of_another_origin_may_ask_first_and_reads_its_rejection(client: httpx2.AsyncClient) -> None:
+    origin = {"Origin": "https://app.example.com"}
+    asks = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization"}
+    permitted = await client.options("/projects", headers={**origin, **asks})
+    rejected = await client.get("/projects", headers=origin)
+    assert (permitted.status_code, refusal(rejected)) == (200, (401, "missing_credential"))
+    for answer in (permitted, rejected):
+        assert answer.headers["access-control-allow-origin"] == origin["Origin"]
+    assert "WWW-Authenticate" in rejected.headers["access-control-expose-headers"]
 
 
 @pytest.mark.parametrize("name", ["flask/app", "django/app"])

@@ -20,6 +20,7 @@ from tenantry.server.client_limits import (
     ClientLimits,
     ConnectionMonitor,
 )
+from tenantry.server.cors import CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
 from tenantry.server.protocol import HttpProtocol
@@ -46,7 +47,8 @@ class Application:
         self.metrics = Metrics(several_processes=False)
         hot = HotRoutes()
         hot.add_prefix("/hot/", "/hot/{anything}", self.answer)
-        self.dispatcher = Dispatcher(hot, self, self.metrics)
+        hot.add("POST", "/api/v1/hot", self.answer)
+        self.dispatcher = Dispatcher(hot, self, self.metrics, cors=CorsPolicy(["https://app.example"]))
         self.monitor = ConnectionMonitor(
             LIMITS, lambda limit: self.metrics.closed_by_limit.labels(limit).inc(), now=lambda: self.seconds
         )  # fmt: skip
@@ -318,6 +320,34 @@ async def test_body_with_identity_encoding_is_accepted(line: Line, path: bytes) 
         b"POST " + path + b" HTTP/1.1\r\nContent-Length: 4\r\nContent-Encoding: Identity\r\n" + END, b"body"
     )
     assert (await line.answer())[2] == b"body"
+
+
+# Pages of other origins
+
+ORIGIN: Final = b"Origin: https://app.example\r\n"
+LENGTH: Final = b"Content-Length: 4\r\n"
+BROWSER_REQUESTS: Final = {
+    "head that is too large": (b"GET /api/v1/x HTTP/1.1\r\n" + ORIGIN + b"X: " + b"a" * MAX_HEAD_BYTES + b"\r\n" + END),
+    "two hosts": b"GET /api/v1/x HTTP/1.1\r\nHost: b\r\n" + ORIGIN + END,
+    "body that is not complete": b"POST /api/v1/x HTTP/1.1\r\n" + LENGTH + ORIGIN + END + b"b",
+    "body of a hot route that is not complete": b"POST /api/v1/hot HTTP/1.1\r\n" + LENGTH + ORIGIN + END + b"b",
+    "request behind another one": GET + END + b"POST /api/v1/x HTTP/1.1\r\n" + LENGTH + ORIGIN + END + b"b",
+}
+
+
+@pytest.mark.parametrize("sent", BROWSER_REQUESTS.values(), ids=BROWSER_REQUESTS.keys())
+@pytest.mark.parametrize("listed", [True, False])
+async def test_pages_of_a_listed_origin_can_read_why_a_request_was_rejected(
+    line: Line, application: Application, sent: bytes, listed: bool
+) -> None:
+    await line.send(sent if listed else sent.replace(b"app.example", b"no.example"))
+    application.pass_time(LIMITS.body)
+    status, headers, _ = await line.answer()
+    if status == 200:  # of the request in front
+        status, headers, _ = await line.answer()
+    assert status in (400, 408, 431)
+    assert headers.get("access-control-allow-origin") == ("https://app.example" if listed else None)
+    assert headers["vary"] == "Origin"
 
 
 # Malformed, or to be read in two ways

@@ -1,18 +1,14 @@
 """Security headers: no caching, no frames, no sniffing."""
 
-from collections.abc import Iterator
-from typing import Final, cast
+from typing import Final
 
 import httpx2
 import pytest
-from litestar import Litestar
-from litestar.routes import HTTPRoute
 
-from tenantry.app import build_app
-from tests.support.app import make_settings, running_app
-from tests.support.service import PROJECTS, VERIFY, Service
+from tests.support.app import running_app
+from tests.support.routes import WEBHOOK, requests_of_every_kind
+from tests.support.service import PROJECTS, Service
 
-WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 NEVER: Final = ("server", "x-powered-by")
 PAGES: Final = {
     "content-security-policy": "frame-ancestors 'none'",
@@ -26,24 +22,12 @@ MANY: Final = 100
 FORMS: Final = {"content-type": "application/x-www-form-urlencoded", "accept": "text/html"}
 
 
-def routes() -> Iterator[tuple[str, str]]:
-    """Method and path of everything there is, with ``x`` for each parameter, and of what there is not."""
-    for route in cast("Litestar", build_app(make_settings(), "host=/nowhere")._app).routes:
-        assert isinstance(route, HTTPRoute)
-        path = "/".join("x" if part.startswith("{") else part for part in route.path_format.split("/"))
-        yield from ((method, path) for method in sorted(route.methods))
-    yield from (
-        ("GET", PROJECTS), ("HEAD", PROJECTS), ("GET", f"{VERIFY}-"), ("POST", WEBHOOK), ("GET", WEBHOOK),
-        ("GET", "/nothing"), ("GET", "/%00"), ("PUT", "/docs"), ("GET", "/api/v1/nothing"), ("TRACE", "/"),
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 async def answers(service: Service) -> dict[tuple[str, str], httpx2.Response]:
-    """What the service answers to each of `routes`."""
+    """What the service answers to each of `requests_of_every_kind`."""
     return {
         (method, path): await service.anonymous.call(method, path, headers=FORMS)
-        for method, path in sorted({*routes()})
+        for method, path in requests_of_every_kind()
     }
 
 

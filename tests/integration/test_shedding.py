@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from tenantry.server.asgi_types import Receive, Scope, Send
+from tenantry.server.cors import CORS_POLICY, CorsPolicy
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, LoadSheddingProtocol, OverloadDetector
 from tenantry.server.metrics import Metrics
 from tests.support.http_line import Line
@@ -33,6 +34,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             scope["state"][OVERLOAD_DETECTOR] = self.detector
+            scope["state"][CORS_POLICY] = CorsPolicy(["https://app.example"])
             for _ in range(2):
                 message = await receive()
                 await send({"type": f"{message['type']}.complete"})
@@ -94,6 +96,21 @@ async def test_shed_api_request_gets_a_problem_document(line: Line) -> None:
     assert headers["content-type"] == "application/problem+json"
     problem = json.loads(body)
     assert (problem["code"], problem["status"], problem["requestId"]) == ("overloaded", 503, "mine")
+
+
+@pytest.mark.parametrize("origin", [b"https://app.example", b"https://other.example", None])
+async def test_shed_api_request_is_readable_for_pages_of_a_listed_origin(line: Line, origin: bytes | None) -> None:
+    await line.send(API + (b"Origin: %b\r\n" % origin if origin else b"") + END)
+    status, headers, _ = await line.answer()
+    assert (status, headers["vary"]) == (503, "Origin")
+    assert headers.get("access-control-allow-origin", "").encode() == (origin if origin and b"app" in origin else b"")
+
+
+async def test_shed_webhook_is_readable_for_no_page(line: Line) -> None:
+    await line.send(EVENT + b"Origin: https://app.example\r\nContent-Length: 4\r\n\r\nbody")
+    status, headers, _ = await line.answer()
+    assert status == 503
+    assert not {"access-control-allow-origin", "vary"} & headers.keys()
 
 
 async def test_shed_webhook_gets_plain_text(line: Line, application: Application) -> None:

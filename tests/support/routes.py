@@ -8,7 +8,9 @@ from litestar.routes import HTTPRoute
 from tenantry.api.guards import Credential, RouteGuard
 from tenantry.app import build_app
 from tests.support.app import make_settings
+from tests.support.service import PROJECTS, VERIFY
 
+WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 _TENANT: Final = "/orgs/{org_id}"
 
 
@@ -46,6 +48,18 @@ def changing_routes() -> set[str]:
     """Each method and path that may change something, as the router has it; the webhook's is in front of it."""
     methods = {"POST", "PUT", "PATCH", "DELETE"}
     return {f"{method} {route.path_format}" for route in _routes() for method in route.methods & methods}
+
+
+def requests_of_every_kind() -> list[tuple[str, str]]:
+    """Method and path of everything there is, with ``x`` for each parameter, and of what there is not."""
+    found = {
+        ("GET", PROJECTS), ("HEAD", PROJECTS), ("GET", f"{VERIFY}-"), ("POST", WEBHOOK), ("GET", WEBHOOK),
+        ("GET", "/nothing"), ("GET", "/%00"), ("PUT", "/docs"), ("GET", "/api/v1/nothing"), ("TRACE", "/"),
+    }  # fmt: skip
+    for route in _routes():
+        path = "/".join("x" if part.startswith("{") else part for part in route.path_format.split("/"))
+        found |= {(method, path) for method in route.methods}
+    return sorted(found)
 
 
 def _routes() -> list[HTTPRoute]:

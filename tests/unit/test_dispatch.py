@@ -30,12 +30,14 @@ from tenantry.server.asgi_types import (
     Scope,
     Send,
 )
+from tenantry.server.cors import ANY_ORIGIN, CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
 from tests.support.app import client_of
 from tests.support.logs import watched
 
 HOT = "/hot"
+PROJECTS = "/api/v1/projects"
 DEADLINE = 0.25
 TURNS = 100
 """Turns of the event loop: more than an answer needs without waiting."""
@@ -55,12 +57,15 @@ async def fail(request: HotRequest) -> HotResponse:
     raise RuntimeError(f"on the way to {request.path}")
 
 
-def dispatcher_of(app: AsgiApp = hello, handler: HotHandler = fail, deadline: float = 0.01) -> Dispatcher:
+def dispatcher_of(
+    app: AsgiApp = hello, handler: HotHandler = fail, deadline: float = 0.01, cors: CorsPolicy | None = None
+) -> Dispatcher:
     hot = HotRoutes()
     hot.add("GET", HOT, handler)
+    hot.add("GET", PROJECTS, handler)
     hot.add_prefix(f"{HOT}/", "/hot/{anything}", handler)
     metrics = Metrics(several_processes=False)
-    return Dispatcher(hot, app, metrics, no_deadline=lambda path: path == "/slow", deadline=deadline)
+    return Dispatcher(hot, app, metrics, no_deadline=lambda path: path == "/slow", cors=cors, deadline=deadline)
 
 
 def routes_of(*routes: HTTPRouteHandler) -> AsgiApp:
@@ -189,6 +194,17 @@ async def test_head_is_answered_as_get_without_its_body() -> None:
         assert (await client.get("/anything")).text == "hello and more"
     assert seen == [("GET", True), ("GET", False)]
     assert 'method="HEAD"' in counted(dispatcher)
+
+
+async def test_pages_of_other_origins_can_read_unexpected_errors() -> None:
+    dispatcher = dispatcher_of(nothing, cors=CorsPolicy([ANY_ORIGIN]))
+    async with client_of(dispatcher) as client:
+        failed, timed_out = await client.get(PROJECTS), await client.get("/api/v1/api-keys")
+        null = await client.get("/api/v1/projects/%00")
+        packed = await client.post("/api/v1/api-keys", headers={"Content-Encoding": "gzip"})
+    answers = {"internal_error": failed, "database_unavailable": timed_out, "not_found": null}
+    for code, answer in {**answers, "unsupported_media_type": packed}.items():
+        assert (answer.json()["code"], answer.headers["access-control-allow-origin"]) == (code, "*")
 
 
 async def test_late_response_is_not_sent_after_the_timeout() -> None:

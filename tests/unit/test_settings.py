@@ -284,6 +284,31 @@ def test_base_url_is_a_scheme_a_host_and_a_port_alone(value: str, fault: str) ->
     assert faults_of(BASE_URL=value) == [f"BASE_URL: {fault}"]
 
 
+def test_origins_of_pages_are_kept_as_browsers_write_them() -> None:
+    assert loaded().cors_origins == ()
+    assert loaded(CORS_ORIGINS="*").cors_origins == ("*",)
+    assert loaded(CORS_ORIGINS="HTTPS://App.Example:443/, http://localhost:5173,").cors_origins == (
+        "https://app.example",
+        "http://localhost:5173",
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("app.example", "'app.example' must be an http or https address"),
+        ("https://app.example/login", "'https://app.example/login' must not have a path: "),
+        ("https://*.example", "'https://*.example' must name its host in ASCII letters"),
+        ("https://me:hunter2@app.example", "an entry must not contain a user or password"),
+        ("Null", "must not contain null: "),
+    ],
+)
+def test_each_origin_of_pages_is_a_scheme_a_host_and_a_port_alone(value: str, fault: str) -> None:
+    found = faults_of(CORS_ORIGINS=f"https://good.example, {value}")
+    assert [one.startswith(f"CORS_ORIGINS: {fault}") for one in found] == [True], found
+    assert "hunter2" not in found[0]
+
+
 def test_base_url_follows_the_port() -> None:
     assert loaded(PORT="8080").base_url == "http://127.0.0.1:8080"
 

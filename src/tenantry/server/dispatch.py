@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable, MutableMapping
 from functools import cache
+from http import HTTPStatus
 from time import perf_counter
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from tenantry.server.asgi_types import (
     send_response,
 )
 from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
+from tenantry.server.cors import CORS_POLICY, CorsPolicy
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
 from tenantry.server.problems import CREDENTIAL, VARIES, Refusal, internal_error, refuse, refuse_domain_error
@@ -120,7 +122,8 @@ class Dispatcher:
 
     ``app`` must begin its response within ``deadline`` seconds, without waits for the client, except on the paths
     ``no_deadline``. ``throttled`` returns how many requests wait in a throttle. ``error_page`` makes the pages of
-    requests that ``app`` does not answer. ``secure`` says that clients use https.
+    requests that ``app`` does not answer. ``secure`` says that clients use https. ``cors`` permits pages of other
+    origins to call the API.
 
     A HEAD request gets the response to GET without its body (RFC 9110 section 9.3.2).
     """
@@ -137,9 +140,11 @@ class Dispatcher:
         shutdown: Shutdown | None = None,
         error_page: ErrorPage = lambda _scope, _status, _request_id: None,
         secure: bool = False,
+        cors: CorsPolicy | None = None,
         deadline: float = DEFAULT_TIMEOUTS.request,
     ) -> None:
         self._security_headers = security_headers(secure=secure)
+        self._cors = cors
         self._hot = hot
         self.find = hot.find
         self._app = app
@@ -160,6 +165,7 @@ class Dispatcher:
             CONNECTION_MONITOR: ConnectionMonitor(limits, lambda limit: metrics.closed_by_limit.labels(limit).inc()),
             HOT_DISPATCHER: self,
             SHUTDOWN: shutdown or Shutdown(),
+            CORS_POLICY: cors,
         }
         """What `HttpProtocol` finds in the lifespan state."""
 
@@ -169,7 +175,7 @@ class Dispatcher:
             await self._app(scope, receive, send)
             return
         method, path = scope["method"], scope["path"]
-        route = self.find(method, path)
+        route = self._preflight_route(scope) or self.find(method, path)
         if method == "HEAD":
             send = _without_body(send)
             route = route or self.find("GET", path)
@@ -185,6 +191,12 @@ class Dispatcher:
         scope[REQUEST_ID] = request_id.decode()
         status = await self._pass_on(scope, receive, send, request_id)
         self._count(scope.get("path_template") or "unknown", method, status, perf_counter() - started)
+
+    def _preflight_route(self, scope: Scope) -> HotRoute | None:
+        """Return the route of a CORS preflight, which needs no credential and goes to no other route."""
+        if self._cors is None or scope["method"] != "OPTIONS" or not self._cors.answers_preflight(scope):
+            return None
+        return self._cors.preflight_route
 
     async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
         started = perf_counter()
@@ -266,7 +278,8 @@ class Dispatcher:
         return response.status
 
     def _complete(self, response: HotResponse, scope: Scope, request_id: bytes) -> HotResponse:
-        response.headers.append((b"content-length", b"%d" % len(response.body)))
+        if response.status != HTTPStatus.NO_CONTENT:  # which has no length (RFC 9110 section 8.6)
+            response.headers.append((b"content-length", b"%d" % len(response.body)))
         self._add_headers(response.headers, scope, request_id)
         return response
 
@@ -274,6 +287,8 @@ class Dispatcher:
         """Add what every response has."""
         headers += missing_headers(headers, self._security_headers)
         headers += headers_of(scope)
+        if self._cors is not None:
+            headers += self._cors.headers_of(scope)
         headers.append((b"x-request-id", request_id))
 
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:

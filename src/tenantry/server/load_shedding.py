@@ -2,12 +2,12 @@
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Final
 
 from tenantry.domain.errors import OverloadedError
-from tenantry.server.asgi_types import MAX_BODY, encode_headers, request_id_of
+from tenantry.server.asgi_types import MAX_BODY, Header, encode_headers, request_id_of
 from tenantry.server.metrics import Metrics
 from tenantry.server.problems import MEDIA_TYPE, RETRY_AFTER, refuse_domain_error
 from tenantry.server.protocol import HttpProtocol
@@ -28,6 +28,7 @@ _REQUEST: Final = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) (%b[!-~]*) HTTP/1\
 _LENGTH: Final = re.compile(rb"\ncontent-length:[ \t]*(\d{1,7})[ \t]*\r")
 _CONNECTION: Final = re.compile(rb"\nconnection:[ \t]*keep-alive[ \t]*\r")
 _ID: Final = re.compile(rb"\nx-request-id:[ \t]*([!-~]+)[ \t]*\r", re.IGNORECASE)
+_ORIGIN: Final = re.compile(rb"\norigin:[ \t]*([!-~]+)[ \t]*\r", re.IGNORECASE)
 _NEEDS_PARSER: Final = re.compile(rb"\n(?:transfer-encoding|expect|upgrade)")
 _HEAD: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: %s\r\nretry-after: %s\r\n"
@@ -150,17 +151,26 @@ class LoadSheddingProtocol(HttpProtocol):
         given_id = _ID.search(data, 0, end) if b"\nx-request-id" in head else None
         is_last = request[2] == b"0" or self._shutdown.is_draining
         closes = is_last or (b"\nconnection" in head and _CONNECTION.search(head) is None)
+        cors_headers: Sequence[Header] = ()
+        if self._cors is not None:
+            origins = _ORIGIN.findall(data, 0, end)
+            cors_headers = self._cors.headers_of_target(request[1], origins[0] if len(origins) == 1 else None)
         self._send_overloaded(
-            request_id_of(given_id[1] if given_id else None), is_webhook=request[1].startswith(_WEBHOOK), closes=closes
+            request_id_of(given_id[1] if given_id else None),
+            cors_headers,
+            is_webhook=request[1].startswith(_WEBHOOK),
+            closes=closes,
         )
         detector.count()
         return True
 
-    def _send_overloaded(self, request_id: bytes, *, is_webhook: bool, closes: bool) -> None:
+    def _send_overloaded(
+        self, request_id: bytes, more_headers: Sequence[Header], *, is_webhook: bool, closes: bool
+    ) -> None:
         head, body = _PROBLEM, _BODY.replace(_PLACEHOLDER, request_id)
         if is_webhook:
             head, body = _TEXT, b"Service unavailable"
-        common = encode_headers(self.server_state.default_headers)
+        common = encode_headers([*self.server_state.default_headers, *more_headers])
         last = b"connection: close\r\n" if closes else b""
         self.write_now(b"%b%b\r\ncontent-length: %d\r\n%b%b\r\n%b" % (head, request_id, len(body), common, last, body))
         if closes:

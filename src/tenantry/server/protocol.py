@@ -37,6 +37,7 @@ from tenantry.server.client_limits import (
     ConnectionMonitor,
     WaitState,
 )
+from tenantry.server.cors import CORS_POLICY, CorsPolicy
 from tenantry.server.protocol_errors import RequestRejectedError, RequestRejection
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
@@ -129,12 +130,14 @@ class HttpProtocol(HttpToolsProtocol):
         )
         self._now = self._monitor.now
         self._shutdown: Shutdown = self.app_state.get(SHUTDOWN) or Shutdown()
+        self._cors: CorsPolicy | None = self.app_state.get(CORS_POLICY)
         self._proxies = _scope_rewriter(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
         self._hot: HotRequestCycle | None = None
         self.is_reading = False  # whether a request has begun and is incomplete
         self.is_arriving = False  # whether an incomplete request already has a task, which waits for the rest
         self.stops_reading = False
         """Whether the connection ignores further input and closes after the current responses."""
+        self.url = b""
         self.waits = WaitState.FIRST
         self.deadline = NEVER
         self.has_sent_request = False
@@ -426,7 +429,7 @@ class HttpProtocol(HttpToolsProtocol):
                 cycle.keep_alive = False
         elif self.pipeline:
             self.pipeline.popleft()
-            self.pipeline.appendleft((cycle, cast("Any", rejection.answer)))
+            self.pipeline.appendleft((cycle, cast("Any", rejection.application(self._cors))))
             cycle.keep_alive = False
         elif cycle.response_started:
             self._close()
@@ -439,12 +442,16 @@ class HttpProtocol(HttpToolsProtocol):
         self.stops_reading = True
         if self.transport.is_closing():
             return
-        self.write_now(rejection.encode(self.server_state.default_headers, self._given_request_id()))
+        headers = self.server_state.default_headers
+        if self._cors is not None:
+            headers = [*headers, *self._cors.headers_of_target(self.url, self._given(b"origin"))]
+        self.write_now(rejection.encode(headers, self._given(b"x-request-id")))
         self._close()
 
-    def _given_request_id(self) -> bytes | None:
+    def _given(self, wanted: bytes) -> bytes | None:
+        """Return a header of the current request, as far as it has arrived."""
         headers = self.cycle.scope["headers"] if self._has_head and self._hot is None else self.headers or ()
-        return next((value for name, value in headers if name == b"x-request-id"), None)
+        return next((value for name, value in headers if name == wanted), None)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401  # uvicorn's own
         """Start a request. After a disconnect it counts as arriving until its task has ended."""

@@ -8,6 +8,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tenantry.server import asgi_types
 from tenantry.server import client_limits as limits
+from tenantry.server.cors import CorsPolicy
 from tenantry.server.problems import refuse
 from tenantry.server.security_headers import SECURITY_HEADERS
 
@@ -26,14 +27,20 @@ class RequestRejection(NamedTuple):
         refusal.headers += [*SECURITY_HEADERS, (b"content-length", length), (b"x-request-id", shown_id)]
         return refusal
 
-    async def answer(self, scope: asgi_types.Scope, _receive: asgi_types.Receive, send: asgi_types.Send) -> None:
-        """Respond as an ASGI application."""
-        await asgi_types.send_response(send, self.response(asgi_types.header_of(scope, b"x-request-id")))
+    def application(self, cors: CorsPolicy | None) -> asgi_types.AsgiApp:
+        """Return an ASGI application that responds with this."""
 
-    def encode(self, default_headers: Sequence[asgi_types.Header], request_id: bytes | None = None) -> bytes:
-        """Encode the response as the last one of its connection."""
+        async def answer(scope: asgi_types.Scope, _receive: asgi_types.Receive, send: asgi_types.Send) -> None:
+            response = self.response(asgi_types.header_of(scope, b"x-request-id"))
+            response.headers += () if cors is None else cors.headers_of(scope)
+            await asgi_types.send_response(send, response)
+
+        return answer
+
+    def encode(self, common_headers: Sequence[asgi_types.Header], request_id: bytes | None = None) -> bytes:
+        """Encode the response, with headers of every response, as the last one of its connection."""
         response = self.response(request_id)
-        fields = asgi_types.encode_headers([*default_headers, *response.headers, (b"connection", b"close")])
+        fields = asgi_types.encode_headers([*common_headers, *response.headers, (b"connection", b"close")])
         return b"".join((STATUS_LINE[response.status], fields, b"\r\n", response.body))
 
 
