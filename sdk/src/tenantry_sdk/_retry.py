@@ -48,10 +48,7 @@ class RetrySettings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         _check_seconds("timeout", self.timeout)
         _check_seconds("attempt_timeout", self.attempt_timeout)
-        if not isinstance(self.retries, int):
-            raise TypeError(f"retries must be a whole number, not {self.retries!r}")
-        if self.retries < 0:
-            raise ValueError(f"retries must be 0 or more, not {self.retries}")
+        _check_retries(self.retries)
 
 
 def _check_seconds(name: str, value: object) -> None:
@@ -60,6 +57,14 @@ def _check_seconds(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a number of seconds, at most {_MOST:.0f}, not {value!r}")
     if not 0 < value <= _MOST:
         raise ValueError(f"{name} must be above 0 and at most {_MOST:.0f} seconds, not {value!r}")
+
+
+def _check_retries(value: object) -> None:
+    """Raise `TypeError` or `ValueError` for a number of retries that is none."""
+    if not isinstance(value, int):
+        raise TypeError(f"retries must be a whole number, not {value!r}")
+    if value < 0:
+        raise ValueError(f"retries must be 0 or more, not {value}")
 
 
 def wait_before(
