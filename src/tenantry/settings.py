@@ -412,10 +412,6 @@ class Settings:
     """How many days after a subscription became past due its tenant keeps the plan's limits. The provider's own retries
     should end earlier. 0: not at all. A change takes effect for a tenant with its next event or a rebuild.
     """
-    _provider_events = Setting("PROVIDER_EVENTS", choice("standard", "extended"), "standard")
-    """Which event types count. `standard`: five types. `extended`: further ones of subscriptions, invoices and
-    checkouts; `tenantry doctor` lists what to enable at the provider.
-    """
     _checkout_reference_links = Setting("CHECKOUT_REFERENCE_LINKS", FLAG, default=False)
     """Whether a checkout session's `client_reference_id` may name the tenant if its metadata does not. A buyer can set
     it on a payment link.
@@ -426,7 +422,7 @@ class Settings:
     _owner_notices = Setting[tuple[str, ...]]("OWNER_NOTICES", several(_read_notice, _NOTICES), ())
     """Which [billing notices](../explanation/subscriptions.md#notices) owners get by mail beside those of failed
     payments, separated by commas. Set it only when all processes run a release that supports it. `trial_ending` needs
-    `PROVIDER_EVENTS=extended`.
+    `customer.subscription.trial_will_end` to be enabled at the provider.
     """
     reconcile_hours = Setting("RECONCILE_HOURS", number(0, _HOURS_OF_A_YEAR), 24)
     """How often tenantry compares each linked tenant with the provider and repairs drift. 0: never. Needs
@@ -563,7 +559,6 @@ class Settings:
         return BillingPolicy(
             catalog=self.catalog,
             subscriptions=SubscriptionRule(self._subscriptions),
-            extended=self._provider_events == "extended",
             past_due_grace=self._past_due_grace_days * _DAY,
             checkout_reference_links=self._checkout_reference_links,
             parked_mail_hours=self._parked_mail_hours,

@@ -243,7 +243,7 @@ async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path:
         '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n'
         '[[plans]]\nid = "business"\nstripe_price_id = "price_of_this_catalog"\n'
     )
-    port, settings = free_port(), {"SUBSCRIPTIONS": "each", "PROVIDER_EVENTS": "extended"}
+    port, settings = free_port(), {"SUBSCRIPTIONS": "each"}
     async with demo(tmp_path, port, TENANTRY_PLANS="plans.toml", **settings) as command:
         story = await run("trigger", "story:replaced-subscription", "--json", folder=below)
         assert (story.code, json.loads(story.out.splitlines()[-1])["tenant"]["plan"]) == (0, "business"), story

@@ -14,7 +14,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, system_clock
-from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.local.stories import stories
 from tenantry_devkit.serving import serving
@@ -91,7 +91,7 @@ def running(postgres: PostgresServer, folder: Path, **settings: str) -> Iterator
 
 
 def test_commands_follow_a_service_with_separate_subscriptions(postgres: PostgresServer, tmp_path: Path) -> None:
-    settings = {"SUBSCRIPTIONS": "each", "PROVIDER_EVENTS": "extended"}
+    settings = {"SUBSCRIPTIONS": "each"}
     with running(postgres, tmp_path, **settings) as service:
         service.tenant("acme", stripeCustomerId="cus_acme")
 
@@ -255,7 +255,7 @@ def test_story_output_and_end_of_its_tenant(service: Service) -> None:
     assert max(map(len, told.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("event_type", sorted(HANDLED_TYPES))
+@pytest.mark.parametrize("event_type", sorted(REQUIRED_TYPES))
 def test_chaos_of_each_type_converges_on_a_new_tenant(service: Service, event_type: str) -> None:
     done = service.trigger(event_type, "--chaos", "all", "--times", "20", "--seed", "3", "--json")
     assert (done.code, json.loads(done.out)["converged"]) == (0, True), done

@@ -10,13 +10,8 @@ from typing import Any
 import pytest
 
 from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor.setup_checks import (
-    check_identity,
-    check_mail,
-    check_provider,
-    judge_endpoints,
-    judge_mail_server,
-)
+from tenantry.cli.doctor.endpoint_checks import BENEFITS, judge_endpoints
+from tenantry.cli.doctor.setup_checks import check_identity, check_mail, check_provider, judge_mail_server
 from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.integrations.oidc.claims import OidcConfig
@@ -184,40 +179,68 @@ async def test_without_a_provider_key() -> None:
 
 
 async def test_the_five_types_are_subscribed_to(provider: ProviderServer) -> None:
-    provider.endpoints = [endpoint(1, "https://elsewhere.example/", ["*"]), endpoint(2, HOOK, sorted(ev.HANDLED_TYPES))]
-    assert levels(await checked(provider)) == {Level.OK}
+    provider.endpoints = [
+        endpoint(1, "https://elsewhere.example/", ["*"]),
+        endpoint(2, HOOK, sorted(ev.REQUIRED_TYPES)),
+    ]
+    sends, *further = await checked(provider)
+    assert (sends.level, sends.message) == (Level.OK, f"sends the 5 required event types to {HOOK}")
+    assert levels(further) == {Level.INFO}
+    offered = [f"can also send {event_type}: {benefit}" for event_type, benefit in BENEFITS.items()]
+    assert [finding.message for finding in further] == offered
+    assert BENEFITS.keys() == ev.KNOWN_TYPES - ev.REQUIRED_TYPES
+
+
+def test_only_further_types_that_no_endpoint_sends_are_offered() -> None:
+    first = ProviderEndpoint(HOOK, tuple(ev.KNOWN_TYPES - {ev.INVOICE_PAID, ev.SUBSCRIPTION_CREATED}), "enabled")
+    second = ProviderEndpoint(HOOK, tuple(ev.REQUIRED_TYPES | {ev.INVOICE_PAID}), "enabled")
+    *sending, offered = judge_endpoints([first, second], HOOK)
+    assert levels(sending) == {Level.OK}
+    assert offered.level is Level.INFO
+    assert offered.message.startswith("can also send customer.subscription.created: a subscription that begins active")
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        (ev.KNOWN_TYPES | {"charge.refunded", "a.a"}, "; tenantry ignores a.a, charge.refunded"),
+        ({"*"}, "sends every event type"),
+    ],
+)
+def test_types_that_tenantry_does_not_know_are_harmless(events: set[str], message: str) -> None:
+    [finding] = judge_endpoints([ProviderEndpoint(HOOK, tuple(events), "enabled")], HOOK)
+    assert (finding.level, finding.remedy) == (Level.OK, None)
+    assert message in finding.message
 
 
 async def test_an_endpoint_that_is_missing(provider: ProviderServer) -> None:
-    provider.endpoints = [endpoint(1, "https://elsewhere.example/", sorted(ev.HANDLED_TYPES))]
+    provider.endpoints = [endpoint(1, "https://elsewhere.example/", sorted(ev.REQUIRED_TYPES))]
     finding = only(await checked(provider), Level.WARNING)
     assert HOOK in finding.message
-    assert all(name in (finding.remedy or "") for name in ev.HANDLED_TYPES)
+    assert all(name in (finding.remedy or "") for name in ev.REQUIRED_TYPES)
 
 
 @pytest.mark.parametrize(
     ("events", "status", "fault"),
     [
-        (ev.HANDLED_TYPES - {ev.PAYMENT_FAILED}, "enabled", "lacks invoice.payment_failed"),
-        (ev.HANDLED_TYPES | {"charge.refunded"}, "enabled", "sends needless charge.refunded"),
-        ({"*"}, "enabled", "sends needless *"),
-        (ev.HANDLED_TYPES, "disabled", "is disabled"),
+        (ev.REQUIRED_TYPES - {ev.PAYMENT_FAILED}, "enabled", "lacks invoice.payment_failed"),
+        (ev.KNOWN_TYPES, "disabled", "is disabled"),
         (
-            (ev.HANDLED_TYPES - {ev.PAYMENT_FAILED, ev.PAYMENT_SUCCEEDED}) | {"b.b", "a.a"},
+            ev.KNOWN_TYPES - {ev.PAYMENT_FAILED, ev.PAYMENT_SUCCEEDED},
             "disabled",
-            "is disabled; lacks invoice.payment_failed, invoice.payment_succeeded; sends needless a.a, b.b",
+            "is disabled and lacks invoice.payment_failed, invoice.payment_succeeded",
         ),
     ],
 )
 def test_faults_of_an_endpoint_are_named(events: set[str], status: str, fault: str) -> None:
-    finding = only(
-        judge_endpoints([ProviderEndpoint(HOOK, tuple(events), status)], HOOK, ev.HANDLED_TYPES), Level.WARNING
-    )
+    finding, *further = judge_endpoints([ProviderEndpoint(HOOK, tuple(events), status)], HOOK)
+    assert (finding.level, finding.remedy is None) == (Level.WARNING, False)
+    assert levels(further) <= {Level.INFO}
     assert finding.message == f"the endpoint {HOOK} {fault}"
 
 
 def test_without_an_endpoint_the_remedy_names_listen() -> None:
-    finding = only(judge_endpoints([], HOOK, ev.HANDLED_TYPES), Level.WARNING)
+    finding = only(judge_endpoints([], HOOK), Level.WARNING)
     assert finding.message == f"has no endpoint for {HOOK}: no event arrives"
     assert "`tenantry listen`" in (finding.remedy or "")
 

@@ -27,7 +27,7 @@ NEW = {"subscription_id": "sub_new", "subscription_created": NOW - 50, "price": 
 
 @pytest.fixture
 async def provider(conninfo: str) -> AsyncIterator[Provider]:
-    async with running_service(conninfo, SUBSCRIPTIONS="each", PROVIDER_EVENTS="extended") as service:
+    async with running_service(conninfo, SUBSCRIPTIONS="each") as service:
         yield Provider(service)
 
 

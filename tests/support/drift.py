@@ -3,7 +3,7 @@
 import random
 from typing import Any, Final
 
-from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry_devkit.simulator import Simulator, State
 from tests.support import figures
 from tests.support.billing import rows
@@ -82,7 +82,7 @@ def lost(simulator: Simulator) -> dict[str, set[str]]:
     """The events that were lost, by tenant."""
     missing = {delivery.event for delivery in simulator.deliveries() if delivery.state is State.LOST}
     by_tenant: dict[str, set[str]] = {}
-    for event in simulator.events(*HANDLED_TYPES):
+    for event in simulator.events(*REQUIRED_TYPES):
         if event.id in missing:
             by_tenant.setdefault((event.customer or "").removeprefix("cus_"), set()).add(event.id)
     return by_tenant

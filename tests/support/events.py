@@ -272,6 +272,12 @@ def updated(
     )  # fmt: skip
 
 
+def begun(*, event_id: str | None = None, created: int = NOW, **fields: Any) -> dict[str, Any]:
+    """A `customer.subscription.created`."""
+    thing, shape = subscription(**fields), fields.get("shape", Shape.NEW)
+    return event("customer.subscription.created", thing, event_id=event_id, created=created, shape=shape)
+
+
 def deleted(*, event_id: str | None = None, created: int = NOW, **fields: Any) -> dict[str, Any]:
     """A `customer.subscription.deleted`."""
     ended = subscription(**{"status": "canceled", **fields})

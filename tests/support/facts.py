@@ -26,8 +26,7 @@ CATALOG: Final = parse_catalog(
     """
 )
 ANY: Final = BillingPolicy(catalog=CATALOG)
-EXTENDED: Final = BillingPolicy(catalog=CATALOG, extended=True)
-EACH: Final = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.EACH, extended=True)
+EACH: Final = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.EACH)
 
 
 def updated(created: int = 100, event_id: str = "evt_u", **facts: Any) -> BillingEvent:

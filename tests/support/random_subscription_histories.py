@@ -1,7 +1,7 @@
 """Random histories of tenants with several subscriptions, in which the payloads prove the order of events."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from tenantry.domain.billing import events as ev
@@ -40,10 +40,11 @@ class RandomScript(Script):
         "price_members",
     )
 
-    def __init__(self, rng: random.Random, *, extended: bool, subscriptions: int) -> None:
+    def __init__(self, rng: random.Random, *, types: Collection[str], subscriptions: int) -> None:
+        """``types`` are those that the provider's endpoint has enabled."""
         super().__init__()
         self._rng = rng
-        self._extended = extended
+        self._types = types
         self._names = [f"sub_{name}" for name in rng.sample("abcdefg", subscriptions)]
         self._over: set[str] = set()
         self._open: dict[str, list[str]] = {}
@@ -83,9 +84,9 @@ class RandomScript(Script):
         second = self._second(name)
         if second.is_closed or second.invoices:
             return
-        told = self._rng.random() < 0.5
+        told = ev.SUBSCRIPTION_CREATED in self._types and self._rng.random() < 0.5
         self.begins(name, told=told, items=self._some_items(), period_end=self._some_end(), **self._some_details())
-        if told and self._extended:
+        if told:
             self._seen.add(name)
         else:
             self._moves(name)
@@ -94,7 +95,7 @@ class RandomScript(Script):
         second = self._second(name)
         if second.is_closed:
             return
-        if self._extended and self._is_untouched(second) and self._rng.random() < 0.15:
+        if ev.SUBSCRIPTION_PAUSED in self._types and self._is_untouched(second) and self._rng.random() < 0.15:
             status, event_type = self._rng.choice(
                 (("paused", ev.SUBSCRIPTION_PAUSED), ("active", ev.SUBSCRIPTION_RESUMED))
             )
@@ -230,9 +231,10 @@ class RandomHistory(NamedTuple):
 def random_history(seed: int) -> RandomHistory:
     """A history of one to four subscriptions. Without a link an event of a subscription links the customer."""
     rng = random.Random(seed)  # noqa: S311  # a sample that can be repeated
-    extended = rng.random() < 0.5
-    script = RandomScript(rng, extended=extended, subscriptions=rng.choice((1, 2, 2, 3, 3, 4)))
+    types = rng.choice((ev.REQUIRED_TYPES, ev.KNOWN_TYPES))
+    script = RandomScript(rng, types=types, subscriptions=rng.choice((1, 2, 2, 3, 3, 4)))
     script.write(rng.randint(2, 14))
-    rules = Rules(rng.choice(list(CATALOGS.values())), extended)
-    links = {ev.SUBSCRIPTION_UPDATED, ev.SUBSCRIPTION_DELETED} & {event.type for event in script.events}
-    return RandomHistory(tuple(script.events), rules, () if links and rng.random() < 0.4 else (CUSTOMER,))
+    sent = tuple(event for event in script.events if event.type in types | {ev.SNAPSHOT})
+    rules = Rules(rng.choice(list(CATALOGS.values())))
+    links = ev.SUBSCRIPTION_TYPES & {event.type for event in sent}
+    return RandomHistory(sent, rules, () if links and rng.random() < 0.4 else (CUSTOMER,))

@@ -87,7 +87,7 @@ class _LooseHistory:
         return [self._event(rng, place) for place in range(number)]
 
     def _event(self, rng: random.Random, place: int) -> BillingEvent:
-        types = (*[ev.SUBSCRIPTION_UPDATED] * 4, *sorted(ev.HANDLED_TYPES - {ev.CHECKOUT_COMPLETED}), ev.SNAPSHOT)
+        types = (*[ev.SUBSCRIPTION_UPDATED] * 4, *sorted(ev.REQUIRED_TYPES - {ev.CHECKOUT_COMPLETED}), ev.SNAPSHOT)
         event_type = rng.choice(types)
         event_id, created = f"evt_{place}", rng.randint(1, 6)
         if event_type in {ev.PAYMENT_FAILED, ev.PAYMENT_SUCCEEDED}:

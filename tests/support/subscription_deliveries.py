@@ -107,10 +107,10 @@ async def _running(conninfo: str, rules: Rules) -> AsyncIterator[_Instance]:
 
 async def check_in_database(conninfo: str, seeds: Iterable[int], record_property: figures.RecordProperty) -> None:
     """Deliver random histories in random orders, mixed with each other, and assert what the database says then."""
-    groups: defaultdict[tuple[int, bool], list[_Tenant]] = defaultdict(list)
+    groups: defaultdict[int, list[_Tenant]] = defaultdict(list)
     for seed in seeds:
         tenant = _tenant(seed)
-        groups[id(tenant.rules.catalog), tenant.rules.extended].append(tenant)
+        groups[id(tenant.rules.catalog)].append(tenant)
     wrong: dict[str, list[str]] = {}
     for tenants in groups.values():
         async with _running(conninfo, tenants[0].rules) as instance:

@@ -173,20 +173,19 @@ class NamedHistory(NamedTuple):
     """A history to be delivered in every order."""
 
     write: Callable[[Script], None]
-    extended: bool = False
     catalog: Catalog = CATALOG
 
     @property
     def name(self) -> str:
         """What to call it."""
         catalog = next(name for name, catalog in CATALOGS.items() if catalog is self.catalog)
-        more = [catalog] * (self.catalog is not CATALOG) + ["extended"] * self.extended
+        more = [catalog] * (self.catalog is not CATALOG)
         return "-".join([self.write.__name__, *more])
 
     @property
     def rules(self) -> Rules:
         """How the service is set up."""
-        return Rules(self.catalog, self.extended)
+        return Rules(self.catalog)
 
     @property
     def events(self) -> tuple[BillingEvent, ...]:
@@ -651,7 +650,6 @@ NAMED_HISTORIES: Final = (
     NamedHistory(old_changes_after_the_new),
     NamedHistory(unpaid_beside_an_ended_one),
     NamedHistory(unpaid_beside_an_ended_one, catalog=LENIENT),
-    NamedHistory(paused_and_resumed, extended=True),
     NamedHistory(paused_and_resumed),
     NamedHistory(void_pause_beside_grace),
     NamedHistory(flexible_cancellation),
@@ -660,14 +658,13 @@ NAMED_HISTORIES: Final = (
     NamedHistory(addon_beside_a_plan),
     NamedHistory(addon_beside_a_plan, catalog=RANKED),
     NamedHistory(addon_that_outlives_the_plan),
-    NamedHistory(created_with_updated, extended=True),
+    NamedHistory(created_with_updated),
     NamedHistory(deleted_with_invoices),
-    NamedHistory(voided_invoices, extended=True),
     NamedHistory(voided_invoices),
-    NamedHistory(voided_after_unpaid, extended=True),
-    NamedHistory(voided_after_unpaid, extended=True, catalog=LENIENT),
-    NamedHistory(voided_after_an_update, extended=True),
-    NamedHistory(voided_with_another_open, extended=True),
+    NamedHistory(voided_after_unpaid),
+    NamedHistory(voided_after_unpaid, catalog=LENIENT),
+    NamedHistory(voided_after_an_update),
+    NamedHistory(voided_with_another_open),
     NamedHistory(paid_while_unpaid),
     NamedHistory(paid_while_unpaid, catalog=LENIENT),
     NamedHistory(payment_of_an_unknown_one),

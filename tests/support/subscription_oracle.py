@@ -19,13 +19,12 @@ _UPDATED: Final = "customer.subscription.updated"
 _DELETED: Final = "customer.subscription.deleted"
 _SNAPSHOT: Final = "tenantry.subscription.snapshot"
 _FAILED: Final = "invoice.payment_failed"
-_EXTENDED_WHOLE: Final = {
-    "customer.subscription.created", "customer.subscription.paused", "customer.subscription.resumed",
+_WHOLE: Final = {
+    _UPDATED, "customer.subscription.created", "customer.subscription.paused", "customer.subscription.resumed",
 }  # fmt: skip
 _PAID: Final = {"invoice.payment_succeeded", "invoice.paid"}
 _GIVEN_UP: Final = {"invoice.voided", "invoice.marked_uncollectible"}
-_DEFAULT_TYPES: Final = {_UPDATED, _DELETED, _SNAPSHOT, _FAILED, "invoice.payment_succeeded"}
-_EXTENDED_TYPES: Final = _DEFAULT_TYPES | _EXTENDED_WHOLE | _PAID | _GIVEN_UP
+_TYPES: Final = {_DELETED, _SNAPSHOT, _FAILED} | _WHOLE | _PAID | _GIVEN_UP
 _OVER: Final = {"canceled", "incomplete_expired"}
 _OWING: Final = {"past_due", "unpaid"}
 _ACCESS_ORDER: Final = ("over", "none", "grace", "full")
@@ -58,7 +57,6 @@ class Rules(NamedTuple):
     """How the service is set up."""
 
     catalog: Catalog
-    extended: bool = False
     grace_days: int = GRACE_DAYS
 
 
@@ -235,7 +233,7 @@ class Expected:
 
     def __init__(self, happened: Sequence[BillingEvent], rules: Rules, base_plan: str = "free") -> None:
         self._base_plan = base_plan
-        counted = [event for event in happened if event.type in (_EXTENDED_TYPES if rules.extended else _DEFAULT_TYPES)]
+        counted = [event for event in happened if event.type in _TYPES]
         ids = sorted({event.subscription_id for event in counted if event.subscription_id is not None})
         subscriptions = [
             ExpectedSubscription(each, [event for event in counted if event.subscription_id == each], rules)

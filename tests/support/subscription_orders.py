@@ -26,9 +26,7 @@ Batches = Sequence[Sequence[BillingEvent]]
 
 def policy_of(rules: Rules, subscriptions: SubscriptionRule = SubscriptionRule.EACH) -> BillingPolicy:
     """The policy of a service that is set up like this."""
-    return BillingPolicy(
-        rules.catalog, subscriptions, extended=rules.extended, past_due_grace=rules.grace_days * DAY
-    )  # fmt: skip
+    return BillingPolicy(rules.catalog, subscriptions, past_due_grace=rules.grace_days * DAY)
 
 
 def record_in(record: BillingRecord) -> ExpectedRecord:

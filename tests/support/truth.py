@@ -11,7 +11,7 @@ from tenantry.billing.reconcile import Comparison, Reconciler, Reconciliation
 from tenantry.common.clock import Clock, from_epoch, system_clock
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
-from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import OVER as ENDED
 from tenantry.integrations.stripe.client import ProviderApi
@@ -155,7 +155,7 @@ class World:
         missing = {delivery.event for delivery in self.simulator.deliveries() if delivery.state is State.LOST}
         return [
             event
-            for event in self.simulator.events(*HANDLED_TYPES)
+            for event in self.simulator.events(*REQUIRED_TYPES)
             if event.id in missing and (subscriber is None or event.customer == subscriber.customer)
         ]
 
@@ -199,7 +199,7 @@ class Stage(NamedTuple):
         clock.now = now or NOW
         simulator = Simulator(client=service.client, wall_clock=clock, start=clock.now, **options)
         simulator.url = url
-        simulator.add_endpoint(f"{BASE_URL}{PATH}", WEBHOOK_SECRET, enabled_events=sorted(HANDLED_TYPES))
+        simulator.add_endpoint(f"{BASE_URL}{PATH}", WEBHOOK_SECRET, enabled_events=sorted(REQUIRED_TYPES))
         self.address.simulator = simulator
         async with reconciling(service.conninfo, url, clock=clock, policy=self.policy) as desk:
             yield World(service, simulator, desk)

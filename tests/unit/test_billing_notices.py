@@ -26,7 +26,7 @@ from tests.support.facts import deleted, failed, observed, succeeded, updated
 
 ALL: Final = frozenset(OwnerNotice)
 EACH: Final = msgspec.structs.replace(facts.EACH, notices=ALL)
-ANY: Final = msgspec.structs.replace(facts.EXTENDED, notices=ALL)
+ANY: Final = msgspec.structs.replace(facts.ANY, notices=ALL)
 BOTH: Final = pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])
 GRACE: Final = 65 * 86_400
 HOUR: Final = 3600

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.domain.billing.events import EXTENDED_TYPES
 from tenantry.settings import DEMO_FLAG, EMBEDDED, Setting, Settings, SettingsError, load, load_for_admin
 from tenantry.settings import SECRETS as SECRET_SETTINGS
 
@@ -38,7 +37,7 @@ def test_a_database_and_three_secrets_are_enough() -> None:
     assert (settings.reconcile_hours, settings.stale_tenant_hours, settings.raw_body_days) == (24, 24, 90)
     assert settings.billing.subscriptions.value == "any"
     assert not settings.billing.checkout_reference_links
-    assert (settings.billing.past_due_grace, settings.billing.extended) == (65 * 86_400, False)
+    assert settings.billing.past_due_grace == 65 * 86_400
     unset = (settings.provider_secret_key, settings.operator_token, settings.oidc, settings.smtp)
     assert unset == (None, None, None, None)
     assert settings.trusted_proxies == ()
@@ -212,8 +211,8 @@ def test_flag_is_true_or_false(name: str) -> None:
 
 
 def test_rules_of_subscriptions_are_read() -> None:
-    billing = loaded(SUBSCRIPTIONS="each", PAST_DUE_GRACE_DAYS="2", PROVIDER_EVENTS="extended").billing
-    assert (billing.is_each, billing.past_due_grace, billing.handled_types) == (True, 172_800, EXTENDED_TYPES)
+    billing = loaded(SUBSCRIPTIONS="each", PAST_DUE_GRACE_DAYS="2").billing
+    assert (billing.is_each, billing.past_due_grace) == (True, 172_800)
 
 
 def test_former_rule_of_subscriptions_is_refused_with_the_present_one() -> None:
@@ -228,12 +227,7 @@ def test_flags_are_read() -> None:
 
 @pytest.mark.parametrize(
     ("name", "choices"),
-    [
-        ("LOG_FORMAT", "console, json"),
-        ("SUBSCRIPTIONS", "any, each"),
-        ("PROVIDER_LIVEMODE", "any, live, test"),
-        ("PROVIDER_EVENTS", "standard, extended"),
-    ],
+    [("LOG_FORMAT", "console, json"), ("SUBSCRIPTIONS", "any, each"), ("PROVIDER_LIVEMODE", "any, live, test")],
 )
 def test_choice_names_its_choices(name: str, choices: str) -> None:
     assert faults_of(**{name: "other"}) == [f"{name}: must be one of {choices}"]

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tenantry.cli import main
-from tenantry.domain.billing.events import EXTENDED_TYPES, HANDLED_TYPES
+from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry_devkit.local.stories import stories
 
 UPDATED = "customer.subscription.updated"
@@ -31,7 +31,6 @@ def invoke(folder: Path, *arguments: str, **values: str) -> Result:
     [
         ((), "a type or a story"),
         (("invoice.created",), "neither a type that tenantry handles nor a story"),
-        (("invoice.paid",), "tenantry handles invoice.paid only with PROVIDER_EVENTS=extended"),
         (("story:of-nothing",), "There is no story 'of-nothing'. There are failed-renewal"),
         (("invoice.payment_failed", "--status", "active"), "--status is for"),
         ((UPDATED, "--status", "fine"), "'fine' is not one of"),
@@ -65,15 +64,14 @@ def test_trigger_needs_a_secret(folder: Path) -> None:
 def test_list_has_types_and_stories(folder: Path) -> None:
     lines = invoke(folder, "trigger", "--list").stdout.splitlines()
     listed = {line.split()[0] for line in lines if "  " in line}
-    assert listed == EXTENDED_TYPES | {f"story:{name}" for name in stories()}
+    assert listed == KNOWN_TYPES | {f"story:{name}" for name in stories()}
     assert max(map(len, lines)) <= 80
     said = json.loads(invoke(folder, "trigger", "--list", "--json").stdout)
-    assert set(said["types"]) == HANDLED_TYPES
-    assert set(said["extendedTypes"]) == EXTENDED_TYPES - HANDLED_TYPES
+    assert set(said["types"]) == KNOWN_TYPES
     assert set(said["stories"]) == {f"story:{name}" for name in stories()}
 
 
-def test_dry_run_needs_no_extended_service(folder: Path) -> None:
+def test_dry_run_needs_no_service(folder: Path) -> None:
     result = invoke(folder, "trigger", "invoice.voided", "--dry-run", "--tenant", "acme")
     assert (result.exit_code, json.loads(result.stdout)["data"]["object"]["status"]) == (0, "void")
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from tenantry.billing.ingest import HandlingFailedError, WebhookService
 from tenantry.common.clock import Clock
-from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import CompressedBodyError, DatabaseUnavailableError, PayloadTooLargeError
@@ -66,7 +66,7 @@ class WebhookReceiver:
         # counters start at 0: Prometheus does not see an increase from a missing series to 1
         self._events = {
             (known, outcome, livemode): metrics.events.labels(known, outcome, mode)
-            for known in (*policy.handled_types, _OTHER_TYPE)
+            for known in (*KNOWN_TYPES, _OTHER_TYPE)
             for outcome in (*Outcome, *_NotEntered)
             for livemode, mode in _MODES.items()
         }
@@ -133,7 +133,7 @@ class WebhookReceiver:
 
     def _count(self, request: HotRequest, event: BillingEvent, outcome: Outcome | _NotEntered) -> None:
         request.scope[OUTCOME] = outcome.value
-        known = event.type if event.type in self._policy.handled_types else _OTHER_TYPE
+        known = event.type if event.type in KNOWN_TYPES else _OTHER_TYPE
         self._events[known, outcome, event.livemode].inc()
 
     def _refuse(

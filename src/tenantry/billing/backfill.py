@@ -18,7 +18,7 @@ from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.billing.anomalies import is_replaceable
-from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.events import KNOWN_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DomainError
@@ -133,7 +133,7 @@ class Backfill:
     async def _newest_first(self, since: int, until: int | None) -> AsyncGenerator[list[ListedEvent], None]:
         """Yield the listed events in batches of whole seconds."""
         batch, second = list[ListedEvent](), list[ListedEvent]()
-        async with aclosing(self.provider.events_since(since, self.policy.handled_types, until)) as bodies:
+        async with aclosing(self.provider.events_since(since, KNOWN_TYPES, until)) as bodies:
             async for body in bodies:
                 event = self._decode(body)
                 if event is None:

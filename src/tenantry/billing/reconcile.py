@@ -20,7 +20,7 @@ from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.domain.billing.events import Anomaly, Fact
+from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, Fact
 from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, snapshots
 from tenantry.domain.billing.state import BillingPolicy, BillingState, fold_key
@@ -202,7 +202,7 @@ class Reconciler:
                     raise refusal  # the check below may not need the missing permission
             # a request that is not about a tenant raises the provider's error, if any
             now = int(self.clock().timestamp())
-            async with aclosing(self.provider.events_since(now, self.policy.handled_types)) as events:
+            async with aclosing(self.provider.events_since(now, KNOWN_TYPES)) as events:
                 await anext(events, None)
         comparisons = []
         for tenant, result in zip(group, results, strict=True):

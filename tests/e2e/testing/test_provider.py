@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tenantry_devkit.simulator import ApiError, Simulator, State
+from tenantry_devkit.simulator import ApiError, FirstPayment, Simulator, State
 from tenantry_devkit.testing import Provider, Tenantry
 
 ELSEWHERE = {
@@ -44,6 +44,21 @@ def test_delivery_faults_do_not_change_the_result(tenantry: Tenantry) -> None:
     tenantry.provider.advance(days=100)
     assert (tenant.plan, tenant.subscription_status) == ("pro", "active")
     assert {delivery.state for delivery in tenantry.provider.deliveries()} == {State.DELIVERED}
+
+
+def test_further_types_arrive_once_enabled(tenantry: Tenantry) -> None:
+    def begin_trial_by_api() -> tuple[str, str]:
+        tenant = tenantry.tenant()
+        tenantry.provider.subscribe(
+            tenant.customer, "price_pro", metadata={"orgId": tenant.id}, trial_days=14,
+            first_payment=FirstPayment.ALLOW_INCOMPLETE,
+        )  # fmt: skip
+        tenantry.provider.deliver()
+        return tenant.plan, tenant.subscription_status
+
+    assert begin_trial_by_api() == ("free", "none")
+    tenantry.provider.enable("customer.subscription.created")
+    assert begin_trial_by_api() == ("pro", "trialing")
 
 
 def test_a_checkout_through_the_service_is_paid_at_the_provider(tenantry: Tenantry) -> None:

@@ -12,8 +12,7 @@ from tenantry.cli.output import CommandError
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import EXTENDED_TYPES
-from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry.integrations.http_client import new_http_client
 from tenantry_devkit.local.chaos import SENDERS, ChaosKind, RequestKind, expected, judge, plan, send
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
@@ -56,8 +55,8 @@ async def bench(postgres: PostgresServer) -> AsyncIterator[Bench]:
 
 @pytest.fixture(scope="module")
 async def each_bench(postgres: PostgresServer) -> AsyncIterator[Bench]:
-    """A service in which each subscription has its own state, with extended types."""
-    async with running_bench(postgres, SUBSCRIPTIONS="each", PROVIDER_EVENTS="extended") as bench:
+    """A service in which each subscription has its own state."""
+    async with running_bench(postgres, SUBSCRIPTIONS="each") as bench:
         yield bench
 
 
@@ -101,15 +100,25 @@ async def test_five_types_in_both_shapes_change_a_tenant(bench: Bench, shape: st
     ]
 
 
-@pytest.mark.parametrize("event_type", sorted(EXTENDED_TYPES))
-async def test_every_sample_event_is_accepted(each_bench: Bench, event_type: str) -> None:
-    subject = await each_bench.tenant(f"sample-{event_type.replace('.', '-')}")
+@pytest.mark.parametrize("event_type", sorted(KNOWN_TYPES))
+async def test_every_known_type_is_handled(bench: Bench, event_type: str) -> None:
+    await check_sample(bench, event_type)
+
+
+@pytest.mark.parametrize("event_type", sorted(KNOWN_TYPES))
+async def test_every_known_type_is_handled_for_each_subscription(each_bench: Bench, event_type: str) -> None:
+    await check_sample(each_bench, event_type)
+
+
+async def check_sample(bench: Bench, event_type: str) -> None:
+    """Send a sample event after an update, and check its effect and both outcomes."""
+    subject = await bench.tenant(f"sample-{event_type.replace('.', '-')}")
     start = now() - 10
     for place, each in enumerate((ev.SUBSCRIPTION_UPDATED, event_type)):
         event = await sample_event(each, subject, created=start + place)
-        answer = await each_bench.endpoint.post(msgspec.json.encode(event))
+        answer = await bench.endpoint.post(msgspec.json.encode(event))
         assert (answer.status, answer.text) == (200, "OK")
-    view = await each_bench.reader.tenant_view(subject.tenant)
+    view = await bench.reader.tenant_view(subject.tenant)
     assert view.tenant is not None
     assert view.tenant.subscription_status == STATUSES.get(event_type, "active")
     assert len([entry for entry in view.ledger or () if entry.outcome in {"applied", "no_change"}]) == 2
@@ -136,9 +145,7 @@ async def test_state_converges_after_each_chaos_kind(bench: Bench, kinds: list[C
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_several_subscriptions_converge(each_bench: Bench, seed: int) -> None:
     subject = await each_bench.tenant(f"chaos-each-{seed}")
-    events = await long_history(
-        subject, PRICES, events=120, start=now() - 150, seed=seed, types=EACH.handled_types, is_each=True
-    )
+    events = await long_history(subject, PRICES, events=120, start=now() - 150, seed=seed, is_each=True)
     answers = await send(plan(events, list(ChaosKind), seed), each_bench.endpoint, senders=SENDERS, policy=QUICK)
     sight = await each_bench.reader.tenant_view(subject.tenant)
     assert sight.tenant is not None
@@ -177,27 +184,28 @@ ENDS: Final = {
 }
 
 
+@pytest.mark.parametrize("types", [ev.REQUIRED_TYPES, ev.KNOWN_TYPES], ids=["required", "known"])
 @pytest.mark.parametrize("name", list(stories()))
-async def test_story_ends_with_its_state_and_by_now(bench: Bench, name: str) -> None:
-    await play_on(bench, name, ANY, ENDS[name])
+async def test_story_ends_with_its_state_and_by_now(bench: Bench, name: str, types: frozenset[str]) -> None:
+    await play_on(bench, name, types, ENDS[name])
 
 
 @pytest.mark.parametrize("name", list(stories()))
 async def test_story_of_each_subscription_ends_with_its_state(each_bench: Bench, name: str) -> None:
     kept = {"replaced-subscription": ("business", "active", False)}
-    await play_on(each_bench, name, EACH, {**ENDS, **kept}[name])
+    await play_on(each_bench, name, ev.KNOWN_TYPES, {**ENDS, **kept}[name])
 
 
-async def play_on(bench: Bench, name: str, policy: BillingPolicy, end_state: tuple[str, str, bool]) -> None:
+async def play_on(bench: Bench, name: str, types: frozenset[str], end_state: tuple[str, str, bool]) -> None:
     """Play a story on a new tenant, and compare its plan, status and cancelAtPeriodEnd at the end."""
-    subject = await bench.tenant(f"story-{name}")
+    subject = await bench.tenant(f"story-{name}-{len(types)}")
     story, end = stories()[name], now()
     simulator = subject.simulator(end - story.days * DAY, prices=PRICES, client=bench.client)
-    simulator.add_endpoint(bench.endpoint.url, SECRET, enabled_events=policy.handled_types)
+    simulator.add_endpoint(bench.endpoint.url, SECRET, enabled_events=types)
     scenes = [scene async for scene in play(story, StoryStage(simulator, subject, "price_business"))]
     assert all(scene.deliveries and scene.failed is None for scene in scenes)
     assert scenes[-1].at.timestamp() <= end
-    assert sum(len(scene.deliveries) for scene in scenes) == len(simulator.events(*policy.handled_types))
+    assert sum(len(scene.deliveries) for scene in scenes) == len(simulator.events(*types))
     tenant = (await bench.reader.tenant_view(subject.tenant)).tenant
     assert tenant is not None
     assert (tenant.plan, tenant.subscription_status, tenant.cancel_at_period_end) == end_state

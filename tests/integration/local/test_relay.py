@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from tenantry.common.secret import Secret
-from tenantry.domain.billing.events import HANDLED_TYPES
+from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.client import ProviderApi
@@ -60,7 +60,7 @@ def ids(simulator: Simulator, *types: str, after: int = 0) -> list[str]:
 async def test_new_events_reach_the_service_and_change_the_tenant(conninfo: str) -> None:
     async with (
         served_service(conninfo) as base,
-        line(base + WEBHOOK_PATH, HANDLED_TYPES) as (simulator, relay, recorder),
+        line(base + WEBHOOK_PATH, REQUIRED_TYPES) as (simulator, relay, recorder),
         new_http_client() as client,
         running(relay),
     ):
@@ -69,7 +69,7 @@ async def test_new_events_reach_the_service_and_change_the_tenant(conninfo: str)
         await reader.operator.tenants.put("acme", name="Acme", owner_email="owner@acme.example")
         simulator.subscribe("cus_1", "price_pro", metadata={"orgId": "acme"})
         await recorder.until_delivered(2)
-        assert [attempt.event.id for attempt in recorder.attempts] == ids(simulator, *HANDLED_TYPES)
+        assert [attempt.event.id for attempt in recorder.attempts] == ids(simulator, *REQUIRED_TYPES)
         assert {(attempt.response.status, attempt.response.text) for attempt in recorder.attempts} == {(200, "OK")}
         assert (recorder.attempts[-1].event.tenant, recorder.attempts[-1].event.customer) == ("acme", "cus_1")
         tenant = (await reader.tenant_view("acme")).tenant

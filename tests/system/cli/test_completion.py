@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tenantry.domain.billing.events import EXTENDED_TYPES
+from tenantry.domain.billing.events import KNOWN_TYPES
 from tests.cli.support import Home, Workspace
 from tests.support.commands import AS_INSTALLED
 from tests.support.required import debian_program
@@ -98,4 +98,4 @@ async def test_values_of_arguments_and_options_are_completed(home: Home, shell: 
     assert await offered(shell, home, "open", "do") == ["docs"]
     assert await offered(shell, home, "logs", "tail", "--only", "ev") == ["events"]
     invoices = await offered(shell, home, "trigger", "invoice.")
-    assert set(invoices) == {event_type for event_type in EXTENDED_TYPES if event_type.startswith("invoice.")}
+    assert set(invoices) == {event_type for event_type in KNOWN_TYPES if event_type.startswith("invoice.")}

@@ -26,6 +26,7 @@ from tenantry.cli.output import CommandError, confirm, own_command
 from tenantry.cli.serve import configure_logs, end_on_sigterm, run_server
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
+from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.settings import (
     DEMO_COMMAND,
@@ -55,7 +56,7 @@ _EVERYTHING: Final = "*\n"
 _ENDPOINT: Final = "we_tenantry_demo"
 _WEBHOOK_SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
 _PLANS: Final = "TENANTRY_PLANS"
-_FOLLOWED: Final = ("SUBSCRIPTIONS", "PROVIDER_EVENTS", "PAST_DUE_GRACE_DAYS")
+_FOLLOWED: Final = ("SUBSCRIPTIONS", "PAST_DUE_GRACE_DAYS")
 
 
 @click.group(invoke_without_command=True)
@@ -208,7 +209,7 @@ def _fill(provider: Simulator, policy: BillingPolicy, webhook_url: str, webhook_
         present = provider.prices.get(price_id)
         if present is None or present.unit_amount != amount:
             provider.price(price_id, amount)
-    types = tuple(policy.handled_types)
+    types = tuple(sorted(REQUIRED_TYPES))
     secret = webhook_secret.reveal()
     provider.store_endpoint(WebhookEndpoint(id=_ENDPOINT, url=webhook_url, secret=secret, enabled_events=types))
 

@@ -27,7 +27,7 @@ from tenantry.cli.output import (
 )
 from tenantry.common.clock import from_epoch
 from tenantry.domain.access import NO_SUBSCRIPTION
-from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails
+from tenantry.domain.billing.events import REQUIRED_TYPES, BillingEvent, SubscriptionDetails
 from tenantry.domain.billing.order import is_decided
 from tenantry.domain.billing.state import PAST_DUE, WHOLE_TENANT, BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.tenant_record import BillingRecord, record_of
@@ -213,7 +213,7 @@ def expected(events: Sequence[Json], before: Tenant | None, policy: BillingPolic
     by_key: dict[str, list[BillingEvent]] = {}
     for number, event in enumerate(events):
         fact = _fact(event, number, policy)
-        if fact.type in policy.handled_types and (key := fold_key(fact, policy)) is not None:
+        if (key := fold_key(fact, policy)) is not None:
             by_key.setdefault(key, []).append(fact)
     beginnings = _beginnings(before, list(by_key), policy)
     folds = [
@@ -365,15 +365,15 @@ async def _history(session: TriggerSession, tenant_id: str, view: TenantView, se
         async for _ in play(story, stage):
             pass
         version = API_VERSIONS[options.shape]
-        return [render_event(event, version) for event in stage.simulator.events(*session.policy.handled_types)]
+        return [render_event(event, version) for event in stage.simulator.events(*REQUIRED_TYPES)]
     number, subject = options.times or _EVENTS, session.subject(tenant_id, view)
     if options.what is not None:
         return [event async for event in session.sample_events(subject, view, number)]
     start = first_second(view, current_second() - number)
     prices = {price: amount for price, amount in session.prices.items() if amount} or session.prices
-    types, is_each = session.policy.handled_types, session.policy.is_each
+    is_each = session.policy.is_each
     return await long_history(
-        subject, prices, events=number, start=start, seed=seed, shape=options.shape, types=types, is_each=is_each
+        subject, prices, events=number, start=start, seed=seed, shape=options.shape, is_each=is_each
     )
 
 

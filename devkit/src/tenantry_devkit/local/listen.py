@@ -22,7 +22,7 @@ from tenantry.cli.output import CommandError, counted, json_text, parse_duration
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.common.secret import Secret
-from tenantry.domain.billing.events import EXTENDED_TYPES, HANDLED_TYPES
+from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.client import ProviderApi, mode_of_key
@@ -124,8 +124,7 @@ def listen(
     if settings.provider_secret_key is None:
         raise CommandError("PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events.")
     provider = ProviderApi(settings.provider_secret_key, settings.provider_api_base)
-    handled = settings.billing.handled_types
-    wanted = frozenset(part for text in types for each in text.split(",") if (part := each.strip())) or handled
+    wanted = frozenset(part for text in types for each in text.split(",") if (part := each.strip())) or KNOWN_TYPES
     source = f"{settings.provider_api_base}{_MODES[mode_of_key(settings.provider_secret_key)]}"
     policy = RetryPolicy(interval=interval, retries=retries)
     session = _Session(source, wanted, address, signing_secret(values), extra, as_json=as_json)
@@ -267,8 +266,8 @@ class _Session:
                 os.killpg(self._child.pid, number if self._signals <= _MAX_SIGNALS else signal.SIGKILL)
 
     def _introduce(self, *, has_child: bool) -> None:
-        is_handled = self._types in (HANDLED_TYPES, EXTENDED_TYPES)
-        which = f"the {len(self._types)} types that are handled" if is_handled else ", ".join(sorted(self._types))
+        is_default = self._types == KNOWN_TYPES
+        which = f"the {len(self._types)} types that are handled" if is_default else ", ".join(sorted(self._types))
         self._print(f"listening to   {self._source}")
         self._print(f"events         {'all' if ALL_TYPES in self._types else which}")
         self._print(f"forwarding to  {self._address}")

@@ -35,14 +35,11 @@ _DAYS_BEFORE: Final = {
 }
 """Days from the beginning of a subscription to an event of it."""
 TYPES: Final = {
-    ev.SUBSCRIPTION_UPDATED: "a subscription began, changed or was renewed",
+    ev.SUBSCRIPTION_UPDATED: "a subscription changed or was renewed",
     ev.SUBSCRIPTION_DELETED: "a subscription ended",
     ev.PAYMENT_SUCCEEDED: "a renewal was paid",
     ev.PAYMENT_FAILED: "the payment of a renewal failed",
     ev.CHECKOUT_COMPLETED: "a customer completed a checkout",
-}
-"""The types that the service handles, with their meaning."""
-EXTENDED_TYPES: Final = {
     ev.SUBSCRIPTION_CREATED: "a subscription began",
     ev.SUBSCRIPTION_PAUSED: "a trial ended without a card",
     ev.SUBSCRIPTION_RESUMED: "a paused subscription was paid",
@@ -53,7 +50,7 @@ EXTENDED_TYPES: Final = {
     ev.ASYNC_PAYMENT_SUCCEEDED: "a bank debit was paid",
     ev.ASYNC_PAYMENT_FAILED: "a bank debit failed",
 }
-"""The types that it handles besides with PROVIDER_EVENTS=extended."""
+"""The types that the service handles, with their meaning: first those that it needs."""
 
 Json = dict[str, Any]
 

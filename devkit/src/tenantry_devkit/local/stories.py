@@ -14,7 +14,7 @@ import msgspec
 from rich.text import Text
 
 from tenantry.cli.output import OUT_OF_REACH, CommandError, counted, own_command, printable
-from tenantry.domain.billing.events import HANDLED_TYPES, PAYMENT_FAILED
+from tenantry.domain.billing.events import KNOWN_TYPES, PAYMENT_FAILED, REQUIRED_TYPES
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, Json, catalog_prices, subscribe
 from tenantry_devkit.local.session import (
@@ -60,7 +60,7 @@ async def long_history(
     start: int,
     seed: int,
     shape: str = "new",
-    types: Collection[str] = HANDLED_TYPES,
+    types: Collection[str] = KNOWN_TYPES,
     is_each: bool = False,
 ) -> list[Json]:
     """Return so many events of these types (10 at least) of one customer, in the order in which they happened.
@@ -260,8 +260,7 @@ async def run_story(session: TriggerSession) -> int:
     story, options, endpoint = chosen_story(session), session.options, session.endpoint
     async with session.tenant_for("story") as (tenant_id, view):
         stage = stage_for(session, story, tenant_id, view, endpoint.client)
-        types = session.policy.handled_types
-        stage.simulator.add_endpoint(endpoint.url, endpoint.secret.reveal(), enabled_events=types)
+        stage.simulator.add_endpoint(endpoint.url, endpoint.secret.reveal(), enabled_events=REQUIRED_TYPES)
         if session.inbox:
             await session.inbox.begin()
         if not options.as_json:

@@ -45,7 +45,7 @@ from tenantry_devkit.local.endpoint import (
     service_base,
     signing_secret,
 )
-from tenantry_devkit.local.samples import EXTENDED_TYPES, TYPES, EventSubject, plan_prices
+from tenantry_devkit.local.samples import TYPES, EventSubject, plan_prices
 from tenantry_devkit.local.session import (
     STORY,
     InboxPoller,
@@ -68,7 +68,7 @@ _STATUSES: Final = (
 
 
 def _complete_what(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    offers = {**TYPES, **EXTENDED_TYPES, **{STORY + name: story.summary for name, story in stories().items()}}
+    offers = {**TYPES, **{STORY + name: story.summary for name, story in stories().items()}}
     return [CompletionItem(name, help=text) for name, text in offers.items() if name.startswith(incomplete)]
 
 
@@ -100,10 +100,10 @@ def _complete_what(_context: click.Context, _param: click.Parameter, incomplete:
 def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # noqa: ANN401  # those of TriggerOptions
     """Send a signed provider event to the service here, and show its effect on the tenant.
 
-    TYPE is one of the types that tenantry handles: five, and nine more with PROVIDER_EVENTS=extended; `--list` shows
-    them and the stories. A story, such as story:failed-renewal, plays weeks on a simulated clock and shows the tenant
-    after each step. With --chaos, the command sends a history (of TYPE, of a story, or its own long one) duplicated, in
-    any order, and among forgeries, and says whether the tenant has the correct state.
+    TYPE is one of the types that tenantry handles; `--list` shows them and the stories. A story, such as
+    story:failed-renewal, plays weeks on a simulated clock and shows the tenant after each step. With --chaos, the
+    command sends a history (of TYPE, of a story, or its own long one) duplicated, in any order, and among forgeries,
+    and says whether the tenant has the correct state.
 
     \b
       tenantry trigger customer.subscription.updated --plan pro
@@ -147,7 +147,7 @@ def _check(options: TriggerOptions) -> None:
     for is_wrong, message in (
         (what is None and not chaos, "Missing argument: a type or a story. `tenantry trigger --list` shows them."),
         (
-            what is not None and not is_story and what not in (*TYPES, *EXTENDED_TYPES),
+            what is not None and not is_story and what not in TYPES,
             f"{what!r} is neither a type that tenantry handles nor a story. `--list` shows them.",
         ),
         (
@@ -173,9 +173,9 @@ def _check(options: TriggerOptions) -> None:
 def _show_list(*, as_json: bool) -> None:
     summaries = {STORY + name: story.summary for name, story in stories().items()}
     if as_json:
-        print_json({"types": TYPES, "extendedTypes": EXTENDED_TYPES, "stories": summaries})
+        print_json({"types": TYPES, "stories": summaries})
         return
-    groups = {"": TYPES, "\nwith PROVIDER_EVENTS=extended:": EXTENDED_TYPES, "\nstories:": summaries}
+    groups = {"": TYPES, "\nstories:": summaries}
     for title, group in groups.items():
         if title:
             click.echo(title)
@@ -201,10 +201,6 @@ async def _run(options: TriggerOptions, values: Mapping[str, str], policy: Billi
     address = service_address(values, options.forward_to)
     if not (options.remote or options.dry_run or is_on_this_machine(address)):
         raise click.UsageError(f"{address} is not on this machine. To send made-up events there: --remote")
-    if options.what in EXTENDED_TYPES.keys() - policy.handled_types and not options.dry_run:
-        raise click.UsageError(
-            f"tenantry handles {options.what} only with PROVIDER_EVENTS=extended: set it for the service, and here."
-        )
     base = _trusted_base(values, address, options.forward_to)
     plan = _choose_plan(policy, options.plan)
     secret = Secret("") if options.dry_run else _secret(values, options.sign_as)

@@ -81,17 +81,23 @@ class Provider:
             url=server.url,
         )
         webhook_url, secret = f"{service.base_url}{WEBHOOK_PATH}", service.webhook_secret
-        types = service.settings.billing.handled_types
-        self._simulator.add_endpoint(webhook_url, secret, enabled_events=types)
+        self._endpoint = self._simulator.add_endpoint(webhook_url, secret, enabled_events=ev.REQUIRED_TYPES)
         server.attached.append(self._simulator)
 
     def detach(self) -> None:
         """Stop serving it; the one attached before is served again."""
         self._server.attached.remove(self._simulator)
 
+    def enable(self, *types: str) -> None:
+        """Send these event types too, beside the five that the service needs."""
+        enabled = tuple(sorted({*self._endpoint.enabled_events, *types}))
+        self._endpoint = self._store_endpoint(replace(self._endpoint, enabled_events=enabled))
+
     @property
     def url(self) -> str:
         return self._server.url
+
+    _store_endpoint = _method(Simulator.store_endpoint)
 
     advance = _coroutine(Simulator.advance)
     deliver = _coroutine(Simulator.deliver)

@@ -8,9 +8,10 @@ import msgspec
 
 
 class Level(StrEnum):
-    """How serious a finding is: with an error, something does not work."""
+    """How serious a finding is: with an error, something does not work; information asks for nothing."""
 
     OK = "ok"
+    INFO = "info"
     WARNING = "warning"
     ERROR = "error"
 

@@ -20,7 +20,8 @@ from tenantry.common import logs
 from tenantry.common.clock import system_clock
 from tenantry.settings import Settings, SettingsError, load
 
-_STYLES: Final = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.OK: "green"}
+_STYLES: Final = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.OK: "green", Level.INFO: "cyan"}
+"""By level, the worst first."""
 
 
 @click.command()
@@ -94,4 +95,6 @@ def _show(findings: Sequence[Finding]) -> None:
     counts = Counter(finding.level for finding in findings)
     console.print()
     present = [level for level in _STYLES if counts[level]]
-    console.print(", ".join(f"{counts[one]} ok" if one is Level.OK else counted(counts[one], one) for one in present))
+    uncounted = (Level.OK, Level.INFO)
+    totals = [f"{counts[one]} {one}" if one in uncounted else counted(counts[one], one) for one in present]
+    console.print(", ".join(totals))

@@ -1,7 +1,7 @@
 """Checks of the settings and the plan catalog, the mail server, the identity provider and the payment provider."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Final
@@ -11,6 +11,7 @@ import httpx2
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.demo_folder import is_loopback_url
 from tenantry.cli.doctor import Finding, Level, ok, problem, problem_if
+from tenantry.cli.doctor.endpoint_checks import judge_endpoints
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
@@ -21,7 +22,7 @@ from tenantry.integrations.http_client import FetchError, new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import fetch_published_keys
 from tenantry.integrations.smtp import MailDeliveryError, Mailer, SmtpConfig, SmtpProbe
-from tenantry.integrations.stripe.client import ProviderApi, ProviderEndpoint, ProviderPrice
+from tenantry.integrations.stripe.client import ProviderApi, ProviderPrice
 from tenantry.settings import Settings
 
 SHORTEST: Final = 16
@@ -158,39 +159,7 @@ async def check_provider(settings: Settings) -> list[Finding]:
             return [problem("payment provider.refuses", trouble=refusal.detail)]
         except ProviderUnavailableError as refusal:
             return [problem("payment provider.unavailable", trouble=refusal.detail)]
-    webhook_url, types = settings.base_url + WEBHOOK_PATH, settings.billing.handled_types
-    return [*judge_endpoints(endpoints, webhook_url, types), *judge_prices(items, prices)]
-
-
-def judge_endpoints(
-    endpoints: Collection[ProviderEndpoint] | None, webhook_url: str, types: frozenset[str]
-) -> list[Finding]:
-    """Judge whether an endpoint for our address exists, is enabled, and gets exactly the handled ``types``.
-
-    ``endpoints`` is None if the API key may not read them.
-    """
-    if endpoints is None:
-        return [problem("payment provider.endpoints_unreadable", types=_listed(types))]
-    ours = [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
-    if not ours:
-        return [problem("payment provider.no_endpoint", url=webhook_url, types=_listed(types))]
-    return [_judge_endpoint(endpoint, types) for endpoint in ours]
-
-
-def _judge_endpoint(endpoint: ProviderEndpoint, types: frozenset[str]) -> Finding:
-    enabled = set(endpoint.enabled_events)
-    missing = set() if "*" in enabled else types - enabled
-    faults = [] if endpoint.status == "enabled" else [f"is {endpoint.status}"]
-    faults += [f"lacks {', '.join(sorted(missing))}"] if missing else []
-    if surplus := enabled - types:
-        faults.append(f"sends needless {', '.join(sorted(surplus))}")
-    if not faults:
-        return ok("payment provider", f"sends the {len(types)} event types to {endpoint.url}")
-    return problem("payment provider.wrong_endpoint", url=endpoint.url, faults="; ".join(faults), types=_listed(types))
-
-
-def _listed(types: frozenset[str]) -> str:
-    return ", ".join(sorted(types))
+    return [*judge_endpoints(endpoints, settings.base_url + WEBHOOK_PATH), *judge_prices(items, prices)]
 
 
 def judge_prices(items: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None) -> list[Finding]:

@@ -40,7 +40,7 @@ def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str]
         return Outcome.IGNORED, excluded[1]
     if event.is_thin:
         return Outcome.IGNORED, "Ignored: a thin (v2) event has no object. Have the provider send snapshot events."
-    if event.type not in policy.handled_types and event.type != ev.SNAPSHOT:
+    if event.type not in ev.KNOWN_TYPES and event.type != ev.SNAPSHOT:
         return Outcome.IGNORED, "This type is not handled."
     if event.problem is not None:
         return Outcome.INVALID, event.problem

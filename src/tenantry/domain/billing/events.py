@@ -11,8 +11,6 @@ SUBSCRIPTION_DELETED: Final = "customer.subscription.deleted"
 PAYMENT_SUCCEEDED: Final = "invoice.payment_succeeded"
 PAYMENT_FAILED: Final = "invoice.payment_failed"
 CHECKOUT_COMPLETED: Final = "checkout.session.completed"
-
-# More types, which count with PROVIDER_EVENTS=extended.
 SUBSCRIPTION_CREATED: Final = "customer.subscription.created"
 SUBSCRIPTION_PAUSED: Final = "customer.subscription.paused"
 SUBSCRIPTION_RESUMED: Final = "customer.subscription.resumed"
@@ -28,10 +26,10 @@ PAID: Final = "paid"
 SNAPSHOT: Final = "tenantry.subscription.snapshot"
 """Not a provider event: state that the service fetched from the provider's API."""
 
-HANDLED_TYPES: Final = frozenset(
+REQUIRED_TYPES: Final = frozenset(
     {SUBSCRIPTION_UPDATED, SUBSCRIPTION_DELETED, PAYMENT_SUCCEEDED, PAYMENT_FAILED, CHECKOUT_COMPLETED}
 )
-"""The five types of SPEC 6.2."""
+"""The five types that must be enabled at the provider (SPEC 6.2)."""
 WHOLE_SUBSCRIPTION_TYPES: Final = frozenset(
     {SUBSCRIPTION_UPDATED, SUBSCRIPTION_CREATED, SUBSCRIPTION_PAUSED, SUBSCRIPTION_RESUMED}
 )
@@ -40,8 +38,8 @@ SUBSCRIPTION_TYPES: Final = WHOLE_SUBSCRIPTION_TYPES | {SUBSCRIPTION_DELETED, TR
 PAYMENT_TYPES: Final = frozenset({PAYMENT_SUCCEEDED, INVOICE_PAID})
 INVOICE_TYPES: Final = PAYMENT_TYPES | {PAYMENT_FAILED, INVOICE_VOIDED, INVOICE_UNCOLLECTIBLE}
 CHECKOUT_TYPES: Final = frozenset({CHECKOUT_COMPLETED, ASYNC_PAYMENT_SUCCEEDED, ASYNC_PAYMENT_FAILED})
-EXTENDED_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | CHECKOUT_TYPES
-"""The types that are handled with PROVIDER_EVENTS=extended."""
+KNOWN_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | CHECKOUT_TYPES
+"""Every type that is handled when it arrives (CONTRACT 6). The provider decides which ones it sends."""
 FOLDED_TYPES: Final = SUBSCRIPTION_TYPES - {TRIAL_WILL_END} | INVOICE_TYPES | {SNAPSHOT}
 """The types that the fold applies."""
 

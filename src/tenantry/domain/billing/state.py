@@ -44,8 +44,6 @@ class BillingPolicy(msgspec.Struct, frozen=True):
     """Whether events of the other mode than ``livemode`` are ignored (PROVIDER_LIVEMODE)."""
     accounts: frozenset[str] = frozenset()
     """The connected accounts whose events count (PROVIDER_ACCOUNTS)."""
-    extended: bool = False
-    """Whether `events.EXTENDED_TYPES` are handled instead of SPEC's five types (PROVIDER_EVENTS)."""
     past_due_grace: int = 65 * 86_400
     """Seconds of access after a subscription became past due (PAST_DUE_GRACE_DAYS)."""
     notices: frozenset[OwnerNotice] = frozenset()
@@ -56,10 +54,6 @@ class BillingPolicy(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "is_each", self.subscriptions is SubscriptionRule.EACH)
-
-    @property
-    def handled_types(self) -> frozenset[str]:
-        return ev.EXTENDED_TYPES if self.extended else ev.HANDLED_TYPES
 
 
 WHOLE_TENANT: Final = ""
