@@ -139,7 +139,7 @@ async def test_malformed_events_are_counted(provider: Provider) -> None:
 
 
 async def test_events_that_name_no_tenant_are_counted(provider: Provider) -> None:
-    await provider.send(events.updated(org=None), events.deleted(org=None))
+    await provider.send(events.completed(org=None), events.updated(org=None, customer=None))
     findings = await check(provider)
     assert message(findings).endswith("that name no tenant: 2")
     assert "metadata.orgId" in remedy(findings)
@@ -184,7 +184,7 @@ async def test_a_customer_claimed_by_a_second_tenant_is_named(provider: Provider
 
 
 async def test_old_events_are_not_reported(provider: Provider) -> None:
-    await provider.send(events.updated(org=None), events.updated(org="later", price="price_gone"))
+    await provider.send(events.completed(org=None), events.updated(org="later", price="price_gone"))
     parked_alone = await check(provider, later=31 * DAY)
     assert message(parked_alone).endswith("that is not known: 1")
     assert len(await check(provider, later=29 * DAY)) == len(parked_alone) + 2

@@ -132,12 +132,15 @@ async def test_a_subscription_of_another_tenant_does_not_count(world: World) -> 
 
 
 async def test_a_subscription_without_a_tenants_name_is_that_of_its_customer(world: World) -> None:
-    subscriber = await world.subscriber()
-    world.simulator.subscribe(subscriber.customer, "price_pro")
+    """Whether its events arrive or are lost."""
+    arriving, losing = await world.subscriber(), await world.subscriber()
+    world.simulator.subscribe(arriving.customer, "price_pro")
     await world.passes(minutes=1)
-    assert await world.provider.state(subscriber) == ("free", "none")  # such events name no tenant
-    await world.compare(subscriber)
-    assert await world.record(subscriber) == world.truth(subscriber)
+    async with world.losing():
+        world.simulator.subscribe(losing.customer, "price_pro")
+    assert (await world.provider.state(arriving), await world.record(losing)) == (("pro", "active"), NOTHING)
+    assert drifted(await world.compare(arriving, losing)) == [losing.id]
+    assert await world.record(losing) == world.truth(losing)
 
 
 async def test_a_subscription_of_a_customer_that_is_not_linked_is_asked_for_too(world: World) -> None:

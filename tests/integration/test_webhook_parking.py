@@ -88,6 +88,29 @@ async def test_invoices_wait_for_a_tenant_and_its_link_at_once(provider: Provide
     assert await told(provider, unlinked) == [failure["id"]]
 
 
+async def test_subscriptions_without_metadata_wait_for_their_customers_checkout(provider: Provider) -> None:
+    subscriber = await provider.subscriber(linked=False)
+    names = {**subscriber.names, "org": None}
+    await provider.send(events.updated(**names), events.deleted(**names, created=NOW + 9))
+    assert await provider.state(subscriber) == ("free", "none")
+    await provider.send(events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 5))
+    assert await provider.state(subscriber) == ("free", "canceled")
+    assert {entry["outcome"] for entry in (await provider.ledger(subscriber)).values()} == {"applied"}
+
+
+async def test_subscriptions_without_metadata_wait_for_the_operators_link(provider: Provider) -> None:
+    subscriber = await provider.subscriber(linked=False)
+    await provider.send(events.updated(**{**subscriber.names, "org": None}))
+    await provider.arrives(subscriber, stripeCustomerId=subscriber.customer)
+    assert await provider.state(subscriber) == ("pro", "active")
+
+
+async def test_subscriptions_without_metadata_count_for_the_tenant_of_their_customer(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(events.updated(**{**subscriber.names, "org": None}))
+    assert await provider.state(subscriber) == ("pro", "active")
+
+
 async def test_a_parked_event_sent_again_is_a_duplicate(provider: Provider) -> None:
     unlinked = provider.unlinked()
     event = events.updated(**unlinked.names)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import FOLDED_TYPES, KNOWN_TYPES, REQUIRED_TYPES, BillingEvent
+from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, KNOWN_TYPES, REQUIRED_TYPES, BillingEvent
 from tenantry.domain.billing.state import BillingPolicy
-from tests.support.facts import ANY, EACH, deleted, failed, succeeded, updated
+from tests.support.facts import ANY, EACH, completed, deleted, failed, succeeded, updated
 from tests.support.ledger import CUSTOMER, Ledger, recorded
 
 STATUSES: Final = ("trialing", "active", "past_due", "unpaid")
@@ -115,6 +115,24 @@ def test_every_order_of_delivery_leads_to_the_state_that_the_history_leads_to(
     for batch in data.draw(deliveries(history)):
         ledger.deliver(batch)
     assert ledger.account.record == recorded(history, policy)
+
+
+@given(st.data(), histories(), st.sampled_from([ANY, EACH]), st.booleans())
+def test_a_subscription_without_metadata_counts_for_the_tenant_of_its_customer(
+    data: st.DataObject, history: list[BillingEvent], policy: BillingPolicy, linked: bool
+) -> None:
+    """In every order, whether the customer was linked before, or a checkout session links it at any moment."""
+    nameless = data.draw(st.sets(st.sampled_from([event.id for event in history])))
+    events = [
+        msgspec.structs.replace(
+            event, customer_id=CUSTOMER, org_id=None if event.id in nameless or event.type in INVOICE_TYPES else "acme"
+        )
+        for event in history
+    ]
+    ledger = Ledger(policy, [CUSTOMER] if linked else [])
+    for batch in data.draw(deliveries([*events, completed(1000, "evt_checkout", customer_id=CUSTOMER)])):
+        ledger.deliver(batch)
+    assert ledger.account.record == recorded(events, policy)
 
 
 @given(st.data(), histories())

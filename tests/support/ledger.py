@@ -9,15 +9,8 @@ import msgspec
 
 from tenantry.domain.billing.anomalies import rejection
 from tenantry.domain.billing.batch_application import BatchApplication, is_new_subscription, replay_needs
-from tenantry.domain.billing.customer_links import tenant_of, wants_link
-from tenantry.domain.billing.events import (
-    FOLDED_TYPES,
-    INVOICE_TYPES,
-    WHOLE_SUBSCRIPTION_TYPES,
-    Anomaly,
-    BillingEvent,
-    Outcome,
-)
+from tenantry.domain.billing.customer_links import goes_by_customer, tenant_of, wants_link
+from tenantry.domain.billing.events import FOLDED_TYPES, WHOLE_SUBSCRIPTION_TYPES, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import BatchContext, BillingAccount, FoldId, KnownTenants, ReceivedEvent, ReplayNeed
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, fold_key
 from tenantry.domain.billing.tenant_record import BillingRecord, record_of
@@ -86,10 +79,10 @@ class Ledger:
         ]
         waiting.sort(key=lambda arrival: (arrival.event.created, arrival.event.arrival))
         placed = [(tenant_of(event, context.known), event) for event in usable]
-        invoices = [arrival.event for arrival in waiting]
-        invoices += [event for event in usable if event.type in INVOICE_TYPES]
+        nameless = [arrival.event for arrival in waiting]
+        nameless += [event for event in usable if goes_by_customer(event)]
         placed += [
-            (TENANT, event) for event in invoices if event.customer_id in links or event.subscription_id in begun
+            (TENANT, event) for event in nameless if event.customer_id in links or event.subscription_id in begun
         ]
         application = self._application(context, placed, waiting)
         for arrival in arrivals:

@@ -4,6 +4,8 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
 from tests.support.ledger import CUSTOMER
@@ -237,4 +239,19 @@ def random_history(seed: int) -> RandomHistory:
     sent = tuple(event for event in script.events if event.type in types | {ev.SNAPSHOT})
     rules = Rules(rng.choice(list(CATALOGS.values())))
     links = ev.SUBSCRIPTION_TYPES & {event.type for event in sent}
-    return RandomHistory(sent, rules, () if links and rng.random() < 0.4 else (CUSTOMER,))
+    customers = () if links and rng.random() < 0.4 else (CUSTOMER,)
+    events = _without_some_names(sent, rng) if rng.random() < 0.4 else sent
+    return RandomHistory(events, rules, customers)
+
+
+def _without_some_names(events: Sequence[BillingEvent], rng: random.Random) -> Sequence[BillingEvent]:
+    """Remove the tenant from the metadata of some subscription events, never of the first one that links a customer."""
+    linking = next((event for event in events if event.type in ev.WHOLE_SUBSCRIPTION_TYPES), None)
+    if linking is None:
+        return events
+    return [
+        msgspec.structs.replace(event, org_id=None)
+        if event.type in ev.SUBSCRIPTION_TYPES and event is not linking and rng.random() < 0.7
+        else event
+        for event in events
+    ]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.anomalies import anomalies, rejection
-from tenantry.domain.billing.batch_application import BatchApplication, needed_locks, replay_needs
+from tenantry.domain.billing.batch_application import BatchApplication, needed_locks, new_subscriptions, replay_needs
 from tenantry.domain.billing.events import KNOWN_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import (
     FIRST,
@@ -85,8 +85,8 @@ def state(result: BatchApplication) -> BillingState:
     "event",
     [
         BillingEvent(id="evt_1", type="charge.refunded", created=1),
-        updated(org_id=None),
-        deleted(org_id=None),
+        updated(org_id=None, customer_id=None),
+        deleted(org_id=None, customer_id=None),
         failed(customer_id=None),
         succeeded(customer_id=None),
         completed(org_id=None),
@@ -134,6 +134,50 @@ def test_an_invoice_of_an_unknown_customer_is_parked(event: BillingEvent) -> Non
 def test_an_invoice_finds_its_tenant_by_customer_alone() -> None:
     result = received(standing(account(), account("other"), cus_1="other"), failed(org_id="acme"))
     assert outcomes(result.entries) == [("applied", "other")]
+
+
+@pytest.mark.parametrize("event", [updated, deleted])
+def test_a_subscription_event_without_a_name_is_its_customers_tenants(event: Callable[..., BillingEvent]) -> None:
+    result = received(standing(account(), account("other"), cus_1="other"), event(org_id=None, customer_id="cus_1"))
+    assert outcomes(result.entries) == [("applied", "other")]
+    assert result.links == []
+
+
+def test_the_name_in_the_metadata_wins_over_the_customer() -> None:
+    result = received(standing(account(), account("other"), cus_1="other"), updated(customer_id="cus_1"))
+    assert outcomes(result.entries) == [("applied", "acme")]
+
+
+@pytest.mark.parametrize("event", [updated, deleted])
+def test_a_subscription_event_without_a_name_waits_for_its_customer(event: Callable[..., BillingEvent]) -> None:
+    nameless = event(org_id=None, customer_id="cus_1")
+    result = received(standing(account()), nameless)
+    [entry] = result.entries
+    assert (entry.outcome, entry.reason) == (Outcome.PARKED, "Waits: customer cus_1 is not known yet.")
+    assert needed_locks([nameless], standing(account()), ANY) == {("customer cus_1", False)}
+
+
+def test_a_link_applies_the_nameless_subscription_events_of_its_batch() -> None:
+    result = received(standing(account()), updated(org_id=None, customer_id="cus_1", status="trialing"), completed(200))
+    assert outcomes(result.unparked) == [("applied", "acme")]
+    assert state(result).subscription_status == "trialing"
+
+
+def test_a_subscriptions_invoices_find_the_tenant_of_its_customer() -> None:
+    nameless = updated(org_id=None, customer_id="cus_1")
+    assert new_subscriptions([nameless], standing(account(), cus_1="acme")) == {"sub_1": "acme"}
+    assert new_subscriptions([nameless], standing(account())) == {}
+
+
+def test_a_known_subscription_takes_no_event_whose_customer_is_unknown() -> None:
+    """An invoice follows its subscription; a subscription event without a name follows its customer alone."""
+    waiting = updated(org_id=None, customer_id="cus_2", event_id="evt_2")
+    result = BatchApplication(
+        standing(account(), cus_1="acme"), EACH, NOW, needs={}, histories={}, waiting=arrivals(waiting)
+    )
+    for arrival in arrivals(updated()):
+        result.receive(arrival)
+    assert result.unparked == []
 
 
 def test_a_checkout_links_its_customer() -> None:
@@ -289,6 +333,9 @@ def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
         (updated(price_id="price_other"), ("unknown_price",)),
         (updated(org_id=None), ("missing_org_id",)),
         (deleted(org_id=None), ("missing_org_id",)),
+        (updated(org_id=None, customer_id="cus_1"), ()),
+        (deleted(org_id=None, customer_id="cus_1"), ()),
+        (updated(org_id=None, customer_id="cus_1", price_id="price_other"), ("unknown_price",)),
         (deleted(price_id=None), ()),
         (completed(org_id=None), ("missing_org_id",)),
         (completed(org_id=None, checkout_mode="payment"), ()),

@@ -5,26 +5,27 @@ from datetime import datetime
 from typing import Final
 
 from tenantry.db.connection import Connection
-from tenantry.domain.billing.events import INVOICE_TYPES
+from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES
 
 LINK: Final = """
 INSERT INTO customers (id, tenant_id, linked_by, linked_at) VALUES (%s, %s, %s, %s)
 """
 UNLINK: Final = "DELETE FROM customers WHERE tenant_id = %(tenant)s AND id = ANY(%(customers)s)"
 HOLDER: Final = "SELECT tenant_id FROM customers WHERE id = %s"
-# Invoice events belong to a tenant by their customer, unless their subscription is the tenant's. They wait again, as if
-# the link had never been.
-PARK_INVOICES: Final = """
+# Events without org_id, as all invoices are, belong to a tenant by their customer, except invoices of a subscription
+# whose own events name the tenant. They wait again, as if the link had never been.
+PARK_AGAIN: Final = """
 UPDATE billing_events
    SET tenant_id = NULL, outcome = 'parked', reason = 'Waits: customer ' || customer_id || ' is not known yet.',
        before = NULL, after = NULL, anomalies = nullif(array_remove(anomalies, 'ambiguous_order'), '{}'),
        parked_at = %(now)s
- WHERE tenant_id = %(tenant)s AND customer_id = ANY(%(customers)s) AND type = ANY(%(invoices)s)
+ WHERE tenant_id = %(tenant)s AND customer_id = ANY(%(customers)s) AND org_id IS NULL
    AND outcome IN ('applied', 'late', 'no_change')
-   AND NOT (%(each)s AND EXISTS (
-         SELECT FROM subscriptions s
-          WHERE s.tenant_id = billing_events.tenant_id AND s.id = billing_events.subscription_id
-            AND s.reported_at IS NOT NULL))
+   AND NOT (%(each)s AND type = ANY(%(invoices)s) AND coalesce(subscription_id, '') IN (
+         SELECT s.subscription_id
+           FROM billing_events s
+          WHERE s.tenant_id = %(tenant)s AND s.org_id = %(tenant)s AND s.subscription_id IS NOT NULL
+            AND s.type = ANY(%(folded)s) AND s.outcome IN ('applied', 'late', 'no_change')))
 """
 SET_CUSTOMER: Final = "UPDATE tenants SET stripe_customer_id = %s, updated_at = %s WHERE id = %s"
 NEWEST_CUSTOMER: Final = "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at DESC, id DESC LIMIT 1"
@@ -44,14 +45,19 @@ async def link(connection: Connection, customer_id: str, tenant_id: str, now: da
 async def unlink(
     connection: Connection, tenant_id: str, customers: Sequence[str], now: datetime, *, each: bool
 ) -> None:
-    """Remove the links of a tenant's customers, and park their invoice events again.
+    """Remove the links of a tenant's customers, and park again the events that are the tenant's only by them.
 
-    With ``each``, invoices of the tenant's own subscriptions stay. The caller folds the tenant's events again.
+    With ``each``, invoices of subscriptions that name the tenant stay. The caller folds the tenant's events again.
     """
     values = {
-        "tenant": tenant_id, "customers": list(customers), "invoices": sorted(INVOICE_TYPES), "now": now, "each": each,
-    }  # fmt: skip
-    await connection.execute(PARK_INVOICES, values)
+        "tenant": tenant_id,
+        "customers": list(customers),
+        "invoices": sorted(INVOICE_TYPES),
+        "folded": sorted(FOLDED_TYPES),
+        "now": now,
+        "each": each,
+    }
+    await connection.execute(PARK_AGAIN, values)
     await connection.execute(UNLINK, values)
 
 

@@ -168,13 +168,14 @@ async def apply_batch(
     if customers or subscriptions:
         waiting = await store.read_parked(connection, (), customers, subscriptions)
     placed = [(customer_links.tenant_of(event, context.known), event) for event in usable]
-    # an invoice event may have waited for its customer's link or its subscription, or follow it in this very batch
-    invoices = [each.event for each in waiting]
-    invoices += [event for event in usable if event.type in INVOICE_TYPES]
+    # an event without a tenant's name may have waited for the link of its customer, or an invoice for its
+    # subscription, or follow it in this very batch
+    nameless = [each.event for each in waiting]
+    nameless += [event for event in usable if customer_links.goes_by_customer(event)]
     placed += [
-        (org_id, event) for customer_id, org_id in links for event in invoices if event.customer_id == customer_id
+        (org_id, event) for customer_id, org_id in links for event in nameless if event.customer_id == customer_id
     ]
-    placed += [(org_id, event) for name, org_id in begun.items() for event in invoices if event.subscription_id == name]
+    placed += [(org_id, event) for name, org_id in begun.items() for event in nameless if event.subscription_id == name]
     application = await _begin(connection, context, policy, now, placed, waiting)
     for stray in strays:
         application.release(*stray)
@@ -290,8 +291,9 @@ async def apply_parked(
     context = await store.read_context(connection, policy, [tenant_id], named, subscriptions, ())
     links = {each.event.customer_id for each in waiting if customer_links.wants_link(each.event, context)}
     waiting_for_link = await store.read_parked(connection, (), [link for link in links if link])
-    # an invoice of another tenant's subscription stays that tenant's
     waiting = [each for each in waiting if _is_for(each.event, tenant_id, context)]
+    taken = {each.event.id for each in waiting}
+    waiting_for_link = [each for each in waiting_for_link if each.event.id not in taken]
     placed = [(tenant_id, each.event) for each in (*waiting, *waiting_for_link)]
     application = await _begin(connection, context, policy, now, placed, waiting_for_link)
     application.apply_parked(tenant_id, waiting)
@@ -300,8 +302,13 @@ async def apply_parked(
 
 
 def _is_for(event: BillingEvent, tenant_id: str, context: BatchContext) -> bool:
-    holder = context.known.tenant_of_subscription.get(event.subscription_id or "", tenant_id)
-    return event.type not in INVOICE_TYPES or holder == tenant_id
+    """Whether an event that waited for a tenant, its customers or its subscriptions is this tenant's.
+
+    An invoice of another tenant's subscription stays that tenant's.
+    """
+    if event.type in INVOICE_TYPES:
+        return context.known.tenant_of_subscription.get(event.subscription_id or "", tenant_id) == tenant_id
+    return customer_links.tenant_of(event, context.known) == tenant_id
 
 
 def log_payments(entries: Sequence[LedgerEntry]) -> None:

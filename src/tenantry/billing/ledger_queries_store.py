@@ -11,7 +11,7 @@ from tenantry.billing import accounts_store
 from tenantry.billing.ledger_store import FACT_NAMES, FOLDED, FULL_STATE, REPLACEABLE, to_event, unpack
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_ROWS, Listing
-from tenantry.domain.billing.events import Anomaly, BillingEvent
+from tenantry.domain.billing.events import INVOICE_TYPES, Anomaly, BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 
@@ -108,7 +108,8 @@ SELECT tenant_id, count(*)
         SELECT s.tenant_id
           FROM subscriptions s
           JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL AND e.subscription_id = s.id
-         WHERE s.tenant_id = ANY(%(tenants)s) AND s.reported_at IS NOT NULL AND s.moved_at IS NULL
+         WHERE e.type = ANY(%(invoices)s)
+           AND s.tenant_id = ANY(%(tenants)s) AND s.reported_at IS NOT NULL AND s.moved_at IS NULL
            AND NOT EXISTS (SELECT FROM customers c WHERE c.id = e.customer_id)) AS waiting
  GROUP BY tenant_id
 """
@@ -266,7 +267,7 @@ async def count_entries(connection: Connection, tenant_id: str) -> int:
 
 async def parked_for(connection: Connection, tenants: Collection[str]) -> dict[str, int]:
     """Count the parked events of each of these tenants, which could be applied."""
-    return dict(await connection.fetch(PARKED, {"tenants": list(tenants)}))
+    return dict(await connection.fetch(PARKED, {"tenants": list(tenants), "invoices": sorted(INVOICE_TYPES)}))
 
 
 @asynccontextmanager

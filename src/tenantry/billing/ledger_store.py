@@ -32,6 +32,7 @@ from tenantry.db.statements import (
 )
 from tenantry.domain.billing.events import (
     FOLDED_TYPES,
+    INVOICE_TYPES,
     NO_DETAILS,
     WHOLE_SUBSCRIPTION_TYPES,
     Anomaly,
@@ -315,14 +316,14 @@ _facts_of: Final = attrgetter(*_FACT_TYPES)
 
 
 PARK_STRAYS: Final = Statement(
-    """
+    f"""
 UPDATE billing_events e
    SET tenant_id = NULL, outcome = 'parked', reason = 'Waits: subscription ' || subscription_id || ' is not known yet.',
        before = NULL, after = NULL, parked_at = $3
   FROM unnest($1, $2) AS stray (tenant_id, id)
- WHERE e.tenant_id = stray.tenant_id AND e.subscription_id = stray.id AND e.org_id IS NULL
-   AND e.outcome IN ('applied', 'late', 'no_change')
-""",
+ WHERE e.tenant_id = stray.tenant_id AND e.subscription_id = stray.id
+   AND e.type = ANY('{{{",".join(sorted(INVOICE_TYPES))}}}') AND e.outcome IN ('applied', 'late', 'no_change')
+""",  # noqa: S608  # our own names
     TEXTS, TEXTS, MOMENT,
 )  # fmt: skip
 

@@ -153,7 +153,8 @@ def link(customer: str, org: str, *, as_json: bool) -> None:
 def unlink(customer: str, *, as_json: bool) -> None:
     """Remove the link of a customer of the payment provider.
 
-    The customer's invoice events no longer count for the tenant. They wait for another link for 30 days.
+    The customer's events no longer count for the tenant, except those of subscriptions whose metadata names it. They
+    wait for another link for 30 days.
 
     \b
       tenantry admin unlink cus_NffrFeUfNV2Hib
@@ -166,7 +167,7 @@ def unlink(customer: str, *, as_json: bool) -> None:
 @click.option("--org", required=True, help="The tenant that the customer belongs to from now on.")
 @_as_json
 def move(customer: str, org: str, *, as_json: bool) -> None:
-    """Move a customer of the payment provider to another tenant, with the customer's invoice events.
+    """Move a customer of the payment provider to another tenant, with the customer's events.
 
     Both tenants are folded again. Subscriptions whose metadata names a tenant stay with that tenant.
 

@@ -51,8 +51,10 @@ def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str]
         missing = "The checkout session is not for a subscription."
     elif event.type == ev.CHECKOUT_COMPLETED and event.customer_id is None:
         missing = "The checkout session names no customer."
-    elif not event.org_id:
+    elif not event.org_id and event.type in ev.CHECKOUT_TYPES:
         missing = "The metadata names no orgId."
+    elif not event.org_id and not event.customer_id:
+        missing = "The metadata names no orgId, and the subscription no customer."
     return (Outcome.IGNORED, missing) if missing else None
 
 
@@ -63,7 +65,7 @@ def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, 
         return (excluded[0],)
     if event.problem is not None:
         found.append(Anomaly.UNUSABLE_OBJECT)
-    elif event.org_id is None and (event.type in ev.SUBSCRIPTION_TYPES or event.checkout_mode == _SUBSCRIPTION_MODE):
+    elif event.org_id is None and (_is_of_nobody(event) or event.checkout_mode == _SUBSCRIPTION_MODE):
         found.append(Anomaly.MISSING_ORG_ID)
     elif event.type in ev.WHOLE_SUBSCRIPTION_TYPES or event.type == ev.SNAPSHOT:
         found += _of_prices(event, policy)
@@ -72,6 +74,11 @@ def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, 
     if event.created > received.received_at.timestamp() + _MOST_AHEAD:
         found.append(Anomaly.FUTURE_DATED)
     return tuple(found)
+
+
+def _is_of_nobody(event: BillingEvent) -> bool:
+    """Whether a subscription names neither a tenant nor a customer."""
+    return event.type in ev.SUBSCRIPTION_TYPES and event.customer_id is None
 
 
 def _of_prices(event: BillingEvent, policy: BillingPolicy) -> list[Anomaly]:

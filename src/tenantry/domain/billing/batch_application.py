@@ -11,7 +11,14 @@ import msgspec
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.anomalies import anomalies, rejection
-from tenantry.domain.billing.customer_links import LinkResult, link_result, may_link, tenant_of, wants_link
+from tenantry.domain.billing.customer_links import (
+    LinkResult,
+    goes_by_customer,
+    link_result,
+    may_link,
+    tenant_of,
+    wants_link,
+)
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import (
     FIRST,
@@ -95,10 +102,8 @@ def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: 
         ):
             locks.add(NameLock(f"subscription {event.subscription_id}", claimed=False))
         if tenant_of(event, context.known) not in context.accounts:
-            if event.type in ev.INVOICE_TYPES:
-                locks.add(NameLock(f"customer {event.customer_id}", claimed=False))
-            else:
-                locks.add(NameLock(f"tenant {event.org_id}", claimed=False))
+            missing = f"customer {event.customer_id}" if goes_by_customer(event) else f"tenant {event.org_id}"
+            locks.add(NameLock(missing, claimed=False))
         if wants_link(event, context):
             locks.add(NameLock(f"customer {event.customer_id}", claimed=True))
         if policy.is_each and is_new_subscription(event, context):
@@ -107,12 +112,12 @@ def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: 
 
 
 def new_subscriptions(events: Iterable[BillingEvent], context: BatchContext) -> dict[str, str]:
-    """Return the subscriptions whose tenant these events are the first to name: that of the newest event of each."""
+    """Return the subscriptions of which these are the first events, each with the tenant of its newest event."""
     found = [event for event in events if is_new_subscription(event, context)]
     return {
-        event.subscription_id: event.org_id
+        event.subscription_id: tenant_id
         for event in sorted(found, key=attrgetter("created"))
-        if event.subscription_id and event.org_id
+        if event.subscription_id and (tenant_id := tenant_of(event, context.known))
     }
 
 
@@ -130,13 +135,13 @@ def strays(new: Mapping[str, str], context: BatchContext) -> set[tuple[str, str]
 
 
 def is_new_subscription(event: BillingEvent, context: BatchContext) -> bool:
-    """Whether an event is the first that names the tenant of its subscription."""
+    """Whether an event is the first of its subscription that has a tenant."""
     return (
         event.subscription_id is not None
         and event.subscription_id not in context.known.tenant_of_subscription
         and event.type in ev.FOLDED_TYPES
         and event.type not in ev.INVOICE_TYPES
-        and event.org_id in context.accounts
+        and tenant_of(event, context.known) in context.accounts
     )
 
 
@@ -198,12 +203,11 @@ class BatchApplication:
 
     def _park(self, received: ReceivedEvent) -> None:
         event = received.event
-        if event.type in ev.INVOICE_TYPES:
+        missing = f"tenant {event.org_id}"
+        if goes_by_customer(event):
             missing = f"customer {event.customer_id}"
             # a later event of this batch may link the customer
             self._parked[event.id] = received
-        else:
-            missing = f"tenant {event.org_id}"
         outcome, reason = Outcome.PARKED, f"Waits: {missing} is not known yet."
         if event.type == ev.SNAPSHOT:
             outcome, reason = Outcome.IGNORED, f"There is no tenant {event.org_id} any more."
@@ -365,8 +369,12 @@ class BatchApplication:
         return -1 if fold is None or fold.state.reported_at is None else fold.state.reported_at
 
     def _apply_waiting(self, tenant_id: str, condition: Callable[[BillingEvent], bool]) -> None:
-        """Apply the events that wait for a customer or subscription that is known now."""
-        ready = [received for received in self._parked.values() if condition(received.event)]
+        """Apply the events that wait for a customer or subscription that is known now, and that are this tenant's."""
+        ready = [
+            received
+            for received in self._parked.values()
+            if condition(received.event) and tenant_of(received.event, self._known) == tenant_id
+        ]
         for received in ready:
             del self._parked[received.event.id]
         self.apply_parked(tenant_id, ready)
@@ -400,12 +408,7 @@ class BatchApplication:
             self.links.append(CustomerLink(customer_id, account.tenant_id, event.id))
             self._known.tenant_of_customer[customer_id] = account.tenant_id
             self._accounts[account.tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
-            self._apply_waiting(
-                account.tenant_id,
-                lambda parked: (
-                    parked.customer_id == customer_id and tenant_of(parked, self._known) == account.tenant_id
-                ),
-            )
+            self._apply_waiting(account.tenant_id, lambda parked: parked.customer_id == customer_id)
         return result
 
 

@@ -9,8 +9,19 @@ from tenantry.domain.billing.ledger import BatchContext, BillingAccount, KnownTe
 
 
 def tenant_of(event: BillingEvent, known: KnownTenants) -> str | None:
-    """Return the tenant that an event names: invoices name none, see `KnownTenants.of_invoice`; SPEC 6.1."""
-    return known.of_invoice(event) if event.type in ev.INVOICE_TYPES else event.org_id
+    """Return the tenant that an event belongs to (SPEC 6.1, CONTRACT 6).
+
+    A subscription event names it in its metadata; one that names none belongs to the tenant of its customer. Of
+    invoices see `KnownTenants.of_invoice`.
+    """
+    if event.type in ev.INVOICE_TYPES:
+        return known.of_invoice(event)
+    return event.org_id or known.tenant_of_customer.get(event.customer_id or "")
+
+
+def goes_by_customer(event: BillingEvent) -> bool:
+    """Whether the event names no tenant, so that the link of its customer decides."""
+    return event.type in ev.INVOICE_TYPES or event.org_id is None
 
 
 def may_link(event: BillingEvent) -> bool:

@@ -1,0 +1,163 @@
+"""Subscription events that name no tenant follow their customer, whenever it is linked, moved or unlinked."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+
+from tenantry.accounts.tenants import TenantInput, TenantService
+from tenantry.billing.customer_links import CustomerLinks
+from tenantry.billing.ingest import WebhookService
+from tenantry.billing.ledger_store import lock_account
+from tenantry.billing.replay import ReplayService, Selection
+from tenantry.db.connection import ACROSS_TENANTS
+from tenantry.db.database import Database
+from tenantry.domain.audit import BY_OPERATOR
+from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent
+from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.tenant_record import BillingRecord
+from tenantry.jobs.queue import JobQueue
+from tests.support import events
+from tests.support.billing import Provider, rows
+from tests.support.events import NOW
+from tests.support.facts import ANY, EACH, deleted, failed, succeeded, updated
+from tests.support.ledger import recorded
+from tests.support.orders import in_batches
+from tests.support.replays import replay_one
+from tests.support.service import Service
+
+AT: Final = datetime.fromtimestamp(10**6, UTC)
+SEEDS: Final = 25
+CHANGES: Final = 6
+
+
+@pytest.fixture
+def provider(service: Service) -> Provider:
+    return Provider(service)
+
+
+async def test_a_moved_customer_takes_its_subscriptions_along(provider: Provider) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    event = events.updated(**{**former.names, "org": None})
+    await provider.send(event)
+    assert await provider.state(former) == ("pro", "active")
+    async with Database(provider.service.conninfo, pool_size=1) as database:
+        links = CustomerLinks(database, ANY, JobQueue("", asks_provider=True), lambda: AT)
+        await links.unlink(BY_OPERATOR, former.customer)
+        assert await provider.state(former) == ("free", "none")
+        await links.link(BY_OPERATOR, former.customer, present.id)
+    assert await provider.state(present) == ("pro", "active")
+    assert list(await provider.ledger(present)) == [event["id"]]
+    for subscriber in (former, present):
+        assert (await replay_one(provider, subscriber)).is_right
+
+
+async def test_metadata_that_is_set_later_counts_from_then_on(provider: Provider) -> None:
+    """The name in the metadata wins, event by event."""
+    by_customer, named = await provider.subscriber(), await provider.subscriber(linked=False)
+    names: dict[str, Any] = {"customer": by_customer.customer, "subscription_id": f"sub_{by_customer.id}"}
+    await provider.send(
+        events.updated(org=None, **names),
+        events.updated(org=named.id, price="price_business", created=NOW + 5, **names),
+    )
+    assert (await provider.state(by_customer), await provider.state(named)) == (
+        ("pro", "active"),
+        ("business", "active"),
+    )
+    links = await rows(provider.service.conninfo, "SELECT tenant_id FROM customers WHERE id = %s", by_customer.customer)
+    assert [link["tenant_id"] for link in links] == [by_customer.id]
+
+
+@pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])
+async def test_events_and_final_links_alone_decide_the_state(emptied: str, policy: BillingPolicy) -> None:
+    """Both tenants end as if the last link of their shared customer had always been, whatever came in which order."""
+    async with Database(emptied, pool_size=2) as database:
+        for seed in range(SEEDS):
+            await _Case(seed, emptied, database, policy).check()
+
+
+class _Case:
+    """Two tenants, and a customer that is linked to one of them or none."""
+
+    def __init__(self, seed: int, conninfo: str, database: Database, policy: BillingPolicy) -> None:
+        self._rng = random.Random(seed)  # noqa: S311  # a sample that can be repeated
+        self._seed = seed
+        self._database = database
+        self._policy = policy
+        self._tenants = f"one-{seed}", f"two-{seed}"
+        self._customer = f"cus-{seed}"
+        queue = JobQueue(conninfo)
+        self._webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
+        self._links = CustomerLinks(database, policy, queue, lambda: AT)
+        self._service = TenantService(database, policy, queue, lambda: AT)
+        self._holder: str | None = None
+        self._with_subscription: set[str | None] = set()
+        """The tenants that an event of a subscription names."""
+
+    async def check(self) -> None:
+        """Let it all happen, and assert what the tenants' records are."""
+        for tenant in self._tenants:
+            # with a customer of its own, no event links a tenant
+            fields = TenantInput(tenant, "owner@x.example", "usr", f"{self._customer}-{tenant}")
+            await self._service.put(BY_OPERATOR, tenant, fields)
+        happened = self._history()
+        stream = self._rng.sample(happened, len(happened))
+        for batch in in_batches(self._rng, stream):
+            await self._deliver(batch)
+            if self._rng.random() < CHANGES / len(happened):
+                await self._relink()
+        await self._relink()
+        for tenant in self._tenants:
+            own = [event for event in happened if self._tenant_of(event) == tenant]
+            assert await self._record(tenant) == recorded(own, self._policy), (self._seed, tenant)
+        replay = ReplayService(self._database, self._policy, lambda: AT)
+        checked = [each async for chunk in replay.run(Selection(self._tenants), dry_run=True) for each in chunk.checked]
+        assert [each.tenant_id for each in checked if not each.is_right] == []
+        await self._webhooks.close()
+
+    def _history(self) -> list[BillingEvent]:
+        return [self._event(100 + number) for number in range(self._rng.randint(4, 16))]
+
+    def _event(self, created: int) -> BillingEvent:
+        """An event of the subscription without metadata, or of one that names a tenant, or an invoice of either."""
+        named = self._rng.choice((None, None, *self._tenants))
+        facts = {
+            "customer_id": self._customer,
+            "subscription_id": f"sub-{self._seed}-{named}",
+            "event_id": f"evt-{self._seed}-{created}",
+        }
+        kind = self._rng.choice((updated, updated, updated, deleted, failed, succeeded))
+        if kind in (failed, succeeded):
+            return kind(created, invoice_id=f"in-{created}", **facts)
+        status = self._rng.choice(("active", "trialing", "past_due")) if kind is updated else "canceled"
+        price = self._rng.choice(("price_pro", "price_business"))
+        self._with_subscription.add(named)
+        return kind(created, org_id=named, status=status, price_id=price, **facts)
+
+    async def _deliver(self, batch: Sequence[BillingEvent]) -> None:
+        results = await self._webhooks.apply([ReceivedEvent(event, AT) for event in batch])
+        assert not [result for result in results if isinstance(result, Exception)]
+
+    async def _relink(self) -> None:
+        target = self._rng.choice((None, *self._tenants))
+        if target is not None:
+            await self._links.move(BY_OPERATOR, self._customer, target)
+        elif self._holder is not None:
+            await self._links.unlink(BY_OPERATOR, self._customer)
+        self._holder = target
+
+    def _tenant_of(self, event: BillingEvent) -> str | None:
+        """The tenant that CONTRACT 6 and 8 give an event."""
+        by_name = next((tenant for tenant in self._tenants if f"{event.subscription_id}".endswith(tenant)), None)
+        follows_subscription = self._policy.is_each and by_name in self._with_subscription
+        is_by_customer = event.type in INVOICE_TYPES and not follows_subscription
+        return self._holder if by_name is None or is_by_customer else by_name
+
+    async def _record(self, tenant: str) -> BillingRecord:
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            account = await lock_account(connection, tenant, self._policy)
+        assert account is not None
+        return account.record
