@@ -110,7 +110,7 @@ $(VENV)/.release: requirements/release.txt | $(VENV)/bin/python
 	@$(VENV)/release/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/release.txt
 	@touch $@
 
-$(VENV)/.lowest: requirements/build.txt requirements/dev.txt requirements/runtime.in pyproject.toml sdk/pyproject.toml devkit/pyproject.toml $(VENV)/.release
+$(VENV)/.lowest: requirements/build.txt requirements/dev.txt pyproject.toml sdk/pyproject.toml devkit/pyproject.toml $(VENV)/.release
 	@$(PYTHON) -m venv --clear $(VENV)/lowest
 	@$(VENV)/lowest/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/build.txt -r requirements/dev.txt
 	@$(VENV)/release/bin/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct --reinstall --no-build-isolation \

@@ -12,24 +12,23 @@ from tests.support.required import lacking
 
 ROOT: Final = Path(__file__).parents[2]
 _PARTS: Final = {
-    ".": ("src", "requirements", "pyproject.toml", "README.md", "LICENSE"),
-    "sdk": ("src", "pyproject.toml"),
-    "devkit": ("src", "pyproject.toml"),
+    ".": ("src", "pyproject.toml", "README.md", "LICENSE", "hatch_build.py"),
+    "sdk": ("src", "pyproject.toml", "README.md", "LICENSE"),
+    "devkit": ("src", "pyproject.toml", "README.md", "LICENSE"),
 }
-_FURTHER: Final = ("README.md", "LICENSE")
 run: Final = partial(subprocess.run, check=True, capture_output=True, text=True)
 
 
 def build_wheels(folder: Path) -> list[Path]:
     """The wheels of the service, the SDK and the development kit, made in ``folder``, of copies of the sources."""
     for part, names in _PARTS.items():
-        copy = folder / "sources" / part
-        copy.mkdir(parents=True, exist_ok=True)
-        for name in {*names, *_FURTHER}:
+        copy = folder / "sources" / (part if part != "." else "service")
+        copy.mkdir(parents=True)
+        for name in names:
             source = ROOT / part / name
             if source.is_dir():
-                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-            elif source.exists():
+                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
                 shutil.copy(source, copy / name)
         subprocess.run(
             [
