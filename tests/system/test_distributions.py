@@ -122,6 +122,19 @@ def test_distributions_of_tenantry_need_each_other_from_this_version_on(dist: Pa
     assert {requirement.partition("=")[2].lstrip("=") for requirement in own} == {tenantry.__version__}
 
 
+def test_wheel_that_is_built_in_a_checkout_needs_the_folders_beside_it(dist: Path, place: Path) -> None:
+    checkout = dist.parent / "sources"
+    command = [release_tool("uv"), "build", "--quiet", "--wheel", "--out-dir", str(place / "of the checkout"), "."]
+    run(command, cwd=checkout)
+    [wheel] = wheels(place / "of the checkout")
+    needed = {line for line in metadata(wheel).get_all("Requires-Dist", []) if line.startswith("tenantry-")}
+    assert needed == {
+        f"tenantry-sdk @ {(checkout / 'sdk').as_uri()}",
+        f"tenantry-devkit @ {(checkout / 'devkit').as_uri()} ; extra == 'demo'",
+        f"tenantry-devkit[testing] @ {(checkout / 'devkit').as_uri()} ; extra == 'testing'",
+    }
+
+
 def test_no_distribution_has_byte_code_or_tests(dist: Path) -> None:
     names = [name for wheel in wheels(dist) for name in zipfile.ZipFile(wheel).namelist()]
     for sources in dist.glob("*.tar.gz"):
