@@ -21,23 +21,14 @@ from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work, counted
-from tests.support import events
-from tests.support.billing import Provider, rows
+from tests.support.billing import rows
+from tests.support.counting import PLANS, counted_everything
 from tests.support.emptying import SharedDatabase
 from tests.support.logs import watched
 from tests.support.metrics import Series, Shown, documented
-from tests.support.rate_limits import set_plan
 from tests.support.service import KEYS, PROJECTS, Service, running_service
 
-PROMETHEUS: Final = Path(__file__).parents[2] / "examples" / "prometheus"
-PLANS: Final = """
-[[plans]]
-id = "free"
-[[plans]]
-id = "closed"
-[plans.limits]
-requests_per_minute = 0
-"""
+PROMETHEUS: Final = Path(__file__).parents[2] / "examples" / "monitoring"
 
 
 def begun_at_0() -> list[Series]:
@@ -74,29 +65,6 @@ async def new_service(conninfo: str, plans: str) -> AsyncIterator[Service]:
     """A service that has counted nothing."""
     async with running_service(conninfo, TENANTRY_PLANS=plans) as service:
         yield service
-
-
-async def counted_everything(service: Service) -> list[str]:
-    """Cause an event of each kind; return the names involved."""
-    provider = Provider(service)
-    subscriber = await provider.subscriber()
-    assert subscriber.organization is not None
-    owner = subscriber.organization.owner
-    await provider.send(events.updated(**subscriber.names, price="price_unheard_of"))
-    failed = events.failed(customer=subscriber.customer)
-    await provider.send(failed)
-    await provider.post(events.failed(customer=subscriber.customer), secret="whsec_of_somebody_else_0123456789")
-    key = await service.key(owner, subscriber.id, "projects:read")
-    await owner.delete(key.path)
-    assert (await key.caller.get(PROJECTS)).status_code == 401
-    await set_plan(service, subscriber.organization, "closed")
-    assert (await owner.get(PROJECTS)).status_code == 429
-    database = Database(service.conninfo, pool_size=1)
-    await database.open()
-    async with counted(database, DELIVER_MAIL):
-        pass
-    await database.close()
-    return [subscriber.id, subscriber.customer, failed["id"], key.id, str(key.record["start"]), "price_unheard_of"]
 
 
 async def test_metrics_and_their_documentation_agree(emptied_service: Service) -> None:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+_OF_HISTOGRAMS: Final = re.compile(r"_(bucket|sum|count)$")
 _ROW: Final = re.compile(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", re.MULTILINE)
 
 
@@ -64,3 +65,12 @@ def documented() -> Mapping[str, Described]:
         name: Described(kind, frozenset(re.findall(r"`(\w+)`", labels)))
         for name, kind, labels in _ROW.findall(DOCUMENT.read_text("utf-8"))
     }
+
+
+def asked_for(expression: str) -> dict[str, set[str]]:
+    """The metrics of an expression, and the labels by which it chooses among their samples."""
+    found: dict[str, set[str]] = {}
+    for name, matchers in re.findall(r"(tenantry_\w+)(?:\{([^}]*)\})?", expression):
+        labels = found.setdefault(_OF_HISTOGRAMS.sub("", name), set())
+        labels |= set(re.findall(r"(\w+)\s*[!=]", matchers))
+    return found

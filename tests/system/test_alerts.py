@@ -1,4 +1,4 @@
-"""The alert rules of examples/prometheus in Prometheus' own tool. `tests/unit` compares them with the metrics."""
+"""The alert rules of examples/monitoring in Prometheus' own tool. `tests/unit` compares them with the metrics."""
 
 import subprocess
 from pathlib import Path
@@ -8,7 +8,7 @@ import yaml
 
 from tests.support.required import debian_program
 
-EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "prometheus"
+EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "monitoring"
 RULES: Final[list[dict[str, Any]]] = yaml.safe_load((EXAMPLES / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
 NAMES: Final = [rule["alert"] for rule in RULES]
 

@@ -7,24 +7,14 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from tests.support.metrics import documented
+from tests.support.metrics import asked_for, documented
 
 ROOT: Final = Path(__file__).parents[2]
-EXAMPLES: Final = ROOT / "examples" / "prometheus"
+EXAMPLES: Final = ROOT / "examples" / "monitoring"
 RULES: Final[list[dict[str, Any]]] = yaml.safe_load((EXAMPLES / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
 NAMES: Final = [rule["alert"] for rule in RULES]
 RUNBOOK: Final = (ROOT / "docs" / "how-to" / "operations.md").read_text("utf-8")
 PARTS: Final = dict(re.findall(r"^### (\w+)\n(.*?)(?=^#|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
-_OF_HISTOGRAMS: Final = re.compile(r"_(bucket|sum|count)$")
-
-
-def asked_for(expression: str) -> dict[str, set[str]]:
-    """The metrics of a rule, and the labels by which it chooses among their samples."""
-    found: dict[str, set[str]] = {}
-    for name, matchers in re.findall(r"(tenantry_\w+)(?:\{([^}]*)\})?", expression):
-        labels = found.setdefault(_OF_HISTOGRAMS.sub("", name), set())
-        labels |= set(re.findall(r"(\w+)\s*[!=]", matchers))
-    return found
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)

@@ -1,0 +1,44 @@
+"""Cause every kind of event that the metrics count."""
+
+from typing import Final
+
+from tenantry.db.database import Database
+from tenantry.jobs import DELIVER_MAIL
+from tenantry.jobs.tasks import counted
+from tests.support import events
+from tests.support.billing import Provider
+from tests.support.rate_limits import set_plan
+from tests.support.service import PROJECTS, Service
+
+PLANS: Final = """
+[[plans]]
+id = "free"
+[[plans]]
+id = "closed"
+[plans.limits]
+requests_per_minute = 0
+"""
+"""The catalog of a service for `counted_everything`: one plan permits no requests."""
+
+
+async def counted_everything(service: Service) -> list[str]:
+    """Cause an event of each kind; return the names involved."""
+    provider = Provider(service)
+    subscriber = await provider.subscriber()
+    assert subscriber.organization is not None
+    owner = subscriber.organization.owner
+    await provider.send(events.updated(**subscriber.names, price="price_unheard_of"))
+    failed = events.failed(customer=subscriber.customer)
+    await provider.send(failed)
+    await provider.post(events.failed(customer=subscriber.customer), secret="whsec_of_somebody_else_0123456789")
+    key = await service.key(owner, subscriber.id, "projects:read")
+    await owner.delete(key.path)
+    assert (await key.caller.get(PROJECTS)).status_code == 401
+    await set_plan(service, subscriber.organization, "closed")
+    assert (await owner.get(PROJECTS)).status_code == 429
+    database = Database(service.conninfo, pool_size=1)
+    await database.open()
+    async with counted(database, DELIVER_MAIL):
+        pass
+    await database.close()
+    return [subscriber.id, subscriber.customer, failed["id"], key.id, str(key.record["start"]), "price_unheard_of"]

@@ -1,0 +1,75 @@
+"""A running Prometheus that scrapes one service."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx2
+
+from tests.support.findings import free_port
+from tests.support.proxies import start
+from tests.support.required import debian_program
+from tests.support.serving import LOOPBACK
+
+JOB: Final = "tenantry"
+_READY: Final = "Server is ready to receive web requests."
+_PATIENCE: Final = 60
+_CONFIGURATION: Final = """\
+global:
+  scrape_interval: 250ms
+  scrape_timeout: 250ms
+scrape_configs:
+  - job_name: {job}
+    static_configs:
+      - targets: ["{target}"]
+"""
+
+
+class Sample(NamedTuple):
+    """A series of an answer: its labels, and its value now."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class Prometheus:
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+
+    async def query(self, expression: str) -> list[Sample]:
+        """Return what an expression gives now; fail if Prometheus does not accept it."""
+        answer = await self._client.get("/api/v1/query", params={"query": expression})
+        result: dict[str, Any] = answer.json()
+        assert result["status"] == "success", result
+        return [Sample(each["metric"], float(each["value"][1])) for each in result["data"]["result"]]
+
+    async def scraped(self, times: int) -> None:
+        """Return once it has scraped the service so many times since now."""
+        before = await self._scrapes()
+        async with asyncio.timeout(_PATIENCE):
+            while await self._scrapes() < before + times:  # noqa: ASYNC110  # Prometheus gives no notice
+                await asyncio.sleep(0.05)
+
+    async def _scrapes(self) -> float:
+        return sum(sample.value for sample in await self.query(f'count_over_time(up{{job="{JOB}"}}[1h])'))
+
+
+@asynccontextmanager
+async def running_prometheus(folder: Path, target: str) -> AsyncIterator[Prometheus]:
+    """Debian's Prometheus, with its data in this folder; ``target`` is the host and port of the service.
+
+    It is required (`tests.support.required`).
+    """
+    program, address = debian_program("prometheus"), f"{LOOPBACK}:{free_port()}"
+    (folder / "prometheus.yml").write_text(_CONFIGURATION.format(job=JOB, target=target))
+    arguments = ("--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address={address}")
+    running = await start(program, *arguments, folder=folder)
+    try:
+        await running.until(_READY, "err")
+        async with httpx2.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
+            yield Prometheus(client)
+    finally:
+        running.kill()
+        await running.wait()
