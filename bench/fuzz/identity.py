@@ -10,6 +10,7 @@ import httpx2
 from bench.fuzz.target import Target, parts, require, require_storable, run_now, text
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
+from tenantry.domain.issuers import Issuers
 from tenantry.integrations.http_client import FetchError
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet, PublishedKeys, fetch_published_keys
@@ -18,7 +19,7 @@ from tenantry.integrations.oidc.tokens import TokenVerifier
 from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, NOW, USERINFO, Issuer, SigningKey, signing_key
 
 _ISSUER: Final = "https://issuer.example"
-_CONFIG: Final = OidcConfig(issuer=_ISSUER, audience=AUDIENCE, client_id=CLIENT_ID)
+_CONFIG: Final = OidcConfig(Issuers(_ISSUER), (AUDIENCE,), client_id=CLIENT_ID)
 _NOW: Final = int(NOW.timestamp())
 _TOKEN: Final = "/token"  # noqa: S105  # a path
 _BEGUN: Final = PendingSignIn("state-1", "nonce-1", "verifier-of-the-fuzzer", silent=False)

@@ -215,19 +215,19 @@ class Parts:
         self.userinfo: UserInfo | None = None
         if oidc and keys:
             self.userinfo = UserInfo(oidc, keys, self.http_client, timeout=timeouts.identity_provider)
-        peppers, issuer = self.authentication.peppers, settings.issuer
-        self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock, issuer, self._keys_revoked)
+        peppers, issuers = self.authentication.peppers, settings.issuers
+        self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock, issuers, self._keys_revoked)
         self.leaks = LeakReportService(self.database, peppers, self.queue, clock, self._keys_revoked)
 
         # Accounts
         by_email = settings.email_subjects
         self.projects = ProjectService(self.database, catalog, clock)
         self.tenants = TenantService(
-            self.database, policy, self.queue, clock, issuer, self._keys_revoked,
+            self.database, policy, self.queue, clock, issuers, self._keys_revoked,
             tenants_per_user=settings.tenants_per_user, email_subjects=by_email,
         )  # fmt: skip
-        self.members = MemberService(self.database, issuer, catalog, clock, email_subjects=by_email)
-        self.confirmations = OwnerConfirmations(self.database, self.queue, issuer, clock)
+        self.members = MemberService(self.database, issuers, catalog, clock, email_subjects=by_email)
+        self.confirmations = OwnerConfirmations(self.database, self.queue, clock)
         self.trail = AuditService(self.database)
 
         # Billing
@@ -265,7 +265,7 @@ class Parts:
         secret = SessionSecret(settings.session_secret.reveal())
         return DashboardServices(
             secret=secret,
-            sessions=SessionService(self.database, secret, settings.issuer, self.clock),
+            sessions=SessionService(self.database, secret, settings.issuers, self.clock),
             authenticator=self.authentication.authenticator,
             sign_in=self._sign_in(),
             api_keys=self.api_keys,
@@ -277,7 +277,7 @@ class Parts:
             trail=self.trail,
             billing=self.billing,
             checkout=self.checkout,
-            overview=OverviewService(self.database, settings.issuer, settings.billing.catalog, self.clock),
+            overview=OverviewService(self.database, settings.issuers, settings.billing.catalog, self.clock),
             event_feed=self.event_feed,
             replay=ReplayService(self.database, settings.billing, self.clock),
             catalog=settings.billing.catalog,

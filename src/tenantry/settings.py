@@ -22,10 +22,12 @@ from dotenv import dotenv_values
 
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
+from tenantry.domain.issuers import ANY_DIRECTORY, DIRECTORY, Issuers, is_directory_id
 from tenantry.domain.owner_mails import OwnerNotice
+from tenantry.domain.permissions import Role
 from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
 from tenantry.integrations.http_client import is_secure
-from tenantry.integrations.oidc.claims import OidcConfig
+from tenantry.integrations.oidc.claims import DEFAULT_ROLES, STANDARD_AUDIENCE, TOKEN_LIFETIME, OidcConfig
 from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
 from tenantry.integrations.stripe.client import mode_of_key
 from tenantry.server.cors import ANY_ORIGIN
@@ -232,6 +234,35 @@ def _read_notice(text: str) -> str:
     return text
 
 
+def _read_claim(text: str) -> str:
+    if any(character.isspace() or not character.isprintable() for character in text):
+        raise ValueError("must be the name of one claim")
+    return text
+
+
+def _read_directory(text: str) -> str:
+    if text != ANY_DIRECTORY and not is_directory_id(text):
+        raise ValueError(f"{text!r} is not the id of a directory: it is `tid` of its tokens, not a domain name")
+    return text
+
+
+def _read_role_map(text: str) -> Mapping[str, Role]:
+    roles, faults = dict[str, Role](), list[str]()
+    for entry in filter(None, map(str.strip, text.split(","))):
+        theirs, equals, ours = (part.strip() for part in entry.rpartition("="))
+        if not equals or not theirs or ours not in set(Role):
+            faults.append(f"{entry!r} is not `theirs=ours`: ours is one of {', '.join(Role)}")
+        elif theirs in roles:
+            faults.append(f"{theirs!r} is mapped twice")
+        else:
+            roles[theirs] = Role(ours)
+    if not roles and not faults:
+        faults.append("maps no role")
+    if faults:
+        raise ValueError(*faults)
+    return roles
+
+
 _NOTICES: Final = ", ".join(f"`{notice}`" for notice in OwnerNotice)
 TEXT: Final = Kind("text", str)
 TEXT_WITH_PASSWORD: Final = Kind("text", str, is_secret=True)
@@ -239,6 +270,10 @@ DATABASE_URL: Final = Kind("text", lambda text: None if text == EMBEDDED else _r
 POOLER_URL: Final = Kind("text", _read_conninfo, "needs `DATABASE_URL`", is_secret=True)
 URL: Final = Kind("address", _read_url, "http or https")
 ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")
+AUDIENCES: Final = several(str, "several by commas: any of them may match")
+CLAIM: Final = Kind("text", _read_claim, "the name of a claim")
+ROLE_MAP: Final = Kind("text", _read_role_map, "`theirs=ours`, separated by commas")
+DIRECTORIES: Final = several(_read_directory, "ids, or `*`")
 OTLP_HEADERS: Final = Kind("text", str, "`name=value`, separated by commas")
 FLAG: Final = Kind("flag", _read_flag, "true, false, 1, 0")
 
@@ -437,20 +472,38 @@ class Settings:
     permanently.
     """
 
-    issuer = Setting("OIDC_ISSUER", Kind("text", str, "https; http on loopback"), None)
-    """The issuer, exactly as tokens name it in `iss`."""
-    _audience = Setting("OIDC_AUDIENCE", TEXT, None)
+    _issuer = Setting("OIDC_ISSUER", Kind("text", str, "https; http on loopback"), None)
+    """The issuer, exactly as tokens name it in `iss`. It may contain `{tenantid}`, as Microsoft Entra ID's template of
+    several directories; then set `OIDC_DIRECTORIES` too.
+    """
+    _directories = Setting[tuple[str, ...]]("OIDC_DIRECTORIES", DIRECTORIES, ())
+    """The directories whose users are accepted, separated by commas: the values of `tid`, which takes the place of
+    `{tenantid}` in the issuer. `*`: every directory of the provider ([Tokens](tokens.md#several-directories)).
+    """
+    _audiences = Setting[tuple[str, ...]]("OIDC_AUDIENCE", AUDIENCES, ())
     """The audience of access tokens for this API; required with `OIDC_ISSUER`."""
+    _audience_claim = Setting("OIDC_AUDIENCE_CLAIM", CLAIM, STANDARD_AUDIENCE)
+    """The claim that holds the audience. `client_id` or `azp`, with the ids of your clients as `OIDC_AUDIENCE`, is for
+    providers whose access tokens have no `aud`; tokens that have one are then rejected.
+    """
+    _token_lifetime = Setting("OIDC_TOKEN_LIFETIME", number(1, 31_536_000), TOKEN_LIFETIME)
+    """How many seconds may lie between `iat` and `exp` of a token; 30 s of leeway are added."""
     _client_id = Setting("OIDC_CLIENT_ID", Kind("text", str, "differs from `OIDC_AUDIENCE`"), None)
     """The client that users sign in to the dashboard with. Unset: the dashboard has no sign-in. The API rejects a token
-    whose only audience is this client: it is an ID token.
+    whose only audience in `aud` is this client: it is an ID token.
     """
     oidc_client_secret = Setting("OIDC_CLIENT_SECRET", secret(), None)
     """That client's secret. Unset: a public client, with PKCE alone."""
     _org_claim = Setting("OIDC_ORG_CLAIM", TEXT, "org_id")
     """The claim that names the tenant; dots reach into objects."""
     _role_claim = Setting("OIDC_ROLE_CLAIM", TEXT, "org_role")
-    """The claim that names the role: `owner`, `admin`, `member`."""
+    """The claim that names the role, as a text or a list of texts, of which the highest counts. `owner`, `admin`,
+    `member` and the same after `org:` are known; any other value counts as `member`.
+    """
+    _role_map = Setting("OIDC_ROLE_MAP", ROLE_MAP, None)
+    """The provider's names of the roles: `Owner=owner,Writer=admin`. Set, it replaces the names that are known without
+    it.
+    """
     email_subjects = Setting("OIDC_EMAIL_SUBJECTS", FLAG, default=False)
     """Whether the provider's user ids (`sub`) may be email addresses, as in Okta's access tokens. By default an address
     is rejected as a user id: it is almost always a mistake.
@@ -569,23 +622,42 @@ class Settings:
         )
 
     @cached_property
+    def issuers(self) -> Issuers | None:
+        """The issuers whose users are members."""
+        directories, is_template = self._directories, DIRECTORY in (self._issuer or "")
+        fault = None
+        if is_template and not directories:
+            fault = f"is missing; OIDC_ISSUER contains {DIRECTORY}, so list the directories (`tid`) that are accepted"
+        elif directories and not is_template:
+            fault = f"needs an OIDC_ISSUER that contains {DIRECTORY}"
+        elif ANY_DIRECTORY in directories and len(directories) > 1:
+            fault = "`*` accepts every directory: list ids, or `*` alone"
+        if fault is not None:
+            raise SettingsError([f"OIDC_DIRECTORIES: {fault}"])
+        return None if self._issuer is None else Issuers(self._issuer, directories)
+
+    @cached_property
     def oidc(self) -> OidcConfig | None:
         """The trusted identity provider, if there is one."""
-        if self.issuer is None:
+        issuers = self.issuers
+        if issuers is None:
             return None
         faults = []
-        if self._audience is None:
+        if not self._audiences:
             faults.append("OIDC_AUDIENCE: is missing; it is the audience of access tokens for this API")
-        if not is_secure(self.issuer, allow_http=self._allow_http):
+        if not is_secure(issuers.name, allow_http=self._allow_http):
             faults.append("OIDC_ISSUER: must be https (plain http only on loopback, or with OIDC_ALLOW_HTTP=true)")
         if faults:
             raise SettingsError(faults)
         return OidcConfig(
-            issuer=self.issuer,
-            audience=self._audience or "",
+            issuers=issuers,
+            audiences=self._audiences,
+            audience_claim=self._audience_claim,
             client_id=self._client_id,
             org_claim=self._org_claim,
             role_claim=self._role_claim,
+            roles=self._role_map or DEFAULT_ROLES,
+            token_lifetime=self._token_lifetime,
             allow_http=self._allow_http,
         )
 
@@ -655,7 +727,7 @@ class Settings:
         return [secret for secret in (*(each for _, each in self.named_secrets()), *passwords, *others) if secret]
 
 
-_COMPOSED: Final = ("catalog", "billing", "oidc", "smtp", "traces", "base_url", "database_pooler_url")
+_COMPOSED: Final = ("catalog", "billing", "issuers", "oidc", "smtp", "traces", "base_url", "database_pooler_url")
 _BILLING: Final = ("catalog", "_accounts", "_livemode", "_subscriptions", "_checkout_reference_links",
                    "_parked_mail_hours", "_owner_notices", "provider_secret_key", "provider_api_base",
                    "stale_tenant_hours")  # fmt: skip
@@ -697,7 +769,7 @@ def load(values: Mapping[str, str]) -> Settings:
 
 def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> Settings:
     """Read and check the settings of the operator commands that use the database. Raises `SettingsError`."""
-    needed = ("database_url", "data_dir", *_BILLING, "billing", "issuer", "email_subjects")
+    needed = ("database_url", "data_dir", *_BILLING, "billing", "issuers", "email_subjects")
     return Settings(values).check([*needed, "peppers"] if needs_pepper else needed)
 
 

@@ -13,6 +13,7 @@ from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.endpoint_checks import BENEFITS, judge_endpoints
 from tenantry.cli.doctor.setup_checks import check_identity, check_mail, check_provider, judge_mail_server
 from tenantry.domain.billing import events as ev
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import SmtpProbe, parse_smtp_url
@@ -112,7 +113,7 @@ async def test_an_identity_provider_in_order(issuer: Issuer) -> None:
     said = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}{JWKS}"}
     endpoints = {"authorization_endpoint": f"{issuer.url}/authorize", "token_endpoint": f"{issuer.url}/token"}
     issuer.answers[DISCOVERY] = Answer(200, json.dumps({**said, **endpoints}).encode())
-    assert levels(await check_identity(OidcConfig(issuer.url, "api", "dashboard"))) == {Level.OK}
+    assert levels(await check_identity(OidcConfig(Issuers(issuer.url), ("api",), client_id="dashboard"))) == {Level.OK}
 
 
 async def test_without_an_identity_provider() -> None:
@@ -120,7 +121,8 @@ async def test_without_an_identity_provider() -> None:
 
 
 async def test_an_audience_that_is_the_client_id(issuer: Issuer) -> None:
-    finding = only(await check_identity(OidcConfig(issuer.url, "dashboard", "dashboard")), Level.WARNING)
+    config = OidcConfig(Issuers(issuer.url), ("dashboard",), client_id="dashboard")
+    finding = only(await check_identity(config), Level.WARNING)
     assert "ID tokens" in finding.message
 
 
@@ -138,19 +140,20 @@ async def test_an_identity_provider_that_is_not_in_order(
     issuer: Issuer, path: str, answer: Answer, message: str
 ) -> None:
     issuer.answers[path] = answer
-    assert message in only(await check_identity(OidcConfig(issuer.url, "api")), Level.ERROR).message
+    assert message in only(await check_identity(OidcConfig(Issuers(issuer.url), ("api",))), Level.ERROR).message
 
 
 async def test_an_identity_provider_that_does_not_answer(issuer: Issuer) -> None:
     await issuer.stop()
-    assert "cannot be reached" in only(await check_identity(OidcConfig(issuer.url, "api")), Level.ERROR).message
+    finding = only(await check_identity(OidcConfig(Issuers(issuer.url), ("api",))), Level.ERROR)
+    assert "cannot be reached" in finding.message
 
 
 async def test_a_provider_without_sign_in_is_an_error_where_the_dashboard_needs_it(issuer: Issuer) -> None:
     said = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}{JWKS}"}
     issuer.answers[DISCOVERY] = Answer(200, json.dumps(said).encode())
-    assert levels(await check_identity(OidcConfig(issuer.url, "api"))) == {Level.OK}
-    finding = only(await check_identity(OidcConfig(issuer.url, "api", "dashboard")), Level.ERROR)
+    assert levels(await check_identity(OidcConfig(Issuers(issuer.url), ("api",)))) == {Level.OK}
+    finding = only(await check_identity(OidcConfig(Issuers(issuer.url), ("api",), client_id="dashboard")), Level.ERROR)
     assert "authorization_endpoint" in finding.message
 
 

@@ -7,22 +7,23 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import InvalidCredentialError
+from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
-from tests.support.forgeries import ATTACKER, ATTACKS, EC, ED25519, RSA, Forge, remote
+from tests.support.forgeries import ATTACKER, ATTACKS, PUBLISHED, Forge, remote
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 
 
 @pytest.fixture(scope="module")
 async def issuer() -> AsyncIterator[Issuer]:
-    async with running_issuer(RSA, EC, ED25519) as running:
+    async with running_issuer(*PUBLISHED) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 async def verifier(issuer: Issuer) -> AsyncIterator[TokenVerifier]:
-    config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=CLIENT_ID)
+    config = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
         keys = KeySet(config, client, monotonic=lambda: 0.0)
         await keys.start()
@@ -56,7 +57,7 @@ async def test_token_is_rejected_for_the_right_reason(
 async def test_the_audience_of_the_client_alone_is_an_id_token_even_where_it_is_ours(
     issuer: Issuer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = OidcConfig(issuer=issuer.url, audience=CLIENT_ID, client_id=CLIENT_ID)
+    config = OidcConfig(Issuers(issuer.url), (CLIENT_ID,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
         keys = KeySet(config, client, monotonic=lambda: 0.0)
         verifier = TokenVerifier(config, keys, clock=lambda: NOW)

@@ -15,11 +15,12 @@ from tenantry.auth.authentication import AccessExplanation, explain_token
 from tenantry.cli.auth import as_document, lines
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
+from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tests.support.findings import free_port
-from tests.support.forgeries import ATTACKS, EC, ED25519, ISSUED, RSA
+from tests.support.forgeries import ATTACKS, ISSUED, PUBLISHED, RSA
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 from tests.support.members import OWN, accept_path, add_member, remove_member
 from tests.support.service import TENANTS, Service
@@ -49,7 +50,7 @@ class Desk(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def desk_of(issuer: Issuer, now: datetime = NOW) -> AsyncIterator[Desk]:
-    config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=CLIENT_ID)
+    config = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
         keys = KeySet(config, client, monotonic=lambda: 0.0)
         await keys.refresh()
@@ -59,7 +60,7 @@ async def desk_of(issuer: Issuer, now: datetime = NOW) -> AsyncIterator[Desk]:
 
 @pytest.fixture(scope="module")
 async def desk() -> AsyncIterator[Desk]:
-    async with running_issuer(RSA, EC, ED25519) as issuer, desk_of(issuer) as made:
+    async with running_issuer(*PUBLISHED) as issuer, desk_of(issuer) as made:
         yield made
 
 
@@ -106,8 +107,9 @@ async def test_checks_after_the_failing_one_are_not_reached(desk: Desk) -> None:
         ({}, {"nbf": ISSUED + 3600}, "not before", "2026-01-01T13:00:00Z, in 1 h", "30 s in the future"),
         ({}, {"exp": ISSUED + 90_000}, "lifetime", "1 d 1 h", "at most 1 d"),
         ({}, {"nonce": "n"}, "access token", "it has nonce", "no nonce"),
-        ({"kid": "old"}, {}, "key", '"old"', "rsa-1 (RS256), ec-1 (ES256), ed-1 (EdDSA)"),
-        ({"alg": "HS256"}, {}, "algorithm", '"HS256"', "one of RS256, ES256, EdDSA"),
+        ({}, {"token_use": "id"}, "access token", 'it has token_use "id"', "no token_use id"),
+        ({"kid": "old"}, {}, "key", '"old"', "rsa-1 (RS256), ec-1 (ES256), ed-1 (EdDSA, Ed25519)"),
+        ({"alg": "HS256"}, {}, "algorithm", '"HS256"', "one of RS256, RS384, RS512, PS256"),
         ({"typ": "id+jwt"}, {}, "type", '"id+jwt"', "no typ, JWT or at+jwt"),
         ({"crit": ["x"]}, {}, "extensions", 'crit ["x"]', "no crit"),
         ({}, {"org_id": 7}, "organization claim", "org_id: 7", "a text, or none"),

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import AuthUnavailableError
+from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import COOLDOWN_SECONDS, MAX_STALENESS_SECONDS, REFRESH_SECONDS, KeySet
 from tests.support.issuer import AUDIENCE, DISCOVERY, JWKS, Answer, Issuer, running_issuer, signing_key
@@ -48,7 +49,7 @@ async def key_set(
     url: str, monotonic: Callable[[], float] | None = None, refresh_seconds: float = REFRESH_SECONDS
 ) -> AsyncIterator[KeySet]:
     async with httpx2.AsyncClient() as client:
-        config = OidcConfig(issuer=url, audience=AUDIENCE)
+        config = OidcConfig(Issuers(url), (AUDIENCE,))
         keys = KeySet(config, client, monotonic=monotonic or Seconds(), refresh_seconds=refresh_seconds)
         try:
             yield keys
@@ -373,6 +374,6 @@ async def test_keys_are_not_fetched_from_an_insecure_address(issuer: Issuer, add
 
 async def test_closed_client_counts_as_an_outage(issuer: Issuer) -> None:
     async with httpx2.AsyncClient() as client:
-        keys = KeySet(OidcConfig(issuer=issuer.url, audience=AUDIENCE), client, monotonic=Seconds())
+        keys = KeySet(OidcConfig(Issuers(issuer.url), (AUDIENCE,)), client, monotonic=Seconds())
     with pytest.raises(AuthUnavailableError):
         await keys.key("rsa-1", "RS256")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
+from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.sign_in import UserInfo
@@ -32,7 +33,7 @@ async def userinfo(issuer: Issuer, client: httpx2.AsyncClient) -> UserInfo:
 
 
 async def _userinfo(issuer: Issuer, client: httpx2.AsyncClient) -> UserInfo:
-    config = OidcConfig(issuer=issuer.url, audience=AUDIENCE)
+    config = OidcConfig(Issuers(issuer.url), (AUDIENCE,))
     keys = KeySet(config, client)
     await keys.refresh()
     return UserInfo(config, keys, client)
@@ -59,7 +60,7 @@ async def test_the_token_goes_in_the_authorization_header(issuer: Issuer, userin
         pytest.param({**ANN, "sub": "user_2"}, id="another subject"),
         pytest.param({"email": "ann@acme.example", "email_verified": True}, id="no subject"),
         pytest.param({**ANN, "email_verified": False}, id="not verified"),
-        pytest.param({**ANN, "email_verified": "true"}, id="verified in other words"),
+        pytest.param({**ANN, "email_verified": "TRUE"}, id="verified in other words"),
         pytest.param({"sub": "user_1"}, id="no address"),
         pytest.param({**ANN, "email": 7}, id="address of the wrong type"),
         pytest.param([ANN], id="not an object"),

@@ -272,6 +272,7 @@ def lacking(prepare: Prepare, scope: str) -> Refused:
     return Refused(prepare, 403, "insufficient_scope", challenge, scope)
 
 
+TOO_LONG: Final = "The credential is too long: at most 16,384 bytes."
 SHAPELESS: Final = "The credential is neither an API key nor a token."
 REFUSED: Final = {
     "no credential": Refused(fixed(), 401, "missing_credential", MISSING),
@@ -290,7 +291,7 @@ REFUSED: Final = {
     "key that is not ASCII": invalid(fixed("Bearer svc_live_ä"), detail=SHAPELESS),
     "token that is not ASCII": invalid(fixed(b"Bearer \xe4.\xf6.\xfc"), detail=SHAPELESS),
     "NUL": invalid(fixed(b"Bearer a\x00b.c.d")),
-    "too long": invalid(fixed(b"Bearer " + b"a" * 9000 + b".b.c"), detail=SHAPELESS),
+    "too long": invalid(fixed(b"Bearer " + b"a" * 17_000 + b".b.c"), detail=TOO_LONG),
     "two credentials in one header": invalid(fixed(f"Bearer {UNKNOWN_KEY}, Bearer {UNKNOWN_KEY}")),
     "same header twice": invalid(same_header_twice),
     "good header after an empty one": invalid(good_header_after_an_empty_one),

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
+from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import MAX_STALENESS_SECONDS, KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier, VerifiedTokenCache
@@ -46,7 +47,7 @@ class Bench:
 @contextlib.asynccontextmanager
 async def bench_of(*keys: SigningKey) -> AsyncIterator[Bench]:
     async with running_issuer(*keys) as issuer, httpx2.AsyncClient() as client:
-        config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=CLIENT_ID)
+        config = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
         key_set = KeySet(config, client, monotonic=lambda: made.seconds)
         cache = VerifiedTokenCache()
         verifier = TokenVerifier(config, key_set, clock=lambda: made.now, cache=cache)

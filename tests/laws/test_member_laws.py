@@ -24,6 +24,7 @@ from tenantry.domain.access import NOTHING
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DomainError
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import Member, MemberStatus, User
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
@@ -76,8 +77,8 @@ class World:
         self.database = Database(conninfo, pool_size=2)
         ticks = itertools.count(1)
         clock = lambda: NOW + timedelta(microseconds=next(ticks))  # noqa: E731
-        self.service = MemberService(self.database, ISSUER, CATALOG, clock)
-        self.tenants = TenantService(self.database, BillingPolicy(CATALOG), JobQueue(conninfo), clock, ISSUER)
+        self.service = MemberService(self.database, Issuers(ISSUER), CATALOG, clock)
+        self.tenants = TenantService(self.database, BillingPolicy(CATALOG), JobQueue(conninfo), clock, Issuers(ISSUER))
         self.memberships = MembershipService(self.database, clock)
         self.numbers = itertools.count(1)
         self.run(self.database.open())
@@ -103,7 +104,7 @@ class World:
 
     async def members_of(self, org_id: str) -> dict[str, Member]:
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            page = await members.read_page(connection, org_id, ISSUER, MemberFilter(), Window(100), bounded=False)
+            page = await members.read_page(connection, org_id, [ISSUER], MemberFilter(), Window(100), bounded=False)
         return {row.user_id: row for row in page.data}
 
 
@@ -202,13 +203,13 @@ class MembersThroughTheService(RuleBasedStateMachine):
     def _principal(self, caller: Caller) -> Principal:
         """A user with what the role grants now, and a token's end; or a key."""
         if isinstance(caller, KeyOf):
-            kind, name, mode = PrincipalKind.API_KEY, "key", caller.mode
+            kind, name, mode, issuer = PrincipalKind.API_KEY, "key", caller.mode, None
             scopes, level, expires_at = caller.scopes, caller.level, NOW + timedelta(hours=1) if caller.ends else None
         else:
-            kind, name, mode = PrincipalKind.USER, caller, Mode.LIVE
+            kind, name, mode, issuer = PrincipalKind.USER, caller, Mode.LIVE, ISSUER
             scopes, level = _access(self.members.get(caller))
             expires_at = NOW + timedelta(hours=1)
-        return Principal(kind, name, self.org, mode, scopes, level, "free", "none", NOTHING, expires_at)
+        return Principal(kind, name, self.org, mode, scopes, level, "free", "none", NOTHING, expires_at, issuer)
 
 
 def _access(member: Member | None) -> tuple[tuple[str, ...], AccessLevel]:

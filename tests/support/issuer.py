@@ -47,11 +47,13 @@ class SigningKey(NamedTuple):
 def signing_key(alg: str, kid: str) -> SigningKey:
     """A key of this kind and id; the same one whenever asked, for keys take long to make."""
     kinds: dict[str, tuple[str, str | int]] = {
-        "RS256": ("RSA", 2048),
         "ES256": ("EC", "P-256"),
+        "ES384": ("EC", "P-384"),
+        "ES512": ("EC", "P-521"),
         "EdDSA": ("OKP", "Ed25519"),
+        "Ed25519": ("OKP", "Ed25519"),
     }
-    return SigningKey(alg, kid, JWKRegistry.generate_key(*kinds[alg]))
+    return SigningKey(alg, kid, JWKRegistry.generate_key(*kinds.get(alg, ("RSA", 2048))))
 
 
 def segment(raw: bytes) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.domain.errors import InvalidCredentialError, TokenExpiredError
+from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
@@ -29,7 +30,7 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
 def _verifier(
     provider: NodeProvider, client: httpx2.AsyncClient, *, audience: str = AUDIENCE, clock: Clock = system_clock
 ) -> TokenVerifier:
-    config = OidcConfig(issuer=provider.issuer, audience=audience, client_id="dashboard")
+    config = OidcConfig(Issuers(provider.issuer), (audience,), client_id="dashboard")
     return TokenVerifier(config, KeySet(config, client), clock=clock)
 
 

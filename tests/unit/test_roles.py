@@ -1,12 +1,15 @@
 """Roles of users: which one counts, and what it grants."""
 
-from datetime import UTC, datetime
+from typing import Any
 
+import msgspec
 import pytest
 
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.permissions import AccessLevel, Role, lower_role, role_grants
-from tenantry.integrations.oidc.claims import Claims
+from tenantry.integrations.oidc.claims import OidcConfig, RoleClaim, role_claim
 
+CONFIG = OidcConfig(Issuers("https://id.example"), ("api",))
 MEMBER_SCOPES = ("projects:*", "tenants:read", "billing:read")
 
 
@@ -28,13 +31,35 @@ def test_lower_role_counts_and_silence_does_not(claimed: Role | None, stored: Ro
 
 @pytest.mark.parametrize(
     ("claim", "role"),
-    [(None, None), ("owner", Role.OWNER), ("admin", Role.ADMIN), ("member", Role.MEMBER), ("Owner", Role.MEMBER),
-     ("superuser", Role.MEMBER), ("", Role.MEMBER)],
-)  # fmt: skip
-def test_unknown_role_is_the_least(claim: str | None, role: Role | None) -> None:
-    now = datetime.now(UTC)
-    claims = Claims("https://id.example", "ada", None, claim, (), now, now, None)
-    assert claims.claimed_role is role
+    [
+        ("owner", Role.OWNER),
+        ("admin", Role.ADMIN),
+        ("member", Role.MEMBER),
+        ("org:owner", Role.OWNER),
+        ("org:admin", Role.ADMIN),
+        ("org:member", Role.MEMBER),
+        (["member", "admin"], Role.ADMIN),
+        (["reader", "org:owner", "admin", 7], Role.OWNER),
+    ],
+)
+def test_known_roles_count_and_of_a_list_the_highest(claim: object, role: Role) -> None:
+    assert role_claim({"org_role": claim}, CONFIG) == RoleClaim(role)
+
+
+@pytest.mark.parametrize("claim", ["Owner", "superuser", "team:owner", ["Reader"], {"owner": {}}, 7, True, [["owner"]]])
+def test_unknown_role_is_member_and_noticed(claim: Any) -> None:
+    assert role_claim({"org_role": claim}, CONFIG) == RoleClaim(Role.MEMBER, known=False)
+
+
+@pytest.mark.parametrize("members", [{}, {"org_role": None}, {"org_role": ""}, {"org_role": []}])
+def test_absent_role_is_none(members: dict[str, Any]) -> None:
+    assert role_claim(members, CONFIG) == RoleClaim(None)
+
+
+def test_map_replaces_the_names_that_are_known_without_it() -> None:
+    mapped = msgspec.structs.replace(CONFIG, roles={"Owner": Role.OWNER, "Writer": Role.ADMIN})
+    assert role_claim({"org_role": ["Writer", "Reader"]}, mapped) == RoleClaim(Role.ADMIN)
+    assert role_claim({"org_role": "owner"}, mapped) == RoleClaim(Role.MEMBER, known=False)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tenantry.domain.issuers import Issuers
+from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.settings import DEMO_FLAG, EMBEDDED, Setting, Settings, SettingsError, load, load_for_admin
 from tenantry.settings import SECRETS as SECRET_SETTINGS
 
@@ -338,8 +340,83 @@ def test_undecodable_catalog_is_an_error(tmp_path: Path) -> None:
 def test_identity_provider_is_read_with_its_claims() -> None:
     oidc = loaded(OIDC_ISSUER="https://id.example", OIDC_AUDIENCE="api", OIDC_ROLE_CLAIM="app.role").oidc
     assert oidc is not None
-    assert (oidc.issuer, oidc.audience, oidc.client_id) == ("https://id.example", "api", None)
+    assert (oidc.issuer, oidc.audiences, oidc.client_id) == ("https://id.example", ("api",), None)
     assert (oidc.org_claim, oidc.role_claim) == ("org_id", "app.role")
+
+
+def oidc_of(**values: str) -> OidcConfig:
+    oidc = loaded(**{"OIDC_ISSUER": "https://id.example", "OIDC_AUDIENCE": "api", **values}).oidc
+    assert oidc is not None
+    return oidc
+
+
+def test_several_audiences_and_the_claim_that_holds_them() -> None:
+    oidc = oidc_of(OIDC_AUDIENCE=" first, second,", OIDC_AUDIENCE_CLAIM="client_id")
+    assert (oidc.audiences, oidc.audience_claim) == (("first", "second"), "client_id")
+    assert oidc_of(OIDC_AUDIENCE_CLAIM=" ").audience_claim == "aud"
+
+
+def test_lifetime_of_tokens_is_a_number_of_seconds() -> None:
+    assert (oidc_of().token_lifetime, oidc_of(OIDC_TOKEN_LIFETIME="600").token_lifetime) == (86_400, 600)
+    assert faults_of(OIDC_TOKEN_LIFETIME="0") == ["OIDC_TOKEN_LIFETIME: must be a whole number, 1 to 31536000"]
+
+
+def test_role_map_is_read() -> None:
+    mapped = oidc_of(OIDC_ROLE_MAP="Owner=owner, org:admin = admin,a=b=member")
+    assert mapped.roles == {"Owner": "owner", "org:admin": "admin", "a=b": "member"}
+    assert oidc_of().roles["org:owner"] == oidc_of().roles["owner"] == "owner"
+
+
+@pytest.mark.parametrize(
+    ("value", "faults"),
+    [
+        ("Owner", ["'Owner' is not `theirs=ours`: ours is one of member, admin, owner"]),
+        ("Owner=Owner", ["'Owner=Owner' is not `theirs=ours`: ours is one of member, admin, owner"]),
+        ("=owner, x=", [
+            "'=owner' is not `theirs=ours`: ours is one of member, admin, owner",
+            "'x=' is not `theirs=ours`: ours is one of member, admin, owner",
+        ]),
+        ("a=owner,a=admin", ["'a' is mapped twice"]),
+        (",", ["maps no role"]),
+    ],
+)  # fmt: skip
+def test_faulty_role_map_is_refused(value: str, faults: list[str]) -> None:
+    assert faults_of(OIDC_ROLE_MAP=value) == [f"OIDC_ROLE_MAP: {fault}" for fault in faults]
+
+
+def test_name_of_a_claim_has_no_blank() -> None:
+    assert faults_of(OIDC_AUDIENCE_CLAIM="client_id azp") == ["OIDC_AUDIENCE_CLAIM: must be the name of one claim"]
+
+
+TEMPLATE = "https://login.example/{tenantid}/v2.0"
+
+
+def test_directories_take_their_place_in_the_issuer() -> None:
+    assert oidc_of(OIDC_ISSUER=TEMPLATE, OIDC_DIRECTORIES="a-1, b_2").issuers == Issuers(TEMPLATE, ("a-1", "b_2"))
+    assert oidc_of(OIDC_ISSUER=TEMPLATE, OIDC_DIRECTORIES="*").issuers == Issuers(TEMPLATE, ("*",))
+
+
+@pytest.mark.parametrize(
+    ("issuer", "directories", "fault"),
+    [
+        (
+            TEMPLATE,
+            "",
+            "is missing; OIDC_ISSUER contains {tenantid}, so list the directories (`tid`) that are accepted",
+        ),
+        ("https://id.example", "a-1", "needs an OIDC_ISSUER that contains {tenantid}"),
+        ("", "*", "needs an OIDC_ISSUER that contains {tenantid}"),
+        (TEMPLATE, "*,a-1", "`*` accepts every directory: list ids, or `*` alone"),
+        (
+            TEMPLATE,
+            "contoso.example",
+            "'contoso.example' is not the id of a directory: it is `tid` of its tokens, not a domain name",
+        ),
+    ],
+)
+def test_directories_that_do_not_fit_the_issuer_are_refused(issuer: str, directories: str, fault: str) -> None:
+    faults = faults_of(OIDC_ISSUER=issuer, OIDC_AUDIENCE="api", OIDC_DIRECTORIES=directories)
+    assert faults == [f"OIDC_DIRECTORIES: {fault}"]
 
 
 def test_pooler_needs_a_way_past_it() -> None:

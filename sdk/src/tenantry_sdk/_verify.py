@@ -20,8 +20,8 @@ Headers = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] 
 _SCOPE: Final = re.compile(r"([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*)")
 _PATHS: Final[dict[str, str]] = {"live": "", "test": "/mode/test", "any": "/mode/any"}
 _INVISIBLE: Final = re.compile(r"[^\x20-\x7e]")
-_LONGEST: Final = 8300
-"""A token has at most 8192 bytes."""
+_LONGEST: Final = 16_500
+"""A token has at most 16,384 bytes."""
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 PRINCIPAL_HEADERS: Final = {
     "kind": "x-principal-kind",

@@ -22,6 +22,7 @@ from tenantry.domain import errors
 from tenantry.domain import members as rules
 from tenantry.domain.access import limit_text, limits_of
 from tenantry.domain.audit import Action, ActorKind, Author
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import BY_LEAVER, BY_USER, Member, Membership, MemberStatus, User, Writer
 from tenantry.domain.permissions import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.plans import Catalog
@@ -31,7 +32,7 @@ from tenantry.integrations.oidc.tokens import Claims
 
 @dataclass(frozen=True)
 class MemberService:
-    """The members of a principal's tenant: users of one identity provider, ``issuer``.
+    """The members of a principal's tenant: users of one identity provider, whose ``issuers`` these are.
 
     Users of a former identity provider are not members, because they cannot sign in. Without an identity provider no
     user can be added, and the members of all are listed. Every change locks the tenant's row, so that two changes at
@@ -40,7 +41,7 @@ class MemberService:
     """
 
     database: Database
-    issuer: str | None
+    issuers: Issuers | None
     catalog: Catalog
     clock: Clock
     _: KW_ONLY
@@ -52,7 +53,7 @@ class MemberService:
         """Read a page of members, newest first; with ``bounded`` of a bounded search. Raises `InvalidCursorError`."""
         org_id, window = principal.org_id, window_after(limit, cursor)
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            return await members.read_page(connection, org_id, self.issuer, wanted, window, bounded=bounded)
+            return await members.read_page(connection, org_id, self._known_issuers, wanted, window, bounded=bounded)
 
     async def get(self, principal: Principal, member_id: str) -> Member:
         """Read a member, removed ones included. Raises `NotFoundError`."""
@@ -67,7 +68,7 @@ class MemberService:
         Raises `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`,
         `MemberExistsError`, `PlanLimitReachedError`, `ValidationError` and the errors of idempotency.
         """
-        issuer = require_issuer(self.issuer)
+        issuer = issuer_of_new(self.issuers, principal)
         if not self.email_subjects:
             rules.check_user_id(user_id, "userId")
         status = rules.status_of_new(author, user_id)
@@ -75,7 +76,7 @@ class MemberService:
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def add() -> Member:
-                tenant, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
+                tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
                 rules.check_may_give(caller, role)
                 rules.check_initial_role(user_id, role, owner_id=tenant.record.owner_id)
                 before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
@@ -84,7 +85,7 @@ class MemberService:
                         f"The user is a member or invited already, as {before.role}: change the role with PATCH "
                         f"/api/v1/members/{before.id}."
                     )
-                await self._check_member_limit(connection, tenant, issuer)
+                await self._check_member_limit(connection, tenant)
                 written = rules.writer(author, caller.access_level)
                 if before is None:
                     member = Member(new_id("mbr"), principal.org_id, user_id, role, status, now, now, None)
@@ -102,7 +103,7 @@ class MemberService:
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`, `LastOwnerError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
             before = await self._find(connection, caller, member_id)
             rules.check_may_change(caller, before.role, role)
             if before.status is MemberStatus.REMOVED:
@@ -110,7 +111,7 @@ class MemberService:
                     "The membership has ended: invite the user with POST /api/v1/members."
                 )
             if lower_role(before.role, role) is not before.role:
-                await _check_not_last_owner(connection, tenant, self.issuer, before)
+                await _check_not_last_owner(connection, tenant, self._known_issuers, before)
             written = rules.writer(author, caller.access_level, binds=binds)
             return await _set_role(connection, author, written, before, role, now)
 
@@ -123,17 +124,17 @@ class MemberService:
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
             before = await self._find(connection, caller, member_id)
             rules.check_may_manage(caller, before.role)
             written = rules.writer(author, caller.access_level, binds=binds)
             if before.status is not MemberStatus.REMOVED:
-                await _check_not_last_owner(connection, tenant, self.issuer, before)
+                await _check_not_last_owner(connection, tenant, self._known_issuers, before)
             after = before if before.status is MemberStatus.REMOVED else rules.removed(before, now)
             await _save(connection, author, written, Action.MEMBER_REMOVED, before, after, now)
 
     async def _find(self, connection: Connection, principal: Principal, member_id: str) -> Member:
-        member = await members.find(connection, principal.org_id, self.issuer, member_id)
+        member = await members.find(connection, principal.org_id, self._known_issuers, member_id)
         if member is None:
             raise errors.NotFoundError("member")
         return member
@@ -142,10 +143,17 @@ class MemberService:
         """Whether this may be a user's id; an e-mail address only where the identity provider has such ids."""
         return self.email_subjects or not rules.is_email(user_id)
 
-    async def _check_member_limit(self, connection: Connection, tenant: TenantRow, issuer: str) -> None:
+    @property
+    def _known_issuers(self) -> list[str] | None:
+        """The issuers whose members count; None for all."""
+        return self.issuers.known if self.issuers is not None else None
+
+    async def _check_member_limit(self, connection: Connection, tenant: TenantRow) -> None:
         access = access_of(tenant.record, self.catalog, self.clock())
         most = limits_of(access, self.catalog).members
-        if most is not None and await members.count_current(connection, tenant.record.id, issuer, most) >= most:
+        if most is None:
+            return
+        if await members.count_current(connection, tenant.record.id, self._known_issuers, most) >= most:
             allowed = f"{most} members; invitations count as members"
             raise errors.PlanLimitReachedError(limit_text(access, tenant.record.plan, self.catalog, allowed))
 
@@ -206,7 +214,7 @@ class MembershipService:
         ):
             if member.status is MemberStatus.REMOVED:
                 return
-            await _check_not_last_owner(connection, tenant, user.issuer, member)
+            await _check_not_last_owner(connection, tenant, [user.issuer], member)
             declines = member.status is MemberStatus.INVITED and not leaves
             action, written = (Action.MEMBER_DECLINED, BY_USER) if declines else (Action.MEMBER_LEFT, BY_LEAVER)
             now = self.clock()
@@ -222,16 +230,25 @@ class MembershipService:
             raise errors.NotFoundError("membership")
         async with connection.within(of_tenant(org_id)):
             tenant = await get_tenant(connection, org_id, lock=True)
-            member = await members.find(connection, org_id, user.issuer, membership_id)
+            member = await members.find(connection, org_id, [user.issuer], membership_id)
             if member is None:
                 raise errors.NotFoundError("membership")
             yield tenant, member
 
 
-def require_issuer(issuer: str | None) -> str:
-    """Return the issuer of the members. Raises `IdentityProviderNotConfiguredError` without an identity provider."""
-    if issuer is None:
+def issuer_of_new(issuers: Issuers | None, principal: Principal) -> str:
+    """Return the issuer of a user whom a principal names: the principal's own, or the only one.
+
+    Raises `IdentityProviderNotConfiguredError` without an identity provider, and `ValidationError` for a key where the
+    users come from several directories.
+    """
+    if issuers is None:
         raise errors.IdentityProviderNotConfiguredError("Members are users of an identity provider: set OIDC_ISSUER.")
+    issuer = principal.issuer or issuers.only
+    if issuer is None:
+        raise errors.ValidationError(
+            ("userId", "may be of any of several directories: repeat this with the token of a user of the same one")
+        )
     return issuer
 
 
@@ -271,8 +288,10 @@ async def hand_over(
         await _set_role(connection, author, written, former, rules.role_of_former_owner(former.role), now)
 
 
-async def _check_not_last_owner(connection: Connection, tenant: TenantRow, issuer: str | None, member: Member) -> None:
-    others = await members.count_owners(connection, member.org_id, issuer, except_id=member.id)
+async def _check_not_last_owner(
+    connection: Connection, tenant: TenantRow, issuers: list[str] | None, member: Member
+) -> None:
+    others = await members.count_owners(connection, member.org_id, issuers, except_id=member.id)
     rules.check_not_last_owner(member, owner_id=tenant.record.owner_id, other_owners=others)
 
 

@@ -1,4 +1,4 @@
-"""Members of tenants. Most statements name the tenant and the issuer of its users; None means every issuer."""
+"""Members of tenants. Most statements name the tenant and the issuers of its users; None means every issuer."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,7 +15,7 @@ _TIMES: Final = "created_at, coalesce(updated_at, removed_at, created_at), remov
 _COLUMNS: Final = f"id, tenant_id, subject, role, {MEMBER_STATUS}, {_TIMES}"
 _FIND: Final = (
     f"SELECT {_COLUMNS} FROM memberships "  # noqa: S608  # our own columns
-    "WHERE tenant_id = %(org)s AND (%(issuer)s::text IS NULL OR issuer = %(issuer)s) AND id = %(id)s"
+    "WHERE tenant_id = %(org)s AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s)) AND id = %(id)s"
 )
 _LISTING: Final = Listing(_COLUMNS, "memberships", "created_at", most=MAX_SCANNED_RECORDS)
 _NAMED: Final = """
@@ -55,7 +55,13 @@ def _membership(row: Sequence[Any]) -> Membership:
 
 
 async def read_page(
-    connection: Connection, org_id: str, issuer: str | None, wanted: MemberFilter, window: Window, *, bounded: bool
+    connection: Connection,
+    org_id: str,
+    issuers: list[str] | None,
+    wanted: MemberFilter,
+    window: Window,
+    *,
+    bounded: bool,
 ) -> SearchPage[Member]:
     """Read a page of a tenant's members, newest first.
 
@@ -63,22 +69,22 @@ async def read_page(
     """
     indexed = "tenant_id = %(org)s"
     if wanted.user_id is not None:
-        indexed += " AND subject = %(user)s" + (" AND issuer = %(issuer)s" if issuer is not None else "")
+        indexed += " AND subject = %(user)s" + (" AND issuer = ANY(%(issuers)s)" if issuers is not None else "")
     filtered = (
-        "(%(issuer)s::text IS NULL OR issuer = %(issuer)s) AND (%(role)s::text IS NULL OR role = %(role)s)"
+        "(%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s)) AND (%(role)s::text IS NULL OR role = %(role)s)"
         f" AND (%(status)s::text IS NULL OR {MEMBER_STATUS} = %(status)s)"
         " AND (NOT %(current)s OR removed_at IS NULL)"
     )
     values = {
-        "org": org_id, "issuer": issuer, "user": wanted.user_id, "role": wanted.role, "status": wanted.status,
+        "org": org_id, "issuers": issuers, "user": wanted.user_id, "role": wanted.role, "status": wanted.status,
         "current": wanted.current,
     }  # fmt: skip
     return await _LISTING.page(connection, indexed, values, window, _member, filtered=filtered, bounded=bounded)
 
 
-async def find(connection: Connection, org_id: str, issuer: str | None, member_id: str) -> Member | None:
+async def find(connection: Connection, org_id: str, issuers: list[str] | None, member_id: str) -> Member | None:
     """Find a member of a tenant, removed ones included."""
-    row = await connection.fetch_row(_FIND, {"org": org_id, "issuer": issuer, "id": member_id})
+    row = await connection.fetch_row(_FIND, {"org": org_id, "issuers": issuers, "id": member_id})
     return _member(row) if row else None
 
 
@@ -97,21 +103,22 @@ async def binds_owner(connection: Connection, org_id: str, member_id: str) -> bo
     return bool(await connection.fetch_value(query, (org_id, member_id)))
 
 
-async def count_current(connection: Connection, org_id: str, issuer: str, most: int) -> int:
+async def count_current(connection: Connection, org_id: str, issuers: list[str] | None, most: int) -> int:
     """Count a tenant's members and invitations, up to ``most``."""
     return await connection.fetch_count(
-        "SELECT count(*) FROM (SELECT FROM memberships WHERE tenant_id = %s AND issuer = %s "
-        "AND removed_at IS NULL LIMIT %s) counted",
-        (org_id, issuer, most),
+        "SELECT count(*) FROM (SELECT FROM memberships WHERE tenant_id = %(org)s "
+        "AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s)) AND removed_at IS NULL LIMIT %(most)s) counted",
+        {"org": org_id, "issuers": issuers, "most": most},
     )
 
 
-async def count_owners(connection: Connection, org_id: str, issuer: str | None, *, except_id: str) -> int:
+async def count_owners(connection: Connection, org_id: str, issuers: list[str] | None, *, except_id: str) -> int:
     """Count a tenant's active members who are owners, except the one with this id."""
     return await connection.fetch_count(
-        "SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND (%(issuer)s::text IS NULL OR issuer = "
-        "%(issuer)s) AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s",
-        {"org": org_id, "issuer": issuer, "except": except_id},
+        "SELECT count(*) FROM memberships WHERE tenant_id = %(org)s "
+        "AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s)) "
+        "AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s",
+        {"org": org_id, "issuers": issuers, "except": except_id},
     )
 
 

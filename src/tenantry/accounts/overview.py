@@ -22,6 +22,7 @@ from tenantry.db.tenants_store import get_tenant
 from tenantry.domain.access import Addons, limits_of
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
 from tenantry.domain.billing.state import PAST_DUE
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.permissions import Principal, covers
 from tenantry.domain.plans import Catalog, Count, Limits, count_up_to
 from tenantry.domain.rate_limits import SLOTS
@@ -79,10 +80,10 @@ class Overview(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class OverviewService:
-    """Reads the overview of the principal's tenant. ``issuer`` is the identity provider whose users are members."""
+    """Reads the overview of the principal's tenant. ``issuers`` are those whose users are members."""
 
     database: Database
-    issuer: str | None
+    issuers: Issuers | None
     catalog: Catalog
     clock: Clock
 
@@ -119,8 +120,8 @@ class OverviewService:
             since = int(now.timestamp()) - SLOTS
             requests = await count_requests(connection, subject_of_tenant(org_id), since)
         members_used = 0
-        if self.issuer is not None:
-            members_used = await members.count_current(connection, org_id, self.issuer, MOST_COUNTED + 1)
+        if self.issuers is not None:
+            members_used = await members.count_current(connection, org_id, self.issuers.known, MOST_COUNTED + 1)
         use = PlanUse(
             await count_for_page(connection, principal),
             count_up_to(members_used, MOST_COUNTED),

@@ -69,10 +69,9 @@ class ConfirmationRequest(Enum):
 class OwnerConfirmations:
     """Sends confirmation mails again, and accepts their links."""
 
-    def __init__(self, database: Database, outbox: MailOutbox, issuer: str | None, clock: Clock) -> None:
+    def __init__(self, database: Database, outbox: MailOutbox, clock: Clock) -> None:
         self._database = database
         self._outbox = outbox
-        self._issuer = issuer
         self._clock = clock
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -85,7 +84,7 @@ class OwnerConfirmations:
         """Mail the confirmation link again. Raises `InsufficientScopeError` and as `lock_and_reauthorize`."""
         tenant_id = principal.org_id
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found, caller, now = await lock_and_reauthorize(connection, principal, self._issuer, self._clock)
+            found, caller, now = await lock_and_reauthorize(connection, principal, self._clock)
             caller.require("tenants:write")
             if found.owner_address.is_verified:
                 return ConfirmationRequest.VERIFIED

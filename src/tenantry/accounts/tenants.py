@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from tenantry.accounts import members_store as members
 from tenantry.accounts import projects_store as projects
 from tenantry.accounts import tenants_store as tenants
-from tenantry.accounts.members import add_owner, hand_over, require_issuer
+from tenantry.accounts.members import add_owner, hand_over, issuer_of_new
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.authentication import lock_and_reauthorize
@@ -33,6 +33,7 @@ from tenantry.domain.api_keys import ApiKey, RevocationReason
 from tenantry.domain.audit import Action, AuditEvent, Author
 from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_mails import OwnerAddress, same_address
@@ -101,16 +102,17 @@ class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
 class TenantService:
     """Tenants, for their users and for the operator.
 
-    ``issuer`` is the identity provider's, whose users the operator names as owners; ``email_subjects`` allows e-mail
-    addresses as user ids. A user may create ``tenants_per_user`` tenants. ``keys_revoked`` receives the reason and
-    number of keys that were revoked with their tenant.
+    ``issuers`` are the identity provider's. The operator names one of their users as the owner; where there are several
+    directories, that makes no membership. ``email_subjects`` allows e-mail addresses as user ids. A user may create
+    ``tenants_per_user`` tenants. ``keys_revoked`` receives the reason and number of keys that were revoked with their
+    tenant.
     """
 
     database: Database
     policy: BillingPolicy
     outbox: ingest.Outbox
     clock: Clock
-    issuer: str | None = None
+    issuers: Issuers | None = None
     keys_revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
     _: KW_ONLY
     tenants_per_user: int = 0
@@ -190,7 +192,7 @@ class TenantService:
         address again requests another confirmation mail.
         """
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
-            found, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
+            found, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
             caller.require("tenants:write")
             check_name(name, found.record.name)
             was = found.owner_address
@@ -213,12 +215,12 @@ class TenantService:
         Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`,
         `ValidationError` and the errors of idempotency.
         """
-        issuer = require_issuer(self.issuer)
+        issuer = issuer_of_new(self.issuers, principal)
         self._check_user_id(user_id, "userId")
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
 
             async def transfer() -> Tenant:
-                found, caller, now = await lock_and_reauthorize(connection, principal, issuer, self.clock)
+                found, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
                 previous, successor = User(issuer, found.record.owner_id), User(issuer, user_id)
                 await hand_over(connection, author, caller, previous, successor, now)
                 was, transferred = found.owner_address, found
@@ -249,8 +251,9 @@ class TenantService:
             if before is not None and wanted.email_verified:
                 address = before.owner_address.changed(wanted.owner_email, verified=True)
                 await announce(connection, self.outbox, tenant_id, before.owner_address, address, now)
-            if self.issuer is not None and wanted.owner_id is not None:
-                await add_owner(connection, author, User(self.issuer, wanted.owner_id), tenant_id, now)
+            issuer = self.issuers.only if self.issuers is not None else None
+            if issuer is not None and wanted.owner_id is not None:
+                await add_owner(connection, author, User(issuer, wanted.owner_id), tenant_id, now)
             return self._shown(await get_tenant(connection, tenant_id)), before is None
 
     async def show(self, tenant_id: str) -> Tenant:

@@ -24,6 +24,7 @@ from tenantry.domain import errors
 from tenantry.domain.access import NO_SUBSCRIPTION, NOTHING, limit_text, limits_of
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.names import check_name
 from tenantry.domain.permissions import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
@@ -43,7 +44,7 @@ class NewKey(msgspec.Struct, frozen=True):
 class ApiKeyService:
     """The keys of a principal's tenant; test-mode principals see test-mode keys only.
 
-    Changes to the keys of one tenant run one after another, and are recorded in the audit trail. ``issuer`` is the
+    Changes to the keys of one tenant run one after another, and are recorded in the audit trail. ``issuers`` are the
     identity provider's; ``revoked`` receives the reason and number of revoked keys.
     """
 
@@ -51,7 +52,7 @@ class ApiKeyService:
     catalog: Catalog
     pepper: Pepper
     clock: Clock
-    issuer: str | None = None
+    issuers: Issuers | None = None
     revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
 
     async def create(
@@ -79,7 +80,7 @@ class ApiKeyService:
         mode = mode or principal.mode
 
         async def create(connection: Connection) -> NewKey:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
             end = _to_end(expires_at, now)
             rules.check_may_create(caller, scopes, level, mode, end)
             await self._check_limit(connection, tenant.record, now)
@@ -131,7 +132,7 @@ class ApiKeyService:
         Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`, `ValidationError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            _, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
+            _, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
             changed = key = await self._find(connection, caller, key_id, lock=True)
             if name is not UNSET:
                 check_name(name, key.name)
@@ -163,7 +164,7 @@ class ApiKeyService:
         """
 
         async def create(connection: Connection) -> NewKey:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
             old = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), old.access_level)
             _check_active(old)
@@ -186,7 +187,7 @@ class ApiKeyService:
         Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            _, caller, now = await lock_and_reauthorize(connection, principal, self.issuer, self.clock)
+            _, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
             key = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), key.access_level)
             if key.revoked_at is not None:
@@ -248,7 +249,8 @@ class ApiKeyService:
 
     async def _check_not_last_owner(self, connection: Connection, key: ApiKey, now: datetime) -> None:
         """Raise `LastOwnerError` if this key is the only way to create another OWNER key."""
-        if rules.is_live_owner(key) and not await api_keys.has_other_owner(connection, key, self.issuer, now):
+        known = self.issuers.known if self.issuers is not None else []
+        if rules.is_live_owner(key) and not await api_keys.has_other_owner(connection, key, known, now):
             raise errors.LastOwnerError(
                 "This is the last OWNER key of a tenant without an owner: make or rotate to another first, "
                 "or repeat with force=true."

@@ -146,18 +146,19 @@ async def is_any_used(connection: Connection, org_id: str) -> bool:
     return bool(await connection.fetch_value(query, (org_id,)))
 
 
-async def has_other_owner(connection: Connection, key: ApiKey, issuer: str | None, now: datetime) -> bool:
+async def has_other_owner(connection: Connection, key: ApiKey, issuers: list[str] | None, now: datetime) -> bool:
     """Whether a tenant has another live OWNER key that lives at least as long as this one, or a member who is an owner.
 
-    Rotated keys do not count, nor do members of another identity provider than ``issuer``.
+    Rotated keys do not count, nor do members of other ``issuers`` than these; None means every issuer.
     """
     found: bool = await connection.fetch_value(
         "SELECT EXISTS (SELECT FROM api_keys WHERE org_id = %(org)s AND id <> %(id)s AND mode = 'live' "  # noqa: S608
         f"AND access_level = 'OWNER' AND superseded_by IS NULL AND {_STATUS[KeyStatus.ACTIVE]} "
         "AND coalesce(expires_at, 'infinity') >= coalesce(%(until)s::timestamptz, 'infinity')) "
         "OR EXISTS (SELECT FROM memberships "
-        "WHERE tenant_id = %(org)s AND issuer = %(issuer)s AND role = 'owner' AND removed_at IS NULL AND NOT invited)",
-        {"org": key.org_id, "id": key.id, "until": key.expires_at, "issuer": issuer, "now": now},
+        "WHERE tenant_id = %(org)s AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s)) "
+        "AND role = 'owner' AND removed_at IS NULL AND NOT invited)",
+        {"org": key.org_id, "id": key.id, "until": key.expires_at, "issuers": issuers, "now": now},
     )
     return found
 

@@ -23,13 +23,13 @@ from tenantry.domain.api_keys import KeyStatus, Pepper
 from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import is_tenant_id
+from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.tokens import CheckResult, CheckStep, TokenExplanation, TokenVerifier
 
 _SCHEME: Final = b"bearer "
 _KEY_PREFIX: Final = b"svc_"
 _JWT_PARTS: Final = 3
-_LONGEST_CREDENTIAL: Final = 8192
 _MODES: Final = {mode.value: mode for mode in Mode}
 _ROLES: Final = {role.value: role for role in Role}
 _LEVELS: Final = {level.value: level for level in AccessLevel}
@@ -166,6 +166,7 @@ class Authenticator:
             subscription_status=row.subscription_status,
             access_phase=_access_of(row, self.catalog, self.clock()),
             expires_at=claims.expires_at,
+            issuer=claims.issuer,
             claimed_role=role,
         )
 
@@ -189,7 +190,9 @@ def bearer_credential(authorization: bytes | None) -> bytes:
     if authorization[: len(_SCHEME)].lower() != _SCHEME:
         raise errors.InvalidCredentialError("The Authorization header must be: Bearer <API key or token>.")
     credential = authorization[len(_SCHEME) :].strip()
-    if not credential.isascii() or not credential or len(credential) > _LONGEST_CREDENTIAL:
+    if len(credential) > MAX_TOKEN_BYTES:
+        raise errors.InvalidCredentialError(f"The credential is too long: at most {MAX_TOKEN_BYTES:,} bytes.")
+    if not credential.isascii() or not credential:
         raise errors.InvalidCredentialError("The credential is neither an API key nor a token.")
     return credential
 
@@ -240,7 +243,7 @@ def _only_access(claims: Claims, rows: Sequence[UserAccessRow]) -> UserAccessRow
 
 def _grants_of_user(claims: Claims, row: UserAccessRow) -> tuple[Role | None, tuple[str, ...], AccessLevel]:
     """Return a user's claimed role in this tenant, scopes and level. Raises the errors of `Authenticator.as_user`."""
-    role = (claims.claimed_role or Role.MEMBER) if claims.org_id == row.org_id else None
+    role = (claims.role or Role.MEMBER) if claims.org_id == row.org_id else None
     if row.deleted:
         raise errors.InvalidCredentialError("The organization has ended.")
     if row.removed and (row.binds_owner or role is not Role.OWNER):
@@ -254,16 +257,15 @@ def effective_role(claims: Claims, row: UserAccessRow) -> Role:
     """Return the role of a user with these claims in this tenant."""
     binds_owner = row.binds_owner or claims.org_id != row.org_id
     stored = _ROLES[row.role] if row.role else None
-    return permissions.effective_role(claims.claimed_role, stored, binds_owner=binds_owner)
+    return permissions.effective_role(claims.role, stored, binds_owner=binds_owner)
 
 
 async def lock_and_reauthorize(
-    connection: Connection, principal: Principal, issuer: str | None, clock: Clock
+    connection: Connection, principal: Principal, clock: Clock
 ) -> tuple[TenantRow, Principal, datetime]:
     """Lock the principal's tenant for a change; return it with the principal as of now and the time.
 
     While a request waited for the lock, its key may have been revoked, or its user removed or given a lower role.
-    ``issuer`` is the identity provider's; None without one.
     Raises `ApiKeyRevokedError`, `ApiKeyExpiredError`, `NoOrganizationError`, and `NotFoundError` for an ended tenant.
     """
     tenant = await get_tenant(connection, principal.org_id, lock=True, even_ended=True)
@@ -271,8 +273,8 @@ async def lock_and_reauthorize(
     caller = principal
     if principal.kind is PrincipalKind.API_KEY:
         caller = await _reauthorize_key(connection, principal, now)
-    elif issuer is not None:
-        caller = await _reauthorize_user(connection, principal, issuer)
+    elif principal.issuer is not None:
+        caller = await _reauthorize_user(connection, principal, principal.issuer)
     if tenant.deleted:
         raise errors.NotFoundError("tenant")
     return tenant, caller, now
@@ -335,7 +337,7 @@ async def explain_token(
     claims, access_found, refusal = explained.claims, None, explained.refusal
     result, said, reason = CheckResult.NOT_REACHED, None, None
     if claims is not None:
-        role = permissions.lower_role(claims.claimed_role, None)
+        role = permissions.lower_role(claims.role, None)
         scopes, level = permissions.role_grants(role, claims.scopes)
         access_found = ExplainedAccess(
             tenant_known=False, org_id=claims.org_id or organization, role=role, scopes=scopes, access_level=level

@@ -15,6 +15,7 @@ from tenantry.db.connection import OF_PEOPLE, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import Page
 from tenantry.domain import sessions as rules
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
@@ -39,12 +40,12 @@ class ActiveSession(msgspec.Struct, frozen=True):
 class SessionService:
     """The sessions of a deployment, stored in its database: an ended session is rejected by every process.
 
-    ``issuer`` is the identity provider's; sessions of a former one are expired.
+    Sessions of an identity provider that ``issuers`` no longer trusts are expired.
     """
 
     database: Database
     secret: SessionSecret
-    issuer: str | None
+    issuers: Issuers | None
     clock: Clock
 
     async def use_state(self, state: str) -> bool:
@@ -111,7 +112,8 @@ class SessionService:
             session = await sessions.find(connection, digest)
             if session is None:
                 return None
-            if session.is_expired(now) or session.issuer != self.issuer:
+            is_trusted = self.issuers is not None and self.issuers.trusts(session.issuer)
+            if session.is_expired(now) or not is_trusted:
                 await sessions.delete(connection, digest)
                 return None
             claims = msgspec.json.decode(session.claims, type=Claims)

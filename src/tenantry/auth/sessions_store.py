@@ -176,7 +176,7 @@ async def search_tenants(
 
 
 def _identity(claims: Claims) -> dict[str, object]:
-    return {**claims.user._asdict(), "claimed": claims.org_id, "owner": claims.role == Role.OWNER}
+    return {**claims.user._asdict(), "claimed": claims.org_id, "owner": claims.role is Role.OWNER}
 
 
 async def count_invitations(connection: Connection, user: User) -> int:

@@ -256,7 +256,7 @@ def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool,
     async def restore(settings: Settings, database: Database) -> tuple[list[LostChange], int | None, int | None]:
         keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
         queue = outbox(asks_provider=False)
-        members = MemberService(database, settings.issuer, settings.billing.catalog, system_clock)
+        members = MemberService(database, settings.issuers, settings.billing.catalog, system_clock)
         service = Restore(database, keys, members, _tenants(settings, database, queue), system_clock)
         changes = await service.reapply_revocations(trail, dry_run=dry_run)
         if dry_run:
@@ -294,6 +294,6 @@ def _tenants(settings: Settings, database: Database, queue: "JobQueue | None" = 
         settings.billing,
         queue or outbox(asks_provider=settings.provider_secret_key is not None),
         system_clock,
-        settings.issuer,
+        settings.issuers,
         email_subjects=settings.email_subjects,
     )

@@ -79,6 +79,8 @@ class Principal(msgspec.Struct, frozen=True, rename="camel"):
     access_phase: AccessPhase
     """What the tenant's subscriptions give now, with the reason and the end."""
     expires_at: datetime | None
+    issuer: str | None = None
+    """The issuer of a user's token; None for a key."""
     claimed_role: Role | None = None
     """The role by the user's token, if its claim names this tenant; None by a membership alone."""
 
@@ -152,6 +154,11 @@ def lower_role(claimed: Role | None, stored: Role | None) -> Role:
     """Return the lower of two roles; None does not count, and without both the role is member."""
     said = [role for role in (claimed, stored) if role is not None]
     return min(said, key=_RANK.__getitem__, default=Role.MEMBER)
+
+
+def highest_role(roles: Iterable[Role]) -> Role:
+    """Return the highest of these roles; member without any."""
+    return max(roles, key=_RANK.__getitem__, default=Role.MEMBER)
 
 
 def effective_role(claimed: Role | None, stored: Role | None, *, binds_owner: bool) -> Role:

@@ -13,6 +13,7 @@ import pytest
 from tenantry.common.clock import Timeouts
 from tenantry.common.secret import Secret
 from tenantry.dashboard.cookies import MOST_PENDING
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.sessions import PROOF_GOOD_FOR
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
@@ -37,7 +38,8 @@ async def test_authorization_request_has_pkce_state_and_nonce(browser: Browser) 
     asked = browser.asked
     assert (asked["response_type"], asked["client_id"], asked["code_challenge_method"]) == ("code", CLIENT_ID, "S256")
     assert (asked["redirect_uri"], asked["scope"]) == (BASE_URL + CALLBACK, "openid profile email")
-    assert asked["resource"] == asked["audience"] == AUDIENCE
+    assert asked["audience"] == AUDIENCE
+    assert "resource" not in asked  # it must be an absolute URI (RFC 8707, section 2)
     assert len({asked["state"], asked["nonce"], asked["code_challenge"]}) == 3
     assert min(len(asked[name]) for name in ("state", "nonce", "code_challenge")) >= 32
     before = dict(asked)
@@ -326,7 +328,7 @@ async def proof(issuer: Issuer, client_id: str, secret: str) -> list[str]:
     """Redeem a code at this provider; return the id and secret that the client sent."""
     describe(issuer)
     async with new_http_client() as http:
-        config = OidcConfig(issuer=issuer.url, audience=AUDIENCE, client_id=client_id)
+        config = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=client_id)
         keys = KeySet(config, http)
         sign_in = SignIn(
             config, keys, http, client_id=client_id, client_secret=Secret(secret), redirect_uri=BASE_URL + CALLBACK,

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from tenantry.domain.errors import InvalidCredentialError
+from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.sign_in import UserInfo
@@ -163,7 +164,7 @@ async def test_service_takes_the_access_token_and_refuses_the_id_token(
     http: httpx2.Client, companion: Companion, clock: Clock
 ) -> None:
     answer = sign_in(http)
-    config = OidcConfig(issuer=companion.issuer, audience=AUDIENCE, client_id=CLIENT_ID)
+    config = OidcConfig(Issuers(companion.issuer), (AUDIENCE,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
         keys = KeySet(config, client)
         verifier = TokenVerifier(config, keys, clock=clock)

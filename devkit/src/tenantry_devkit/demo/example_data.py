@@ -66,14 +66,14 @@ class DemoFile:
 
 async def seed(settings: Settings, conninfo: str) -> tuple[str, str] | None:
     """Create the demo tenant with projects and keys; return its live and test key, or None if it exists."""
-    owner, issuer, catalog = USERS[0], settings.oidc.issuer if settings.oidc else None, settings.billing.catalog
+    owner, catalog = USERS[0], settings.billing.catalog
     wanted = TenantInput(
         name="Demo Company", owner_email=owner.email or "", owner_id=owner.sub, stripe_customer_id=CUSTOMER, plan="free"
     )
     pepper = Pepper(settings.peppers[0].reveal().encode())
     async with Database(conninfo, pool_size=1) as database:
         tenants = TenantService(
-            database, settings.billing, JobQueue(conninfo, asks_provider=False), system_clock, issuer
+            database, settings.billing, JobQueue(conninfo, asks_provider=False), system_clock, settings.issuers
         )
         projects = ProjectService(database, catalog, system_clock)
         keys = ApiKeyService(database, catalog, pepper, system_clock)

@@ -17,10 +17,11 @@ from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import is_installed
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
+from tenantry.domain.issuers import ANY_DIRECTORY
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.http_client import FetchError, new_http_client
-from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import fetch_published_keys
+from tenantry.integrations.oidc.claims import STANDARD_AUDIENCE, OidcConfig
+from tenantry.integrations.oidc.keys import ALGORITHMS, fetch_published_keys
 from tenantry.integrations.smtp import MailDeliveryError, Mailer, SmtpConfig, SmtpProbe
 from tenantry.integrations.stripe.client import ProviderApi, ProviderPrice
 from tenantry.settings import Settings
@@ -29,6 +30,7 @@ SHORTEST: Final = 16
 """Characters of a secret."""
 CERTIFICATE_DAYS: Final = timedelta(days=14)
 """How long a certificate must still be valid."""
+_MOST_REASONS: Final = 5
 
 _GENERATE: Final = "Generate a secret with `openssl rand -hex 32` and use the same one in every process."
 _REMEDIES: Final = {
@@ -119,8 +121,13 @@ async def check_identity(config: OidcConfig | None) -> list[Finding]:
     """Check that the identity provider publishes its metadata and keys, and fits the settings."""
     if config is None:
         return [problem("identity provider.not_set")]
-    is_client = config.audience == config.client_id
-    return [await _discover(config), *problem_if(is_client, "identity provider.audience_is_client")]
+    is_client = config.audience_claim == STANDARD_AUDIENCE and config.audiences == (config.client_id,)
+    is_open = ANY_DIRECTORY in config.issuers.directories
+    return [
+        await _discover(config),
+        *problem_if(is_client, "identity provider.audience_is_client"),
+        *problem_if(is_open, "identity provider.any_directory", issuer=config.issuer, org_claim=config.org_claim),
+    ]
 
 
 async def _discover(config: OidcConfig) -> Finding:
@@ -140,7 +147,9 @@ async def _discover(config: OidcConfig) -> Finding:
             return problem("identity provider.no_sign_in", issuer=config.issuer)
         if published.by_id:
             return ok("identity provider", f"{config.issuer} publishes its keys")
-        trouble = "publishes no key for RS256, ES256 or EdDSA"
+        reasons = "; ".join(map(str, published.ignored[:_MOST_REASONS])) or "the key set is empty"
+        algorithms = ", ".join(ALGORITHMS)
+        return problem("identity provider.no_usable_key", issuer=config.issuer, reasons=reasons, algorithms=algorithms)
     return problem("identity provider.fails", issuer=config.issuer, trouble=trouble)
 
 

@@ -12,7 +12,9 @@ from joserfc.jwk import Key
 from joserfc.util import urlsafe_b64decode
 
 from tenantry.common.clock import Clock
+from tenantry.domain.issuers import Issuers, is_directory_id
 from tenantry.integrations.oidc.claims import (
+    STANDARD_AUDIENCE,
     Claims,
     Header,
     OidcConfig,
@@ -22,13 +24,14 @@ from tenantry.integrations.oidc.claims import (
     format_duration,
     format_json,
     format_time,
+    role_claim,
+    texts,
     verified_email,
 )
 from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet
 
-MAX_TOKEN_BYTES: Final = 8192
+MAX_TOKEN_BYTES: Final = 16_384
 LEEWAY_SECONDS: Final = 30
-MAX_LIFETIME_SECONDS: Final = 24 * 3600
 _CACHED_HEADERS: Final = 64
 _TYPES: Final = ("jwt", "at+jwt", "application/at+jwt")
 # OpenID Connect Core 2: at most 255 ASCII characters; without blanks and control characters.
@@ -67,18 +70,18 @@ class DecodedToken:
 
     @property
     def kid(self) -> str | None:
-        return self.header.kid if isinstance(self.header.kid, str) else None
+        """The key's id; a number counts as its text, as among the published keys."""
+        return None if self.header.kid is None else str(self.header.kid)
 
     def claims(self) -> Claims:
         payload = self.payload
-        role = claim_at(self.members, self.config.role_claim)
         return Claims(
             issuer=payload.iss,
             subject=payload.sub,
             org_id=self.org_id,
-            role=role if isinstance(role, str) else None,
+            role=role_claim(self.members, self.config).role,
             scopes=payload.scopes,
-            issued_at=datetime.fromtimestamp(payload.iat, UTC),  # at most 24 h before the expiry
+            issued_at=datetime.fromtimestamp(payload.iat, UTC),  # at most the lifetime before the expiry
             expires_at=self.expires_at,
             email=verified_email(payload.email, payload.email_verified),
         )
@@ -121,7 +124,7 @@ def first_failure(checks: Sequence[Check], token: DecodedToken) -> CheckFailure 
 
 @_check("size", f"at most {MAX_TOKEN_BYTES:,} characters", lambda token: f"{len(token.token):,} characters")
 def _size(token: DecodedToken) -> str | None:
-    return "oversized" if len(token.token) > MAX_TOKEN_BYTES else None
+    return f"too long: at most {MAX_TOKEN_BYTES:,} characters" if len(token.token) > MAX_TOKEN_BYTES else None
 
 
 @_check(
@@ -139,7 +142,7 @@ def _form(token: DecodedToken) -> str | None:
 
 
 def _decode_object(segment: bytes, kind: type[Part]) -> tuple[dict[str, Any], Part] | str:
-    """Return the members of a segment's object, and those of ``kind``; or why it is none."""
+    """Return the members of a segment's object, without those that are null, and those of ``kind``; or the fault."""
     try:
         members = decode(segment)
     except (ValueError, RecursionError):
@@ -149,7 +152,20 @@ def _decode_object(segment: bytes, kind: type[Part]) -> tuple[dict[str, Any], Pa
     try:
         return members, msgspec.convert(members, kind)
     except msgspec.ValidationError:
-        return "a member is missing or of the wrong type"
+        return _faulty_member(members, kind)
+
+
+def _faulty_member(members: dict[str, Any], kind: type[Part]) -> str:
+    """Name the first member that is absent or of the wrong type."""
+    for each in msgspec.structs.fields(kind):
+        value = members.get(each.name)
+        if value is None and each.required:
+            return f"{each.name} is absent"
+        try:
+            msgspec.convert(value, each.type if value is not None else Any)
+        except msgspec.ValidationError:
+            return f"{each.name} is of the wrong type"
+    return "a member is of the wrong type"
 
 
 _decode_header = lru_cache(_CACHED_HEADERS)(_decode_object)  # a provider puts the same header on all tokens of one key
@@ -193,8 +209,7 @@ HEADER_CHECKS: Final = (_size, _form, _header, _algorithm, _extensions, _type)  
 
 
 def _published_keys(token: DecodedToken) -> str:
-    listed = [f"{kid or 'a key without an id'} ({alg})" for kid, alg in token.key_set.listing()]
-    return f"one that the provider publishes: {', '.join(listed) or 'it publishes none'}"
+    return f"one that the provider publishes: {', '.join(token.key_set.listing()) or 'it publishes none'}"
 
 
 @_check("key", _published_keys, lambda token: format_json(token.header.kid))
@@ -215,15 +230,14 @@ def _signature(token: DecodedToken) -> str | None:
     return "wrong signature"
 
 
-@_check("claims", "a JSON object without duplicate names, with iss, sub, aud, iat and exp of their types")
+@_check("claims", "a JSON object without duplicate names, with iss, sub, iat and exp of their types")
 def _claims(token: DecodedToken) -> str | None:
     decoded = _decode_object(token.payload_segment, Payload)
     if isinstance(decoded, str):
         return decoded
     token.members, payload = decoded
     token.payload = payload
-    not_before = None if isinstance(payload.nbf, msgspec.UnsetType) else payload.nbf
-    token.times = Times(payload.iat, not_before, payload.exp)
+    token.times = Times(payload.iat, payload.nbf, payload.exp)
     try:
         token.expires_at = datetime.fromtimestamp(payload.exp, UTC)
     except (ValueError, OverflowError, OSError):
@@ -231,34 +245,98 @@ def _claims(token: DecodedToken) -> str | None:
     return None
 
 
-@_check("issuer", lambda token: format_json(token.config.issuer), lambda token: format_json(token.payload.iss))
+def _expected_issuer(token: DecodedToken) -> str:
+    issuers = token.config.issuers
+    if not issuers.is_template:
+        return format_json(issuers.name)
+    accepted = ", ".join(issuers.directories)
+    return f"{format_json(issuers.name)} with the token's tid, of OIDC_DIRECTORIES: {accepted}"
+
+
+def _said_issuer(token: DecodedToken) -> str:
+    payload = token.payload
+    said = format_json(payload.iss)
+    return f"{said}, tid {format_json(payload.tid)}" if token.config.issuers.is_template else said
+
+
+@_check("issuer", _expected_issuer, _said_issuer)
 def _issuer(token: DecodedToken) -> str | None:
-    return None if token.payload.iss == token.config.issuer else "wrong issuer"
+    issuers = token.config.issuers
+    if issuers.is_template:
+        return _directory_fault(token)
+    return None if token.payload.iss == issuers.name else "wrong issuer"
 
 
-@_check(
-    "audience",
-    lambda token: f"{format_json(token.config.audience)}, or a list with it",
-    lambda token: format_json(token.payload.aud),
-)
+def _directory_fault(token: DecodedToken) -> str | None:
+    """Check the issuer against the template, with the directory that the token names."""
+    issuers, payload = token.config.issuers, token.payload
+    directory = payload.tid
+    if directory is None:
+        return "tid is absent"
+    if not isinstance(directory, str) or not is_directory_id(directory):
+        return "tid is not the id of a directory"
+    if payload.iss != issuers.of(directory):
+        return "wrong issuer"
+    if not issuers.accepts(directory):
+        return "the directory is not accepted"
+    # Keys of a template's document may be those of other issuers, such as Microsoft's for personal accounts.
+    key_issuer = token.key.get("issuer")
+    if key_issuer is not None and Issuers(str(key_issuer)).of(directory) != payload.iss:
+        return "the key is of another issuer"
+    return None
+
+
+def _expected_audience(token: DecodedToken) -> str:
+    config = token.config
+    ours = " or ".join(map(format_json, config.audiences))
+    expected = f"{ours}, or a list with it" if len(config.audiences) == 1 else f"{ours}, or a list with one of them"
+    return expected if config.audience_claim == STANDARD_AUDIENCE else f"{expected}, and no aud"
+
+
+def _said_audience(token: DecodedToken) -> str:
+    claim, aud = token.config.audience_claim, token.payload.aud
+    said = format_json(claim_at(token.members, claim))
+    if claim == STANDARD_AUDIENCE:
+        return said
+    return f"{claim} {said}" + ("" if aud is None else f", aud {format_json(aud)}")
+
+
+@_check("audience", _expected_audience, _said_audience)
 def _audience(token: DecodedToken) -> str | None:
-    return None if token.config.audience in token.payload.audiences else "wrong audience"
+    config = token.config
+    claim = config.audience_claim
+    # The claim names the client, which has tokens for other APIs, and ID tokens. Those have an aud.
+    if claim != STANDARD_AUDIENCE and token.payload.aud is not None:
+        return "an ID token, or for another API: it has aud"
+    value = claim_at(token.members, claim)
+    if value is msgspec.UNSET:
+        return f"{claim} is absent"
+    audiences = texts(value)
+    if audiences is None:
+        return f"{claim} is of the wrong type"
+    return None if any(each in config.audiences for each in audiences) else "wrong audience"
+
+
+_ID_TOKEN_CLAIMS: Final = ("nonce", "at_hash")
+_ID_USE: Final = "id"
 
 
 def _said_kind(token: DecodedToken) -> str:
     payload = token.payload
-    found = [
-        name for name, value in (("nonce", payload.nonce), ("at_hash", payload.at_hash)) if value is not msgspec.UNSET
-    ]
-    return f"it has {' and '.join(found)}" if found else f"for {format_json(payload.aud)}"
+    found = [name for name in _ID_TOKEN_CLAIMS if getattr(payload, name) is not None]
+    found += [f"token_use {format_json(payload.token_use)}"] if payload.token_use is not None else []
+    if found:
+        return f"it has {' and '.join(found)}"
+    return f"for {format_json(payload.aud)}" if payload.aud is not None else "no aud"
 
 
-@_check("access token", "no ID token: no nonce, no at_hash, not for the client alone", _said_kind)
+@_check("access token", "no ID token: no nonce, no at_hash, no token_use id, not for the client alone", _said_kind)
 def _access_token(token: DecodedToken) -> str | None:
     payload = token.payload
-    if payload.nonce is not msgspec.UNSET or payload.at_hash is not msgspec.UNSET:
+    if payload.nonce is not None or payload.at_hash is not None or payload.token_use == _ID_USE:
         return "an ID token"
-    if set(payload.audiences) == {token.config.client_id}:
+    audiences = texts(payload.aud)
+    if audiences is not None and set(audiences) == {token.config.client_id}:
         return "an ID token: only the client is its audience"
     return None
 
@@ -312,10 +390,14 @@ def _said_lifetime(token: DecodedToken) -> str:
         return f"from {format_json(token.times.issued)} to {format_json(token.times.expires)}"
 
 
-@_check("lifetime", f"at most {format_duration(MAX_LIFETIME_SECONDS)} from iat to exp", _said_lifetime)
+def _expected_lifetime(token: DecodedToken) -> str:
+    return f"at most {format_duration(token.config.token_lifetime)} from iat to exp, and {LEEWAY_SECONDS} s of leeway"
+
+
+@_check("lifetime", _expected_lifetime, _said_lifetime)
 def _lifetime(token: DecodedToken) -> str | None:
-    times = token.times
-    return "lives longer than 24 hours" if times.expires > times.issued + MAX_LIFETIME_SECONDS else None
+    times, most = token.times, token.config.token_lifetime + LEEWAY_SECONDS
+    return "lives longer than OIDC_TOKEN_LIFETIME" if times.expires > times.issued + most else None
 
 
 @_check(

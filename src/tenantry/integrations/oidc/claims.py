@@ -2,16 +2,25 @@
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import msgspec
 from joserfc.util import urlsafe_b64decode
 
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User
-from tenantry.domain.permissions import Role
+from tenantry.domain.permissions import Role, highest_role
 
-_ROLES: Final = {role.value: role for role in Role}
+STANDARD_AUDIENCE: Final = "aud"
+TOKEN_LIFETIME: Final = 86_400
+"""The default of `OidcConfig.token_lifetime`, in seconds."""
+DEFAULT_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
+    {role.value: role for role in Role} | {f"org:{role}": role for role in Role}
+)
+"""What a role claim may say where no map is set."""
 _MAX_SHOWN: Final = 120
 _UNITS: Final = (("d", 24 * 3600), ("h", 3600), ("min", 60), ("s", 1))
 _MAX_EMAIL: Final = 254
@@ -21,30 +30,59 @@ _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 class OidcConfig(msgspec.Struct, frozen=True):
     """The identity provider of a deployment.
 
-    ``issuer`` and ``audience`` must equal the token's ``iss`` and ``aud``. ``client_id`` is the dashboard's, and must
-    differ from ``audience``: a token for it alone is an ID token. The claim names are tried as they are, then as a path
-    of member names joined by dots. ``allow_http`` accepts a plain-http issuer beyond loopback, whose keys an attacker
-    on the network can forge.
+    ``issuers`` and ``audiences`` are what a token's ``iss`` and the claim ``audience_claim`` must say. ``client_id`` is
+    the dashboard's, and should be no audience: a token whose ``aud`` is the client alone is an ID token. The claim
+    names are tried as they are, then as a path of member names joined by dots. ``roles`` maps the provider's role
+    values to ours. ``token_lifetime`` is in seconds. ``allow_http`` accepts a plain-http issuer beyond loopback, whose
+    keys an attacker on the network can forge.
     """
 
-    issuer: str
-    audience: str
+    issuers: Issuers
+    audiences: tuple[str, ...]
+    audience_claim: str = STANDARD_AUDIENCE
     client_id: str | None = None
     org_claim: str = "org_id"
     role_claim: str = "org_role"
+    roles: Mapping[str, Role] = DEFAULT_ROLES
+    token_lifetime: int = TOKEN_LIFETIME
     allow_http: bool = False
+
+    @property
+    def issuer(self) -> str:
+        """The issuer or its template, as the discovery document names it."""
+        return self.issuers.name
+
+    @property
+    def discovery_address(self) -> str:
+        """Where the discovery document is (OpenID Connect Discovery 4.1: without a slash before the path)."""
+        # Microsoft Entra ID publishes its template, and the keys of all directories, under this name.
+        issuer = self.issuers.of("organizations")
+        return issuer.removesuffix("/") + "/.well-known/openid-configuration"
+
+    @property
+    def resource(self) -> str | None:
+        """The API to request access tokens for; None where the audience claim holds the client."""
+        return self.audiences[0] if self.audience_claim == STANDARD_AUDIENCE else None
+
+
+class RoleClaim(msgspec.Struct, frozen=True):
+    """What a token says of the role. ``role`` is None without the claim; ``known`` is false if no value is ours."""
+
+    role: Role | None
+    known: bool = True
 
 
 class Claims(msgspec.Struct, frozen=True):
     """The claims of a verified token. A user is ``(issuer, subject)``.
 
-    ``role`` and ``scopes`` are as the provider wrote them; ``email`` is set only if the provider has verified it.
+    ``role`` is None if the token has no role claim. ``scopes`` are as the provider wrote them; ``email`` is set only if
+    the provider has verified it.
     """
 
     issuer: str
     subject: str
     org_id: str | None
-    role: str | None
+    role: Role | None
     scopes: tuple[str, ...]
     issued_at: datetime
     expires_at: datetime
@@ -55,41 +93,44 @@ class Claims(msgspec.Struct, frozen=True):
         """The user, without the claims."""
         return User(self.issuer, self.subject)
 
-    @property
-    def claimed_role(self) -> Role | None:
-        """The role; an unknown one counts as member."""
-        return None if self.role is None else _ROLES.get(self.role, Role.MEMBER)
+
+def role_claim(members: dict[str, Any], config: OidcConfig) -> RoleClaim:
+    """Read the role: the highest known one in a text or a list of texts; any other value counts as member."""
+    value = claim_at(members, config.role_claim)
+    if value is msgspec.UNSET or value in ("", []):
+        return RoleClaim(None)
+    values = value if isinstance(value, list) else [value]
+    roles = [config.roles[each] for each in values if isinstance(each, str) and each in config.roles]
+    return RoleClaim(highest_role(roles), known=bool(roles))
 
 
 class Header(msgspec.Struct, frozen=True):
     """The members of a token's header that are used. Key hints (``jwk``, ``jku``, ``x5u``, ``x5c``) are not."""
 
     alg: str
-    kid: str | msgspec.UnsetType = msgspec.UNSET
-    typ: str | msgspec.UnsetType = msgspec.UNSET
+    kid: str | int | None = None
+    typ: str | None = None
     crit: Any = msgspec.UNSET
     b64: Any = True
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """The standard claims; configured ones are found by `claim_at`."""
+    """The standard claims; configured ones are found by `claim_at`. A claim that is null is an absent one."""
 
     iss: str
     sub: str
-    aud: str | list[str]
     exp: int | float
     iat: int | float
-    nbf: int | float | msgspec.UnsetType = msgspec.UNSET
-    nonce: Any = msgspec.UNSET
-    at_hash: Any = msgspec.UNSET
+    aud: str | list[str] | None = None
+    nbf: int | float | None = None
+    nonce: Any = None
+    at_hash: Any = None
+    token_use: Any = None
+    tid: Any = None
     scope: str | list[str] | None = None
     scp: str | list[str] | None = None
     email: Any = None
     email_verified: Any = None
-
-    @property
-    def audiences(self) -> list[str]:
-        return [self.aud] if isinstance(self.aud, str) else self.aud
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -125,20 +166,29 @@ def decode(segment: bytes) -> object:
 
 
 def claim_at(members: dict[str, Any], name: str) -> object:
-    """Return the claim of this name, else the one at this path of member names, else UNSET."""
-    if name in members:
-        return members[name]
-    found: Any = members
-    for part in name.split("."):
-        if not isinstance(found, dict) or part not in found:
-            return msgspec.UNSET
-        found = found[part]
-    return found
+    """Return the claim of this name, else the one at this path of member names, else UNSET; UNSET for null."""
+    found: Any = members.get(name)
+    if found is None:
+        found = members
+        for part in name.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+    return msgspec.UNSET if found is None else found
+
+
+def texts(value: object) -> list[str] | None:
+    """Return the texts of a claim that holds one or a list of them; None for anything else."""
+    values: list[Any] = value if isinstance(value, list) else [value]
+    return values if all(isinstance(each, str) for each in values) else None
 
 
 def verified_email(email: object, verified: object) -> str | None:
-    """Return a plausible address that the provider has verified (OpenID Connect Core 5.1)."""
-    if verified is not True or not isinstance(email, str) or len(email) > _MAX_EMAIL:
+    """Return a plausible address that the provider has verified (OpenID Connect Core 5.1).
+
+    Some providers write the flag as a text, such as Amazon Cognito in its userinfo.
+    """
+    if verified is not True and verified != "true":
+        return None
+    if not isinstance(email, str) or len(email) > _MAX_EMAIL:
         return None
     return email if "@" in email and email.isprintable() and " " not in email else None
 

@@ -1,12 +1,13 @@
 """The identity provider's metadata (OpenID Connect Discovery 1.0) and keys (RFC 7517), cached, without weak keys."""
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx2
 import msgspec
@@ -26,11 +27,26 @@ REFRESH_SECONDS: Final = 300.0
 COOLDOWN_SECONDS: Final = 30.0
 MAX_STALENESS_SECONDS: Final = 24 * 3600.0
 
-ALGORITHMS: Final = {name: jws.JWSRegistry.algorithms[name] for name in ("RS256", "ES256", "EdDSA")}
+_OF_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+# RFC 9864: Ed25519 is the name of EdDSA with this curve alone.
+_OF_ED25519: Final = ("EdDSA", "Ed25519")
+_OF_CURVE: Final[Mapping[str, tuple[str, ...]]] = {
+    "P-256": ("ES256",),
+    "P-384": ("ES384",),
+    "P-521": ("ES512",),
+    "Ed25519": _OF_ED25519,
+    "Ed448": ("EdDSA",),
+}
+_CURVES: Final[Mapping[str, tuple[str, ...]]] = {"EC": ("P-256", "P-384", "P-521"), "OKP": ("Ed25519", "Ed448")}
+ALGORITHMS: Final = {
+    name: jws.JWSRegistry.algorithms[name] for name in (*_OF_RSA, "ES256", "ES384", "ES512", *_OF_ED25519)
+}
 """The accepted signature algorithms by JOSE name."""
 
 MAX_KEYS: Final = 32
-_PUBLIC_MEMBERS: Final = ("kty", "use", "key_ops", "alg", "kid", "n", "e", "crv", "x", "y")
+_USED_MEMBERS: Final = ("kty", "use", "key_ops", "alg", "kid", "n", "e", "crv", "x", "y", "issuer")
+_PRIVATE_MEMBER: Final = "d"
+_MAX_SHOWN: Final = 100
 
 MIN_RSA_BITS: Final = 2048
 MAX_RSA_BITS: Final = 8192
@@ -79,11 +95,31 @@ class _Jwks(msgspec.Struct, frozen=True):
     keys: list[Any]
 
 
+class UsableKey(NamedTuple):
+    """A published key, and the algorithms whose signatures it may verify."""
+
+    algorithms: tuple[str, ...]
+    key: Key
+
+
+class IgnoredKey(NamedTuple):
+    """An entry of a key set that cannot verify tokens. ``expected``: providers publish such entries for other uses."""
+
+    kid: str
+    """The key's id as a log may show it."""
+    reason: str
+    expected: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kid}: {self.reason}"
+
+
 class PublishedKeys(msgspec.Struct, frozen=True):
     """The usable keys of a provider by ``(kid, alg)``; kid None has all keys of an algorithm."""
 
     by_id: dict[tuple[str | None, str], tuple[Key, ...]]
     metadata: IssuerMetadata
+    ignored: tuple[IgnoredKey, ...] = ()
 
 
 async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -> PublishedKeys:
@@ -91,62 +127,106 @@ async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -
 
     Raises `FetchError`, the errors of `NOT_JSON`, and the client's errors.
     """
-    # OpenID Connect Discovery 4.1: remove a trailing slash before the well-known path.
-    address = config.issuer.removesuffix("/") + "/.well-known/openid-configuration"
-    body = await fetch(client, address, allow_http=config.allow_http)
+    body = await fetch(client, config.discovery_address, allow_http=config.allow_http)
     metadata = msgspec.json.decode(body, type=IssuerMetadata)
     if metadata.issuer != config.issuer:
         raise FetchError("the discovery document names another issuer")
     body = await fetch(client, metadata.jwks_uri, allow_http=config.allow_http)
-    keys = usable_keys(msgspec.json.decode(body, type=_Jwks).keys)
-    if not keys:
-        _log.warning("the identity provider publishes no usable key")
+    usable, ignored = read_key_set(msgspec.json.decode(body, type=_Jwks).keys)
     by_id: dict[tuple[str | None, str], tuple[Key, ...]] = {}
-    for alg, key in keys:
-        for kid in {key.kid, None}:
+    for algorithms, key in usable:
+        for kid, alg in itertools.product({key.kid, None}, algorithms):
             by_id[kid, alg] = (*by_id.get((kid, alg), ()), key)
-    return PublishedKeys(by_id, metadata)
+    return PublishedKeys(by_id, metadata, tuple(ignored))
 
 
-def usable_keys(entries: list[Any]) -> list[tuple[str, Key]]:
-    """Return the keys of a set that can verify a token, each with its algorithm; at most 32.
+def read_key_set(entries: list[Any]) -> tuple[list[UsableKey], list[IgnoredKey]]:
+    """Return the keys of a set that can verify a token, and the ignored entries: at most `MAX_KEYS` of each.
 
     Ignored are unsupported entries (RFC 7517 section 5): symmetric and private keys, other uses, algorithms and curves,
-    and malformed entries. Weak keys are ignored with a log line.
+    and malformed entries; and weak keys.
     """
-    found = [pair for entry in entries if isinstance(entry, dict) and (pair := _usable_key(entry))]
-    if len(found) > MAX_KEYS:
-        _log.warning("the identity provider publishes %d keys; the first %d are used", len(found), MAX_KEYS)
-    return found[:MAX_KEYS]
+    read = [_read_entry(entry) for entry in entries]
+    usable = [each for each in read if isinstance(each, UsableKey)]
+    ignored = [each for each in read if isinstance(each, IgnoredKey)]
+    for _, key in usable[MAX_KEYS:]:
+        ignored.append(IgnoredKey(_shown(key.kid), f"only the first {MAX_KEYS} keys are used"))
+    return usable[:MAX_KEYS], ignored[:MAX_KEYS]
 
 
-def _usable_key(entry: dict[str, Any]) -> tuple[str, Key] | None:
-    if "d" in entry:
-        return None
+def _read_entry(entry: object) -> UsableKey | IgnoredKey:
+    if not isinstance(entry, dict):
+        return IgnoredKey("an entry", "it is not an object")
+    members = _normalized(entry)
+    kid = _shown(members.get("kid"))
+    if reason := _purpose_fault(entry, members) or _type_fault(members):
+        return IgnoredKey(kid, reason, expected=members.get("use") == "enc")
+    algorithms = _algorithms_of(members)
     try:
-        alg = _algorithm_of(entry)
-        if alg is None:
-            return None
-        if reason := weakness(entry):
-            _log.warning("the identity provider's key %.100r is ignored: %s", entry.get("kid"), reason)
-            return None
-        key = JWKRegistry.import_key({name: entry[name] for name in _PUBLIC_MEMBERS if name in entry})
-        ALGORITHMS[alg].check_key(key)
-        key.check_key_op("verify")
-    except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, LookupError):
-        return None
-    return alg, key
+        if reason := weakness(members):
+            return IgnoredKey(kid, reason)
+        # Without alg: one that is named Ed25519 verifies EdDSA too.
+        key = JWKRegistry.import_key({name: value for name, value in members.items() if name != "alg"})
+        for each in algorithms:
+            ALGORITHMS[each].check_key(key)
+    except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, LookupError) as error:
+        return IgnoredKey(kid, f"it is malformed ({type(error).__name__})")
+    return UsableKey(algorithms, key)
 
 
-def _algorithm_of(entry: dict[str, Any]) -> str | None:
-    match entry.get("kty"):
-        case "RSA":
-            return "RS256"
-        case "EC" if entry.get("crv") == "P-256":
-            return "ES256"
-        case "OKP" if entry.get("crv") in _SMALL_ORDER:
-            return "EdDSA"
+def _normalized(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the used members of an entry as RFC 7517 has them.
+
+    Some providers write null or an empty list for an absent member, or a number for the text of the key's id.
+    """
+    members = {name: entry[name] for name in _USED_MEMBERS if entry.get(name) is not None}
+    if members.get("key_ops") == []:
+        del members["key_ops"]
+    if type(members.get("kid")) is int:
+        members["kid"] = str(members["kid"])
+    return members
+
+
+def _purpose_fault(entry: dict[str, Any], members: dict[str, Any]) -> str | None:
+    """Return why an entry is not published for verifying signatures, if so."""
+    if entry.get(_PRIVATE_MEMBER) is not None:
+        return "its private part is published"
+    use, operations = members.get("use", "sig"), members.get("key_ops", ["verify"])
+    if use != "sig":
+        return f"it is for another use: {_shown(use)}"
+    if not isinstance(operations, list) or "verify" not in operations:
+        return "its key_ops do not contain verify"
     return None
+
+
+def _type_fault(members: dict[str, Any]) -> str | None:
+    """Return why no accepted algorithm has keys of an entry's type, if so."""
+    fitting, alg = _fitting_algorithms(members), members.get("alg")
+    if not fitting:
+        curve = f", curve {_shown(members['crv'])}" if "crv" in members else ""
+        return f"its type is not supported: {_shown(members.get('kty'))}{curve}"
+    return None if alg is None or alg in fitting else f"its algorithm does not fit its type: {_shown(alg)}"
+
+
+def _algorithms_of(members: dict[str, Any]) -> tuple[str, ...]:
+    """Return the algorithms that a key of a supported type may verify: its own, else all that fit."""
+    fitting, alg = _fitting_algorithms(members), members.get("alg")
+    return fitting if alg is None or fitting == _OF_ED25519 else (alg,)
+
+
+def _fitting_algorithms(members: dict[str, Any]) -> tuple[str, ...]:
+    kty, curve = members.get("kty"), members.get("crv")
+    if kty == "RSA":
+        return _OF_RSA
+    curves = _CURVES.get(kty, ()) if isinstance(kty, str) else ()
+    return _OF_CURVE[curve] if curve in curves else ()
+
+
+def _shown(value: object) -> str:
+    """Return a member of a key for a log line or an error."""
+    if value is None:
+        return "none"
+    return f"{value[:_MAX_SHOWN]!r}" if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def weakness(entry: Mapping[str, Any]) -> str | None:
@@ -256,10 +336,14 @@ class KeySet:
         published = self._current()
         return published is not None and kid is not None and any((kid, alg) in published.by_id for alg in ALGORITHMS)
 
-    def listing(self) -> list[tuple[str | None, str]]:
+    def listing(self) -> list[str]:
+        """Describe each cached key: its id, and the algorithms that it verifies."""
         published = self._current()
-        by_id = published.by_id if published else {}
-        return [(key.kid, alg) for (kid, alg), keys in by_id.items() if kid is None for key in keys]
+        algorithms: dict[str, list[str]] = {}
+        for (kid, alg), keys in (published.by_id if published else {}).items():
+            for key in keys if kid is None else ():
+                algorithms.setdefault(key.kid or "a key without an id", []).append(alg)
+        return [f"{kid} ({', '.join(names)})" for kid, names in algorithms.items()]
 
     async def refresh(self) -> None:
         """Fetch the keys, or wait for the current fetch. Raises nothing for the provider's failures."""
@@ -301,9 +385,21 @@ class KeySet:
             self.trouble = type(error).__name__
             _log.exception("the identity provider's keys could not be fetched")
         else:
+            self._log_ignored(published)
             self._published, self._fetched_at, self.trouble = published, self.monotonic(), None
         finally:
             self._fetching = None
+
+    def _log_ignored(self, published: PublishedKeys) -> None:
+        """Log the entries of the key set that are not used, when they change."""
+        previous = self._published
+        if previous is not None and previous.ignored == published.ignored and any(published.by_id):
+            return
+        for each in published.ignored:
+            level = logging.INFO if each.expected else logging.WARNING
+            _log.log(level, "the identity provider's key %s (this key is ignored)", each)
+        if not published.by_id:
+            _log.warning("the identity provider publishes no usable key")
 
     async def _keep_fresh(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Final, NoReturn
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlsplit
 
 import httpx2
 import msgspec
@@ -22,9 +22,10 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
+from tenantry.domain.issuers import Issuers
 from tenantry.integrations.http_client import FetchError, fetch, is_secure, request
 from tenantry.integrations.oidc.claim_checks import ACCESS_TOKEN, CLAIM_CHECKS, DecodedToken, check
-from tenantry.integrations.oidc.claims import Claims, OidcConfig, verified_email
+from tenantry.integrations.oidc.claims import STANDARD_AUDIENCE, Claims, OidcConfig, verified_email
 from tenantry.integrations.oidc.keys import IssuerMetadata, KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
@@ -135,7 +136,9 @@ class SignIn:
         """
         metadata = await self._metadata()
         pending = PendingSignIn(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48), silent)
-        options = {"prompt": "none"} if silent else {}
+        options = self._requested_api()
+        if silent:
+            options["prompt"] = "none"
         if login_hint is not None:
             options["login_hint"] = login_hint
         url: str = prepare_grant_uri(
@@ -148,8 +151,6 @@ class SignIn:
             nonce=pending.nonce,
             code_challenge=create_s256_code_challenge(pending.verifier),  # type: ignore[no-untyped-call]
             code_challenge_method="S256",
-            audience=self.config.audience,  # some providers' name for RFC 8707's resource
-            resource=self.config.audience,
             **options,
         )
         return url, pending
@@ -167,9 +168,11 @@ class SignIn:
     async def finish(self, pending: PendingSignIn, parameters: Mapping[str, str]) -> SignedInUser:
         """Return the user. Raises `InteractionRequiredError`, `SignInFailedError` and `AuthUnavailableError`."""
         metadata = await self._metadata()
-        code = _code(parameters, pending, metadata)
+        code = _code(parameters, pending, metadata, self.config.issuers)
         tokens = await self._redeem(metadata, code, pending)
         claims, name = await self._verify_id_token(tokens, pending)
+        if parameters.get("iss", claims.issuer) != claims.issuer:
+            raise SignInFailedError("The response is not the identity provider's.")
         return SignedInUser(await self._with_access_token(tokens.access_token, claims), name)
 
     def end_session_url(self, back: str) -> str | None:
@@ -196,7 +199,7 @@ class SignIn:
             redirect_uri=self.redirect_uri,
             code=code,
             code_verifier=pending.verifier,
-            resource=self.config.audience,
+            **self._resource(),
         )
         auth = self._client_auth(metadata)
         url, headers, form = auth.prepare("POST", metadata.token_endpoint, {}, form)  # type: ignore[no-untyped-call]
@@ -213,6 +216,16 @@ class SignIn:
         except (httpx2.HTTPError, TimeoutError, OSError) as error:
             raise AuthUnavailableError("The identity provider cannot be reached.") from error
 
+    def _requested_api(self) -> dict[str, str]:
+        """Name the API that the access token is for: ``audience`` is some providers' name for ``resource``."""
+        api = self.config.resource
+        return {} if api is None else {"audience": api, **self._resource()}
+
+    def _resource(self) -> dict[str, str]:
+        """Return RFC 8707's parameter, which is an absolute URI; some providers reject it otherwise."""
+        api = self.config.resource
+        return {"resource": api} if api is not None and urlsplit(api).scheme else {}
+
     def _client_auth(self, metadata: IssuerMetadata) -> ClientAuth:
         """Authenticate this client (RFC 6749 section 2.3.1)."""
         if self.client_secret is None:
@@ -225,7 +238,7 @@ class SignIn:
 
     async def _verify_id_token(self, tokens: _TokenResponse, pending: PendingSignIn) -> tuple[Claims, str | None]:
         """Return the ID token's claims and the user's name (OpenID Connect Core 3.1.3.7)."""
-        config = msgspec.structs.replace(self.config, audience=self.client_id)
+        config = msgspec.structs.replace(self.config, audiences=(self.client_id,), audience_claim=STANDARD_AUDIENCE)
         decoded = DecodedToken(tokens.id_token, config, self.keys)
         failure = await check(decoded, self.clock, _ID_TOKEN_CHECKS)
         if failure is not None:
@@ -243,24 +256,25 @@ class SignIn:
     async def _with_access_token(self, access_token: str, claims: Claims) -> Claims:
         """Prefer the claims of an access token that the API accepts: a provider may put organization and role there.
 
-        Raises `SignInFailedError` if the two tokens have different subjects.
+        Raises `SignInFailedError` if the two tokens are for different users.
         """
         try:
             found = await self._access_tokens.verify(access_token)
         except InvalidCredentialError:
             return claims  # opaque, or for another API
-        if found.subject != claims.subject:
+        if found.user != claims.user:
             raise SignInFailedError("The identity provider's two tokens are for different users.")
         return found if found.email is not None else msgspec.structs.replace(found, email=claims.email)
 
 
-def _code(parameters: Mapping[str, str], pending: PendingSignIn, metadata: IssuerMetadata) -> str:
+def _code(parameters: Mapping[str, str], pending: PendingSignIn, metadata: IssuerMetadata, issuers: Issuers) -> str:
     """Return the authorization code, after checking that it belongs to this sign-in."""
     if not hmac.compare_digest(parameters.get("state", "").encode(), pending.state.encode()):
         raise SignInFailedError("The identity provider's response belongs to another sign-in.")
     issuer = parameters.get("iss")
     # RFC 9207 section 2.4: mix-up attack, in which another provider's code is sent.
-    if issuer != metadata.issuer and (issuer is not None or metadata.authorization_response_iss_parameter_supported):
+    is_missing = issuer is None and metadata.authorization_response_iss_parameter_supported
+    if is_missing or (issuer is not None and not issuers.trusts(issuer)):
         raise SignInFailedError("The response is not the identity provider's.")
     error = parameters.get("error")
     if error in _INTERACTION_ERRORS:
