@@ -86,5 +86,5 @@ def principal_of(key: ApiKey) -> Principal:
 def as_json(principal: Principal) -> dict[str, Any]:
     """What an application's code knows of its caller."""
     shown: dict[str, Any] = json.loads(msgspec.json.encode(principal))
-    del shown["accessPhase"], shown["claimedRole"]
+    del shown["accessPhase"], shown["issuer"], shown["claimedRole"]
     return {**shown, "access": principal.access, "effectivePlan": principal.effective_plan}
