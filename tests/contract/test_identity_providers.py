@@ -1,0 +1,175 @@
+"""The documented tokens of identity providers, verified with the settings that their pages print.
+
+Each file in ``providers`` has tokens of one provider in the shape that its documentation describes, and what tenantry
+makes of them. The settings come from the page, so that a page and its test cannot differ.
+"""
+
+import re
+from datetime import timedelta
+from typing import Any, Final
+
+import httpx2
+import pytest
+
+from tenantry.domain.errors import InvalidCredentialError
+from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
+from tests.support.app import BASE_URL, OPERATOR_TOKEN, make_settings, running_app
+from tests.support.identity_providers import (
+    GUIDES,
+    NAMES,
+    DocumentedToken,
+    Provider,
+    Rejection,
+    page_of,
+    printed_claims,
+    provider,
+    settings_of,
+)
+from tests.support.issuer import NOW, running_issuer
+from tests.support.service import TENANTS, WHOAMI, Caller
+
+A_MINUTE_LATER: Final = NOW + timedelta(minutes=1)
+HEADINGS: Final = ["Set up", "Settings", "The token", "Organization and role", "The dashboard", "Check", "Limits"]
+"""The parts of every provider's page."""
+_FAILED_CHECK: Final = re.compile(r"^\| `([\w ]+)` failed: ([^|]+?) \|", re.MULTILINE)
+_TABLE: Final = GUIDES / "identity-providers.md"
+_SHOWN_ELSEWHERE: Final = ("BASE_URL", "OIDC_ISSUER", "OIDC_AUDIENCE", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET")
+
+
+async def result_of(documented: Provider, token: DocumentedToken, values: dict[str, str]) -> object:
+    """What the verifier makes of a token: its claims, or the check that it fails."""
+    config = make_settings(**values).oidc
+    assert config is not None
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(documented.answer)) as client:
+        keys = KeySet(config, client)
+        await keys.refresh()
+        assert keys.trouble is None, keys.trouble
+        verifier = TokenVerifier(config, keys, clock=lambda: A_MINUTE_LATER)
+        encoded = token.encode()
+        try:
+            claims = await verifier.verify(encoded)
+        except InvalidCredentialError:
+            steps = (await verifier.explain(encoded)).steps
+            (failed,) = [step for step in steps if step.result is CheckResult.FAILED]
+            return Rejection(failed.name, failed.reason or "")
+    return {
+        "subject": claims.subject,
+        "issuer": claims.issuer,
+        "org": claims.org_id,
+        "role": claims.role,
+        "scopes": list(claims.scopes),
+        "email": claims.email,
+    }
+
+
+def expected_result(token: DocumentedToken) -> object:
+    if token.rejected is not None:
+        return token.rejected
+    assert token.expected is not None, token.name
+    expected = token.expected
+    return {
+        "subject": token.claims["sub"],
+        "issuer": token.claims["iss"],
+        "org": expected.org,
+        "role": expected.role,
+        "scopes": expected.scopes,
+        "email": expected.email,
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_documented_tokens_give_what_is_expected(name: str) -> None:
+    documented, printed = provider(name), settings_of(name)
+    found = {token.name: await result_of(documented, token, printed[token.settings]) for token in documented.tokens}
+    assert found == {token.name: expected_result(token) for token in documented.tokens}
+
+
+ON_THE_SERVICE: Final = [
+    pytest.param(name, token, id=f"{name}-{token.settings}".removesuffix("-").replace(" ", "-"))
+    for name in NAMES
+    for token in provider(name).tokens
+    if token.whoami
+]
+
+
+@pytest.mark.parametrize(("name", "token"), ON_THE_SERVICE)
+async def test_the_service_accepts_a_documented_token(name: str, token: DocumentedToken, conninfo: str) -> None:
+    async with running_issuer(token.key) as issuer:
+        values = {**settings_of(name)[token.settings], "OIDC_ISSUER": issuer.url, "BASE_URL": BASE_URL}
+        async with running_app(conninfo, clock=lambda: A_MINUTE_LATER, **values) as client:
+            operator = Caller(client, OPERATOR_TOKEN)
+            org = token.owner_of or token.whoami["orgId"]
+            owner = {"ownerId": token.claims["sub"]} if token.owner_of else {}
+            made = await operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@acme.example", **owner})
+            assert made.status_code == 201, made.text
+            answer = await Caller(client, token.encode(iss=issuer.url)).get(WHOAMI)
+    assert answer.status_code == 200, answer.text
+    assert {member: answer.json()[member] for member in token.whoami} == token.whoami
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_on_a_page_is_tested(name: str) -> None:
+    used = {token.settings for token in provider(name).tokens}
+    assert set(settings_of(name)) == used
+    on_service = {token.settings for token in provider(name).tokens if token.whoami}
+    assert on_service
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_claims_on_a_page_are_those_of_the_documented_token(name: str) -> None:
+    tokens: dict[str, dict[str, Any]] = {token.name: token.claims for token in provider(name).tokens}
+    printed = printed_claims(name)
+    assert printed
+    for token, claims in printed.items():
+        assert claims == {claim: tokens[token].get(claim) for claim in claims}, token
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_explains_every_failed_check_with_the_reason_that_explain_token_shows(name: str) -> None:
+    rejections = {token.rejected for token in provider(name).tokens if token.rejected is not None}
+    shown = {Rejection(*row) for row in _FAILED_CHECK.findall(page_of(name).read_text("utf-8"))}
+    assert shown == rejections
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pages_have_the_same_parts(name: str) -> None:
+    assert re.findall(r"^## (.+)$", page_of(name).read_text("utf-8"), re.MULTILINE) == HEADINGS
+
+
+def table() -> str:
+    """The table of providers, made from their tokens and the settings on their pages."""
+    rows = [
+        "| provider | token | settings beside issuer and audience | dashboard | `whoami` answers |",
+        "|---|---|---|---|---|",
+        *(_row(name, token) for name in NAMES for token in first_on_the_service(name)),
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def first_on_the_service(name: str) -> list[DocumentedToken]:
+    """The first token for each of the settings that a page prints."""
+    found: dict[str, DocumentedToken] = {}
+    for token in provider(name).tokens:
+        if token.whoami:
+            found.setdefault(token.settings, token)
+    return list(found.values())
+
+
+def _row(name: str, token: DocumentedToken) -> str:
+    values = settings_of(name)[token.settings]
+    label = f", {token.settings}" if token.settings else ""
+    others = [f"`{variable}={value}`" for variable, value in values.items() if variable not in _SHOWN_ELSEWHERE]
+    scopes = ", ".join(token.whoami["scopes"])
+    cells = (
+        f"[{provider(name).provider}{label}](identity-provider-{name}.md)",
+        f"`{token.header['alg']}`, audience in `{values.get('OIDC_AUDIENCE_CLAIM', 'aud')}`",
+        ", ".join(others) or "none",
+        "sign-in" if "OIDC_CLIENT_ID" in values else "no sign-in",
+        f"tenant `{token.whoami['orgId']}`, level `{token.whoami['accessLevel']}`, scopes `{scopes}`",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def test_the_table_of_providers_is_that_of_the_tokens() -> None:
+    assert table() in _TABLE.read_text("utf-8"), table()
