@@ -65,7 +65,8 @@ _SECTIONS: Final = {
         "Identity provider",
         (
             "Without `OIDC_ISSUER` the API answers 401 to bearer tokens, and API keys work. How users sign in: "
-            "[Tokens](tokens.md), [The dashboard](../how-to/dashboard.md#setting-up-the-sign-in)."
+            "[Tokens](tokens.md), [The dashboard](../how-to/dashboard.md#setting-up-the-sign-in). The values for your "
+            "provider: [Choose an identity provider](../how-to/identity-providers.md)."
         ),
     ),
     "SMTP_URL": ("Mail", "Without `SMTP_URL` mail stays queued, and the worker sends it once it is set."),
