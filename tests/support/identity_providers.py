@@ -98,14 +98,15 @@ class Provider(msgspec.Struct, forbid_unknown_fields=True):
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         """Answer as its documented addresses do: discovery documents and keys."""
-        address = str(request.url).replace("%7B", "{").replace("%7D", "}")
-        documents: dict[str, object] = {
-            **{document["jwks_uri"]: {"keys": [key.jwk() for key in self.keys]} for document in self.discovery.values()},
-            **self.discovery,
-        }
+        key_set = {"keys": [key.jwk() for key in self.keys]}
+        documents: dict[str, object] = {**self.discovery}
+        for document in self.discovery.values():
+            documents[document["jwks_uri"]] = key_set
+        address = str(request.url)
         if address not in documents:
             return httpx2.Response(404)
-        return httpx2.Response(200, stream=httpx2.ByteStream(json.dumps(documents[address]).encode()))
+        body = json.dumps(documents[address]).encode()
+        return httpx2.Response(200, stream=httpx2.ByteStream(body))
 
 
 @functools.cache
@@ -115,12 +116,17 @@ def provider(name: str) -> Provider:
     by_name = {token.name: token for token in read.tokens}
     for token in read.tokens:
         if token.like:
-            original = by_name[token.like]
-            kept = {claim: value for claim, value in original.claims.items() if claim not in token.without}
-            token.header, token.claims = original.header, {**kept, **token.claims}
+            _complete(token, by_name[token.like])
         if token.groups:
             token.claims["groups"] = [str(uuid.UUID(int=number)) for number in range(token.groups)]
     return read
+
+
+def _complete(token: DocumentedToken, original: DocumentedToken) -> None:
+    """Add what a token has in common with another one."""
+    common = {claim: value for claim, value in original.claims.items() if claim not in token.without}
+    token.header = original.header
+    token.claims = {**common, **token.claims}
 
 
 def page_of(name: str) -> Path:
@@ -135,15 +141,24 @@ def settings_of(name: str) -> dict[str, dict[str, str]]:
     for block in blocks(page_of(name)):
         note = _SETTINGS_NOTE.fullmatch(block.note)
         if note is not None:
-            values = dotenv_values(stream=io.StringIO(block.text), interpolate=False)
-            found[note["label"] or ""] = {variable: value or "" for variable, value in values.items()}
+            found[note["label"] or ""] = _as_environment(block.text)
     return found
+
+
+def _as_environment(text: str) -> dict[str, str]:
+    """Read lines as the service reads its ``.env`` file."""
+    values = dotenv_values(stream=io.StringIO(text), interpolate=False)
+    return {variable: value or "" for variable, value in values.items()}
 
 
 def printed_claims(name: str) -> dict[str, dict[str, Any]]:
     """The claims that a provider's page prints, by the token's name."""
-    notes = [(_TOKEN_NOTE.fullmatch(block.note), block.text) for block in blocks(page_of(name))]
-    return {note["name"]: json.loads(text) for note, text in notes if note is not None}
+    found: dict[str, dict[str, Any]] = {}
+    for block in blocks(page_of(name)):
+        note = _TOKEN_NOTE.fullmatch(block.note)
+        if note is not None:
+            found[note["name"]] = json.loads(block.text)
+    return found
 
 
 @functools.cache
