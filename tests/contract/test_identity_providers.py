@@ -4,9 +4,11 @@ Each file in ``providers`` has tokens of one provider in the shape that its docu
 makes of them. The settings come from the page, so that a page and its test cannot differ.
 """
 
+import json
 import re
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -25,7 +27,7 @@ from tests.support.identity_providers import (
     provider,
     settings_of,
 )
-from tests.support.issuer import NOW, running_issuer
+from tests.support.issuer import JWKS, NOW, Answer, running_issuer
 from tests.support.service import TENANTS, WHOAMI, Caller
 
 A_MINUTE_LATER: Final = NOW + timedelta(minutes=1)
@@ -33,7 +35,16 @@ HEADINGS: Final = ["Set up", "Settings", "The token", "Organization and role", "
 """The parts of every provider's page."""
 _FAILED_CHECK: Final = re.compile(r"^\| `([\w ]+)` failed: ([^|]+?) \|", re.MULTILINE)
 _TABLE: Final = GUIDES / "identity-providers.md"
-_SHOWN_ELSEWHERE: Final = ("BASE_URL", "OIDC_ISSUER", "OIDC_AUDIENCE", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET")
+_IN_OTHER_COLUMNS: Final = {
+    "BASE_URL",
+    "OIDC_ISSUER",
+    "OIDC_AUDIENCE",
+    "OIDC_AUDIENCE_CLAIM",
+    "OIDC_CLIENT_ID",
+    "OIDC_CLIENT_SECRET",
+    "OIDC_ORG_CLAIM",
+    "OIDC_ROLE_CLAIM",
+}
 
 
 class TokenReading(NamedTuple):
@@ -91,17 +102,31 @@ ON_THE_SERVICE: Final = [
 
 @pytest.mark.parametrize(("name", "token"), ON_THE_SERVICE)
 async def test_the_service_accepts_a_documented_token(name: str, token: DocumentedToken, conninfo: str) -> None:
+    printed = settings_of(name)[token.settings]
     async with running_issuer(token.key) as issuer:
-        values = {**settings_of(name)[token.settings], "OIDC_ISSUER": issuer.url, "BASE_URL": BASE_URL}
+        own_issuer = issuer.url + urlsplit(printed["OIDC_ISSUER"]).path
+        discovery = provider(name).discovery_path(printed["OIDC_ISSUER"])
+        issuer.answers[discovery] = Answer(200, _json({"issuer": own_issuer, "jwks_uri": issuer.url + JWKS}))
+        values = {**printed, "OIDC_ISSUER": own_issuer, "BASE_URL": BASE_URL}
         async with running_app(conninfo, clock=lambda: A_MINUTE_LATER, **values) as client:
-            operator = Caller(client, OPERATOR_TOKEN)
-            org = token.owner_of or token.whoami["orgId"]
-            owner = {"ownerId": token.claims["sub"]} if token.owner_of else {}
-            made = await operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@acme.example", **owner})
-            assert made.status_code == 201, made.text
-            answer = await Caller(client, token.encode(iss=issuer.url)).get(WHOAMI)
+            await _make_tenant(client, token)
+            encoded = token.encode(iss=issuer.url + urlsplit(token.claims["iss"]).path)
+            answer = await Caller(client, encoded).get(WHOAMI)
     assert answer.status_code == 200, answer.text
     assert {member: answer.json()[member] for member in token.whoami} == token.whoami
+
+
+async def _make_tenant(client: httpx2.AsyncClient, token: DocumentedToken) -> None:
+    org = token.owner_of or token.whoami["orgId"]
+    fields = {"name": org, "ownerEmail": "owner@acme.example"}
+    if token.owner_of:
+        fields["ownerId"] = token.claims["sub"]
+    made = await Caller(client, OPERATOR_TOKEN).put(f"{TENANTS}/{org}", fields)
+    assert made.status_code == 201, made.text
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,8 +161,8 @@ def test_pages_have_the_same_parts(name: str) -> None:
 def table() -> str:
     """The table of providers, made from their tokens and the settings on their pages."""
     rows = [
-        "| provider | token | settings beside issuer and audience | dashboard | `whoami` answers |",
-        "|---|---|---|---|---|",
+        "| provider | signature | audience in | organization in | role in | also set | dashboard | level and scopes |",
+        "|---|---|---|---|---|---|---|---|",
         *(_row(name, token) for name in NAMES for token in first_on_the_service(name)),
     ]
     return "\n".join(rows) + "\n"
@@ -155,16 +180,22 @@ def first_on_the_service(name: str) -> list[DocumentedToken]:
 def _row(name: str, token: DocumentedToken) -> str:
     values = settings_of(name)[token.settings]
     label = f", {token.settings}" if token.settings else ""
-    others = [f"`{variable}={value}`" for variable, value in values.items() if variable not in _SHOWN_ELSEWHERE]
-    scopes = ", ".join(token.whoami["scopes"])
+    others = [f"`{variable}`" for variable in values if variable not in _IN_OTHER_COLUMNS]
     cells = (
         f"[{provider(name).provider}{label}](identity-provider-{name}.md)",
-        f"`{token.header['alg']}`, audience in `{values.get('OIDC_AUDIENCE_CLAIM', 'aud')}`",
-        ", ".join(others) or "none",
-        "sign-in" if "OIDC_CLIENT_ID" in values else "no sign-in",
-        f"tenant `{token.whoami['orgId']}`, level `{token.whoami['accessLevel']}`, scopes `{scopes}`",
+        token.header["alg"],
+        f"`{values.get('OIDC_AUDIENCE_CLAIM', 'aud')}`",
+        _claim(values.get("OIDC_ORG_CLAIM")),
+        _claim(values.get("OIDC_ROLE_CLAIM")),
+        ", ".join(others) or "-",
+        "sign-in" if "OIDC_CLIENT_ID" in values else "-",
+        f"`{token.whoami['accessLevel']}`, `{' '.join(token.whoami['scopes'])}`",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _claim(name: str | None) -> str:
+    return "membership" if name is None else f"`{name}`"
 
 
 def test_the_table_of_providers_is_that_of_the_tokens() -> None:

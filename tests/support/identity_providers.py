@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
@@ -95,6 +96,11 @@ class Provider(msgspec.Struct, forbid_unknown_fields=True):
         """The keys that it publishes: never a secret for HMAC."""
         found = {token.header["kid"]: token.key for token in self.tokens if "kid" in token.header}
         return list(found.values())
+
+    def discovery_path(self, issuer: str) -> str:
+        """The path of the discovery document that names this issuer."""
+        (address,) = [address for address, document in self.discovery.items() if document["issuer"] == issuer]
+        return urlsplit(address).path
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         """Answer as its documented addresses do: discovery documents and keys."""
