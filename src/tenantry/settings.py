@@ -170,7 +170,8 @@ def _split(text: str) -> SplitResult:
     return parts
 
 
-def _read_conninfo(text: str) -> str:
+def read_conninfo(text: str) -> str:
+    """Return an address of PostgreSQL as it is. Raises `ValueError` for what is none."""
     try:
         psycopg.conninfo.conninfo_to_dict(text)
     except (psycopg.ProgrammingError, UnicodeDecodeError):  # libpq's message quotes the text, and so the password
@@ -266,8 +267,8 @@ def _read_role_map(text: str) -> Mapping[str, Role]:
 _NOTICES: Final = ", ".join(f"`{notice}`" for notice in OwnerNotice)
 TEXT: Final = Kind("text", str)
 TEXT_WITH_PASSWORD: Final = Kind("text", str, is_secret=True)
-DATABASE_URL: Final = Kind("text", lambda text: None if text == EMBEDDED else _read_conninfo(text), is_secret=True)
-POOLER_URL: Final = Kind("text", _read_conninfo, "needs `DATABASE_URL`", is_secret=True)
+DATABASE_URL: Final = Kind("text", lambda text: None if text == EMBEDDED else read_conninfo(text), is_secret=True)
+POOLER_URL: Final = Kind("text", read_conninfo, "needs `DATABASE_URL`", is_secret=True)
 URL: Final = Kind("address", _read_url, "http or https")
 ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")
 AUDIENCES: Final = several(str, "several by commas: any of them may match")
@@ -364,8 +365,8 @@ class Settings:
 
     database_url = Setting("DATABASE_URL", DATABASE_URL, None, default_text="required")
     """A PostgreSQL, 15 or newer: `postgresql://user:password@host:port/name`, or a `key=value` connection string.
-    `embedded`: a PostgreSQL under `TENANTRY_DATA_DIR` that the command starts, for development. Only `tenantry demo`
-    works without it.
+    `embedded`: a PostgreSQL under `TENANTRY_DATA_DIR` that the command starts, for development. The database must be
+    tenantry's own, without tables of others. `tenantry demo` ignores this setting: see [The demo](../how-to/demo.md).
     """
     _pooler_url = Setting("DATABASE_POOLER_URL", POOLER_URL, None, default_text="unset: no pooler")
     """The same database through a connection pooler in transaction mode, for ordinary work; `DATABASE_URL` must bypass
@@ -376,10 +377,10 @@ class Settings:
     for snapshots fetched from the provider, two for the job queue; and one more if it runs jobs.
     """
     data_dir = Setting("TENANTRY_DATA_DIR", Kind("text", Path), Path(".tenantry"))
-    """The folder of the embedded database and of the demo."""
+    """The folder of the embedded database or of the demo."""
 
-    host = Setting("HOST", Kind("text", str, "the demo: loopback only"), "127.0.0.1")
-    """The address to listen on."""
+    host = Setting("HOST", Kind("text", str), "127.0.0.1")
+    """The address to listen on. The demo always listens on 127.0.0.1."""
     port = Setting("PORT", number(0, 65535), 3001)
     """The port to listen on; 0 chooses a free one."""
     _base_url = Setting("BASE_URL", ORIGIN, None, default_text="`http://127.0.0.1:PORT`")
@@ -736,15 +737,28 @@ SETTINGS: Final[dict[str, Setting[Any]]] = {
 }
 """Every setting, in the order of the reference."""
 SECRETS: Final = tuple(setting for setting in SETTINGS.values() if setting.is_secret)
+VARIABLES: Final = frozenset([setting.name for setting in SETTINGS.values()] + [secret.file_name for secret in SECRETS])
+"""The variable of each setting, and those that name a secret's file."""
 
 
-def read_environment() -> dict[str, str]:
-    """The environment over the ``.env`` file of the current folder, if there is one.
+def read_env_file() -> dict[str, str]:
+    """The ``.env`` file of the current folder; empty without one."""
+    try:
+        # bytes that are not UTF-8, of another program's settings, are read as in the environment
+        with (Path.cwd() / ".env").open(encoding="utf-8", errors="surrogateescape") as stream:
+            values = dotenv_values(stream=stream)
+    except (FileNotFoundError, IsADirectoryError):
+        return {}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def read_environment(env_file: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment over the ``.env`` file of the current folder, or over another content of that file.
 
     Secrets in files that ``NAME_FILE`` variables name are read and returned under their own names. A file that cannot
     be read, or a secret that is given in both ways, stays as it is: `load` reports it.
     """
-    file = {name: value for name, value in dotenv_values(Path.cwd() / ".env").items() if value is not None}
+    file = dict(read_env_file() if env_file is None else env_file)
     for secret in SECRETS:  # either form in the environment goes before either form in the file
         if secret.name in os.environ or secret.file_name in os.environ:
             file.pop(secret.name, None)

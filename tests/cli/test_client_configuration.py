@@ -150,15 +150,21 @@ async def test_demo_of_the_folder_is_used_with_a_note(workspace: Workspace) -> N
     assert secret not in done.out + done.err
 
 
-@pytest.mark.parametrize(
-    "values", [{"TENANTRY_BASE_URL": "http://127.0.0.1:1"}, {"TENANTRY_PROFILE": "default"}, {"DATABASE_URL": "x"}]
-)
+@pytest.mark.parametrize("values", [{"TENANTRY_BASE_URL": "http://127.0.0.1:1"}, {"TENANTRY_PROFILE": "default"}])
 async def test_demo_never_overrides_a_setting(home: Home, values: dict[str, str]) -> None:
     home.configure("[profiles.default]\n")
     create_demo(home, "http://127.0.0.1:3001")
     done = await home.run("whoami", **values)
     assert done.code == 4
     assert "demo" not in done.err
+
+
+async def test_database_of_another_program_does_not_hide_the_demo(workspace: Workspace) -> None:
+    _, secret = await workspace.key("a:b")
+    create_demo(workspace.home, workspace.served.url, secret)
+    (workspace.home.folder / ".env").write_text("DATABASE_URL=postgresql://127.0.0.1:1/shop\n")
+    done = await workspace.home.run("whoami", DATABASE_URL="postgresql://127.0.0.1:1/shop")
+    assert (done.code, done.err.startswith("Using the demo in ")) == (0, True)
 
 
 async def test_stopped_demo_is_reported(home: Home) -> None:

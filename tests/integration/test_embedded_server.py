@@ -48,6 +48,14 @@ def running(empty_cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     server.stop()
 
 
+def test_variables_of_libpq_lead_to_no_other_server(running: EmbeddedServer) -> None:
+    other = {"PGHOST": "127.0.0.1", "PGHOSTADDR": "127.0.0.1", "PGPORT": "1", "PGDATABASE": "shop"}
+    for address in (running.conninfo, running.url):
+        connect = f"import psycopg; print(psycopg.connect({address!r}).info.dbname)"
+        done = subprocess.run([sys.executable, "-c", connect], env=other, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("postgres\n", "")
+
+
 @pytest.fixture
 def made(empty_cluster: Path, tmp_path: Path) -> Path:
     """A folder with a cluster that does not run."""

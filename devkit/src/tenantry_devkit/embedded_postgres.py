@@ -75,6 +75,11 @@ class EmbeddedServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def exists(self) -> bool:
+        """Whether the cluster was created."""
+        return (self._cluster / "PG_VERSION").exists()
+
+    @property
     def conninfo(self) -> str:
         return make_conninfo(**self._address, dbname="postgres")
 
@@ -84,9 +89,12 @@ class EmbeddedServer:
 
     @property
     def _address(self) -> dict[str, str]:
-        """The parameters to connect. Clients refuse a server of another user in a temporary folder."""
+        """The parameters to connect. Clients refuse a server of another user in a temporary folder.
+
+        Without the empty ``hostaddr``, libpq would follow the variable PGHOSTADDR to another server.
+        """
         uid = os.geteuid() if self._account is None else self._account.pw_uid
-        address = {"host": str(self._sockets), "port": str(_PORT), "user": _SUPERUSER}
+        address = {"host": str(self._sockets), "hostaddr": "", "port": str(_PORT), "user": _SUPERUSER}
         with contextlib.suppress(KeyError):  # a user without a name
             address["requirepeer"] = pwd.getpwuid(uid).pw_name
         return address
@@ -173,7 +181,7 @@ class EmbeddedServer:
         if self._account is not None:
             _allow_passage_to(self._cluster, self._account)
             _allow_passage_to(self._binaries, self._account)
-        if not (self._cluster / "PG_VERSION").exists():
+        if not self.exists:
             # in another folder, so that an interrupted initdb leaves no cluster
             unfinished = self._cluster.with_name("postgres.new")
             shutil.rmtree(unfinished, ignore_errors=True)

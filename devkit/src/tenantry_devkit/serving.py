@@ -51,6 +51,12 @@ def bind(port: int) -> socket.socket:
     return bound
 
 
+def free_port() -> int:
+    """Return a port of loopback that was free just now."""
+    with bind(0) as bound:
+        return int(bound.getsockname()[1])
+
+
 def url_of(bound: socket.socket) -> str:
     return f"http://{HOST}:{bound.getsockname()[1]}"
 

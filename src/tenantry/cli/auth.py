@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tenantry.auth.authentication import AccessExplanation, explain_token
-from tenantry.cli.database import command_values, database, settings_errors
+from tenantry.cli.database import database, operator_values, settings_errors
 from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable, shown
 from tenantry.common import logs
 from tenantry.db.database import Database
@@ -57,7 +57,7 @@ def explain_token_command(source: str, *, token_file: BinaryIO | None, organizat
         # the message does not repeat it: it may be the token
         raise click.UsageError("The token comes on standard input or with --token-file, not on the command line.")
     logs.configure("console", logging.CRITICAL)  # the output contains what the checks log
-    values, demo = command_values()
+    values, demo = operator_values()
     with settings_errors():
         config = Settings(values).oidc
     if config is None:

@@ -1,22 +1,33 @@
 """Settings and database of operator commands; ``tenantry migrate``."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.cli.command_group import INSTALL_DEVKIT
-from tenantry.cli.demo_folder import data_dir, demo_values, env_file_of, find_demo
-from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE, CommandError
+from tenantry.cli.demo_folder import data_dir, demo_values, find_demo
+from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE, CommandError, printable_lines
 from tenantry.common.logs import redact
 from tenantry.db.database import Database
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError, ValidationError
-from tenantry.settings import DEMO_FLAG, EMBEDDED, Settings, SettingsError, load_for_admin, read_environment
+from tenantry.settings import (
+    DEMO_FLAG,
+    EMBEDDED,
+    VARIABLES,
+    Settings,
+    SettingsError,
+    inherited,
+    load_for_admin,
+    read_environment,
+)
 
 if TYPE_CHECKING:
     from tenantry.jobs.queue import JobQueue
@@ -59,19 +70,57 @@ def lacks_database(error: SettingsError) -> bool:
     return any(fault.startswith("DATABASE_URL: is missing") for fault in error.faults)
 
 
-def command_values() -> tuple[dict[str, str], bool]:
-    """Return the settings of a command that works on an existing set-up, and whether a demo provides them.
+def local_values() -> tuple[dict[str, str], bool]:
+    """Return the settings of a command for local testing, and whether they are a demo's.
 
-    A demo that `find_demo` finds, and its ``.env`` file, provide the settings that the environment lacks.
+    They are those of the demo that `find_demo` finds, whatever `DATABASE_URL` says; else those of the environment.
+    """
+    values = read_environment()
+    folder = find_demo(values)
+    return (values, False) if folder is None else (_values_of_demo(folder, values), True)
+
+
+def operator_values() -> tuple[dict[str, str], bool]:
+    """Return the settings of a command that uses the database, and whether they are a demo's.
+
+    If `DATABASE_URL` is set, they are those of the environment, and a note on stderr says so where there is a demo too.
     """
     values = read_environment()
     folder = find_demo(values)
     if folder is None:
         return values, False
-    demo = demo_values(folder)
-    # the running demo decides these, whatever the environment says
-    fixed: dict[str, str] = {name: demo[name] for name in ("HOST", "PORT", "TENANTRY_DATA_DIR") if name in demo}
-    return {**demo, **env_file_of(folder), **values, **fixed, DEMO_FLAG: "true"}, True
+    setting = Settings.database_url
+    if name := next((name for name in (setting.name, setting.file_name) if values.get(name, "").strip()), None):
+        click.echo(_note_on_database(values[name], folder), err=True)
+        return values, False
+    return _values_of_demo(folder, values), True
+
+
+def _values_of_demo(folder: Path, values: Mapping[str, str]) -> dict[str, str]:
+    """Return what the demo runs with: the settings of the environment may be those of another program."""
+    others = {name: value for name, value in values.items() if name not in VARIABLES}
+    return {**others, **demo_values(folder), DEMO_FLAG: "true"}
+
+
+def _note_on_database(url: str, folder: Path) -> str:
+    setting = Settings.database_url
+    if is_set := inherited([setting.name, setting.file_name]):
+        source, remedy = "the environment", f"unset {next(iter(is_set))}"
+    else:
+        source, remedy = ".env", f"{setting.name}= {click.get_current_context().command_path}"
+    described = without_password(url)
+    where = f" ({described})" if described else ""
+    used = f"Using {setting.name} of {source}{where}, not the demo in {folder.resolve()}."
+    return printable_lines(f"{used} For the demo: {remedy}")
+
+
+def without_password(url: str) -> str:
+    """Describe the database of an address; empty if it is no address of PostgreSQL."""
+    try:
+        parts = conninfo_to_dict(url)
+    except (psycopg.ProgrammingError, UnicodeDecodeError):
+        return ""
+    return make_conninfo("", **{name: parts[name] for name in ("user", "host", "port", "dbname") if name in parts})
 
 
 @contextmanager
@@ -96,10 +145,12 @@ def database(values: dict[str, str]) -> Iterator[str]:
         server.stop()
 
 
-def migrated(conninfo: str, *, unreachable: int = FAILED) -> tuple[str | None, str]:
+def migrated(
+    conninfo: str, *, unreachable: int = FAILED, setting: str = Settings.database_url.name
+) -> tuple[str | None, str]:
     """Bring the schema up to date; return the revisions before and after. Raises `CommandError`.
 
-    ``unreachable`` is the exit code without a connection.
+    ``unreachable`` is the exit code without a connection; ``setting`` is what names the database, for messages.
     """
     from tenantry.db.migrate import migrate  # noqa: PLC0415  # slow to import, and not every command needs it
 
@@ -107,19 +158,19 @@ def migrated(conninfo: str, *, unreachable: int = FAILED) -> tuple[str | None, s
         return migrate(conninfo)
     except psycopg.errors.InsufficientPrivilege as error:
         raise CommandError(
-            f"DATABASE_URL: its role may not bring the schema up to date: {error.diag.message_primary}. "
+            f"{setting}: its role may not bring the schema up to date: {error.diag.message_primary}. "
             "Run `tenantry migrate` with a DATABASE_URL whose role owns the tables, or may create them."
         ) from None
     except psycopg.Error as error:
         code = unreachable if isinstance(error, psycopg.OperationalError) else FAILED
-        raise CommandError(f"DATABASE_URL: the database cannot be used: {redact(str(error).strip())}", code) from None
+        raise CommandError(f"{setting}: the database cannot be used: {redact(str(error).strip())}", code) from None
 
 
 def on_database(
     action: Action[Result], *, pool_size: int = 1, needs_pepper: bool = False, unreachable: int = OUT_OF_REACH
 ) -> Result:
     """Run an action on the migrated database. Raises `CommandError` if it fails."""
-    values, _ = command_values()
+    values, _ = operator_values()
     settings = admin_settings(values, needs_pepper=needs_pepper)
     with database(values) as conninfo:
         migrated(conninfo, unreachable=unreachable)
@@ -155,7 +206,7 @@ def migrate(login: str | None) -> None:
     \b
       tenantry migrate --grant-to tenantry_service
     """
-    values, _ = command_values()
+    values, _ = operator_values()
     with database(values) as conninfo:
         before, after = migrated(conninfo)
         if login is not None:

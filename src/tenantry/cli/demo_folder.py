@@ -15,7 +15,7 @@ DEMO_FILE: Final = "demo.env"
 """The demo's generated settings, in the data folder."""
 ADDRESS: Final = "TENANTRY_DEMO_ADDRESS"
 DATABASE: Final = "TENANTRY_DEMO_DATABASE_URL"
-"""The embedded database's address, for applications that authenticate in-process; empty for another database."""
+"""The database's address, for applications that authenticate in-process."""
 LIVE_KEY: Final = "TENANTRY_DEMO_LIVE_KEY"
 REQUEST_LOG: Final = "requests.log"
 """The demo's log of requests, in the data folder; each start begins a new one."""
@@ -53,30 +53,17 @@ def data_dir(values: Mapping[str, str]) -> Path:
 
 
 def find_demo(values: Mapping[str, str]) -> Path | None:
-    """Return the data folder of the demo that a command uses; None without a demo, or if a database is named.
+    """Return the data folder of the demo that a command uses; None without a demo.
 
     It is `TENANTRY_DATA_DIR` if set, else the nearest `.tenantry` with a demo, in the current folder or one above.
     ``values`` are the environment over the ``.env`` file of the current folder.
     """
     candidates = [data_dir(values)] if values.get(_DATA_DIR) else _candidates()
-    folder = next((folder for folder in candidates if (folder / DEMO_FILE).is_file()), None)
-    if folder is None:
-        return None
-    values = {**_read(folder.parent / ".env"), **values}
-    return None if values.get("DATABASE_URL") or values.get("DATABASE_URL_FILE") else folder
-
-
-def env_file_of(folder: Path) -> dict[str, str]:
-    """Read the ``.env`` file beside a demo's folder, which the demo uses too, if this user owns it."""
-    file = folder.parent / ".env"
-    with contextlib.suppress(OSError):
-        if folder.name == _DEFAULT and file.stat().st_uid == os.geteuid():
-            return _read(file)
-    return {}
+    return next((folder for folder in candidates if (folder / DEMO_FILE).is_file()), None)
 
 
 def demo_values(folder: Path) -> dict[str, str]:
-    """Read the settings that a demo generated, its address, and the path of its request log."""
+    """Read the settings that a demo runs with, its address, and the path of its request log."""
     own = {_DATA_DIR: str(folder), _REQUEST_LOG_SETTING: str(folder / REQUEST_LOG)}
     generated = {**_read(folder / DEMO_FILE), **own}
     if _ADDRESS.fullmatch(generated.get(ADDRESS, "")):

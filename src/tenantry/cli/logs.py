@@ -16,12 +16,12 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.database import command_values
+from tenantry.cli.database import local_values
 from tenantry.cli.output import CELL_STYLES, USAGE, CommandError, discard_stdout, json_text, printable
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.logs import REQUESTS, redact
 from tenantry.domain.tenants import is_tenant_id
-from tenantry.settings import Settings
+from tenantry.settings import Settings, inherited
 
 _STDIN: Final = "-"
 _POLL_SECONDS: Final = 0.2
@@ -214,9 +214,9 @@ def tail(
 
 def _log_path(file: str | None) -> Path:
     """Return the path of the log. Raises `CommandError`."""
-    values, is_demo = command_values()
+    values, is_demo = local_values()
     name = Settings.log_requests_to.name
-    found = file or values.get(name, "").strip()
+    found = file or inherited([name]).get(name, "").strip() or values.get(name, "").strip()
     if not found:
         raise CommandError(
             f"There is no request log: name its FILE, or set {name} as at the service. If the service logs to stderr "
@@ -226,7 +226,7 @@ def _log_path(file: str | None) -> Path:
         )
     path = Path(found)
     if not path.exists():
-        source = "" if file else " of the demo" if is_demo else f" of {name}"
+        source = "" if file else " of the demo" if is_demo and found == values[name] else f" of {name}"
         raise CommandError(f"The request log{source} does not exist: {path}. Start the service first.", USAGE)
     return path
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import fcntl
-import os
 import secrets
 import shlex
 import shutil
@@ -17,10 +16,9 @@ import click
 import msgspec
 import psycopg
 from jinja2 import StrictUndefined, Template
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
-from tenantry.cli.database import command_values, database, migrated, settings_errors
+from tenantry.cli.database import database, local_values, migrated, settings_errors, without_password
 from tenantry.cli.demo_folder import ADDRESS, DATABASE, DEMO_FILE, LIVE_KEY, REQUEST_LOG, data_dir, find_demo
 from tenantry.cli.output import CommandError, confirm, own_command
 from tenantry.cli.serve import configure_logs, end_on_sigterm, run_server
@@ -34,52 +32,73 @@ from tenantry.settings import (
     DEMO_PAGES,
     DEMO_PEOPLE,
     EMBEDDED,
+    VARIABLES,
     Settings,
     inherited,
     load,
+    read_conninfo,
     read_environment,
 )
 from tenantry_devkit.demo import example_data
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
-from tenantry_devkit.demo.example_data import DemoFile, PersistentProvider
-from tenantry_devkit.embedded_postgres import LOCK, EmbeddedServer, EmbeddedServerError
+from tenantry_devkit.demo.environment import DATABASE_OPTION, RULES, WEBHOOK_SECRET, read_demo_environment
+from tenantry_devkit.demo.example_data import DemoFile, PersistentProvider, read_demo_file
+from tenantry_devkit.embedded_postgres import EmbeddedServer, EmbeddedServerError
 from tenantry_devkit.files import write_private
 from tenantry_devkit.identity_tokens import DEFAULT_SCOPE, DemoUser, TokenIssuer, load_or_create_signing_key
 from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
 from tenantry_devkit.local.samples import catalog_prices
+from tenantry_devkit.serving import free_port
 from tenantry_devkit.simulator import Simulator, WebhookEndpoint
 
-_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_DATABASE_URL: Final = Settings.database_url.name
 _LOCK_FILE: Final = "demo.lock"
 _GITIGNORE: Final = ".gitignore"
 _EVERYTHING: Final = "*\n"
 _ENDPOINT: Final = "we_tenantry_demo"
-_WEBHOOK_SECRETS: Final = "PROVIDER_WEBHOOK_SECRET"
 _PLANS: Final = "TENANTRY_PLANS"
-_FOLLOWED: Final = ("SUBSCRIPTIONS", "PAST_DUE_GRACE_DAYS")
+_DATA_DIR: Final = Settings.data_dir.name
+
+
+def _parse_url(_context: click.Context, _param: click.Parameter, url: str | None) -> str | None:
+    try:
+        return None if url is None else read_conninfo(url)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.group(invoke_without_command=True)
+@click.option(
+    DATABASE_OPTION, "url", metavar="URL", callback=_parse_url,
+    help="Use this PostgreSQL database, which must have no tables of others. Default: an embedded one.",
+)  # fmt: skip
 @click.pass_context
-def demo(context: click.Context) -> None:
+def demo(context: click.Context, url: str | None) -> None:
     """Run everything on this machine, with example data.
 
     Starts PostgreSQL, a development identity provider, a mail inbox and a simulated payment provider beside the
     service, creates a tenant, a project and two keys, and prints what to try. For loopback only. Ctrl-C stops it all;
     the data stays, until `tenantry demo reset` deletes it.
+
+    The demo can run in the folder of another program. It has a database, secrets, providers and a mail server of its
+    own, whatever the environment and `.env` say: docs/how-to/demo.md lists the settings that it follows, such as PORT.
     """
     if context.invoked_subcommand is not None:
+        if url is not None:
+            raise click.UsageError(f"{DATABASE_OPTION} is for starting the demo.")
         return
     end_on_sigterm()
-    environment = {name: value for name, value in read_environment().items() if value}
+    environment, note = read_demo_environment(own_command())
+    if note:
+        click.echo(note, err=True)
     directory = data_dir(environment)
-    if environment.get("HOST", _LOOPBACK[0]) not in _LOOPBACK:
-        raise CommandError(
-            "HOST: any client can sign in at the demo's identity provider: the demo is for loopback. Use `serve`."
-        )
-    advice = "End that one first, or set TENANTRY_DATA_DIR to another folder."
-    with _locked(directory, environment.get("PORT", "3001"), advice):
-        _run_demo(environment, directory)
+    port = environment.get("PORT", "3001")
+    if port == "0":
+        port = str(free_port())  # now: the addresses of all servers follow from it
+    advice = f"End that one first, or set {_DATA_DIR} to another folder."
+    with _locked(directory, port, advice):
+        _check_folder(directory, url)
+        _run_demo({**environment, "PORT": port}, directory, url)
 
 
 @contextmanager
@@ -100,14 +119,35 @@ def _locked(directory: Path, port: str, advice: str) -> Iterator[None]:
         yield
 
 
-def _run_demo(environment: dict[str, str], directory: Path) -> None:
+def _check_folder(directory: Path, url: str | None) -> None:
+    """Exit if the folder is that of another database: keys, provider and mails belong to one."""
+    known = read_demo_file(directory / DEMO_FILE)
+    other_folder = f"set {_DATA_DIR} to another folder"
+    if not known and url is None and EmbeddedServer(directory).exists:
+        raise CommandError(
+            f"The database in {directory} is not the demo's: `serve` with {_DATABASE_URL}={EMBEDDED} has made it. "
+            f"For the demo, {other_folder}."
+        )
+    if LIVE_KEY not in known:  # it has never started
+        return
+    former = known.get(_DATABASE_URL)
+    if without_password(former or "") == without_password(url or ""):
+        return
+    if former is None:
+        raise CommandError(
+            f"The demo in {directory} has an embedded database. For a demo on another one, {other_folder}, or first "
+            f"delete this demo: {own_command()} demo reset"
+        )
+    raise CommandError(
+        f"The demo in {directory} uses the database {without_password(former)}. Name it again with {DATABASE_OPTION}, "
+        f"or {other_folder}."
+    )
+
+
+def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> None:
     file = DemoFile(directory / DEMO_FILE)
     with ExitStack() as stack:
-        conninfo = stack.enter_context(database({**environment, DEMO_FLAG: "true"}))
-        is_named = environment.get(Settings.database_url.name, EMBEDDED) != EMBEDDED
-        if is_named and not inherited((Settings.database_url.name, Settings.database_url.file_name)):
-            _check_database(conninfo)
-        migrated(conninfo)
+        conninfo = stack.enter_context(_prepared_database(directory, url))
         start = asyncio.run(example_data.next_moment(conninfo, system_clock()))
         provider = PersistentProvider(
             directory / example_data.PROVIDER_FILE,
@@ -115,48 +155,16 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
             seed=secrets.randbits(64),  # new ids in each run: the ledger has those of earlier runs
             not_before=start,
         )
-        port = environment.get("PORT", "3001")
-        first = int(port) if port.isdigit() else 0
-        companion = Companion(
-            directory,
-            users=example_data.USERS,
-            audience=example_data.AUDIENCE,
-            client_id=example_data.CLIENT_ID,
-            client_secret=Secret(file.values["OIDC_CLIENT_SECRET"]),
-            provider=provider,
-            # those after the service's, if they are free
-            ports=(first + 1, first + 2, first + 3) if first else (0, 0, 0),
-        )
-        stack.enter_context(companion)
-        local = {
-            # a key in the environment is for the real provider
-            "PROVIDER_API_BASE": "" if "PROVIDER_SECRET_KEY" in environment else provider.url,
-            "OIDC_ISSUER": companion.issuer,
-            "OIDC_AUDIENCE": example_data.AUDIENCE,
-            "OIDC_CLIENT_ID": example_data.CLIENT_ID,
-            "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
-            "MAIL_FROM": "tenantry demo <billing@demo.example>",
-            # commands such as `trigger` follow the running demo; the next start has its own environment
-            **{name: environment.get(name, "") for name in _FOLLOWED},
-            # commands run in folders below too
-            _PLANS: str(Path(environment[_PLANS]).resolve()) if _PLANS in environment else "",
-        }
-        file.save(local)
-        people = ";".join(f"{user.sub}={_describe(user)}" for user in example_data.USERS)
-        pages = f"Mail inbox={companion.http_url}/inbox;Payment provider={provider.url}/"
-        # no load balancer has to notice its end
-        write_private(directory / REQUEST_LOG, b"")
-        request_log = str(directory.resolve() / REQUEST_LOG)
-        values = {"DRAIN_SECONDS": "0", Settings.log_requests_to.name: request_log, **file.values, **environment}
-        values |= {DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages, DEMO_COMMAND: own_command()}
-        values[_WEBHOOK_SECRETS] = _with_listener(values)
+        companion = stack.enter_context(_companion(file, directory, provider, environment["PORT"]))
+        file.save(_rules(environment, file))
+        file.save(_own_settings(companion, provider))
+        values = _values(environment, file, directory, url)
+        values |= _for_pages(companion, provider)
         with settings_errors():
             settings = load(values)
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        base = f"http://{host}:{settings.port}"
-        # another database's address may have a password
-        file.save({ADDRESS: base, DATABASE: EmbeddedServer(directory).url if settings.database_url is None else ""})
-        keys = asyncio.run(example_data.seed(settings, conninfo))
+        base = f"http://{settings.host}:{settings.port}"
+        file.save({ADDRESS: base, _DATABASE_URL: url or "", DATABASE: url or EmbeddedServer(directory).url})
+        keys = asyncio.run(example_data.seed(settings, conninfo, has_keys=LIVE_KEY in file.values))
         if keys is not None:
             file.save({LIVE_KEY: keys[0], example_data.TEST_KEY: keys[1]})
         _fill(provider, settings.billing, base + WEBHOOK_PATH, settings.webhook_secrets[0])
@@ -170,8 +178,19 @@ def _run_demo(environment: dict[str, str], directory: Path) -> None:
         run_server(settings, conninfo, values, on_ready=on_ready)
 
 
-def _check_database(conninfo: str) -> None:
-    """Exit if the database of the ``.env`` file, which may be meant for `serve`, has tenants other than the demo's."""
+@contextmanager
+def _prepared_database(directory: Path, url: str | None) -> Iterator[str]:
+    """Give the connection string of the migrated database; the embedded one runs for the block."""
+    wanted = {_DATABASE_URL: url or EMBEDDED, _DATA_DIR: str(directory)}
+    with database(wanted) as conninfo:
+        if url is not None:
+            _check_tenants(conninfo)
+        migrated(conninfo, setting=_DATABASE_URL if url is None else DATABASE_OPTION)
+        yield conninfo
+
+
+def _check_tenants(conninfo: str) -> None:
+    """Exit if a database of the user's has tenants other than the demo's."""
     from tenantry.db.migrate import current_revision  # noqa: PLC0415  # slow to import
 
     try:
@@ -181,24 +200,79 @@ def _check_database(conninfo: str) -> None:
         return  # the migration reports the error
     if revision is not None and asyncio.run(example_data.has_other_tenants(conninfo)):
         raise CommandError(
-            f"DATABASE_URL in .env: that database ({_without_password(conninfo)}) has tenants and is not the demo's. "
-            "The demo would put a tenant, an OWNER key and a sign-in without a password into it.\n"
-            f"To use a separate database: DATABASE_URL= {own_command()} demo. To use that database all the same, set "
-            "DATABASE_URL in the environment."
+            f"{DATABASE_OPTION}: that database ({without_password(conninfo)}) has tenants and is not the demo's. The "
+            "demo would put a tenant, an OWNER key and a sign-in without a password into it, and deliver its mail to "
+            "the demo's inbox. Name an empty database."
         )
+
+
+def _companion(file: DemoFile, directory: Path, provider: PersistentProvider, port: str) -> Companion:
+    first = int(port) if port.isdigit() else 0
+    return Companion(
+        directory,
+        users=example_data.USERS,
+        audience=example_data.AUDIENCE,
+        client_id=example_data.CLIENT_ID,
+        client_secret=Secret(file.values["OIDC_CLIENT_SECRET"]),
+        provider=provider,
+        # those after the service's, if they are free
+        ports=(first + 1, first + 2, first + 3) if first else (0, 0, 0),
+    )
+
+
+def _rules(environment: dict[str, str], file: DemoFile) -> dict[str, str]:
+    """Return the rules that the demo follows; empty for those that an earlier start had."""
+    rules = {name: environment.get(name, file.generated.get(name, "")) for name in RULES}
+    if _PLANS in environment:
+        rules[_PLANS] = str(Path(environment[_PLANS]).resolve())  # commands run in folders below too
+    return rules
+
+
+def _own_settings(companion: Companion, provider: PersistentProvider) -> dict[str, str]:
+    return {
+        "PROVIDER_API_BASE": provider.url,
+        "OIDC_ISSUER": companion.issuer,
+        "OIDC_AUDIENCE": example_data.AUDIENCE,
+        "OIDC_CLIENT_ID": example_data.CLIENT_ID,
+        "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
+        "MAIL_FROM": "tenantry demo <billing@demo.example>",
+    }
+
+
+def _values(environment: dict[str, str], file: DemoFile, directory: Path, url: str | None) -> dict[str, str]:
+    """Return every setting of the service; an empty one keeps `.env` out of the processes that it starts."""
+    request_log = directory.resolve() / REQUEST_LOG
+    write_private(request_log, b"")
+    values = {
+        **dict.fromkeys(VARIABLES, ""),
+        "DRAIN_SECONDS": "0",  # no load balancer has to notice its end
+        **file.values,
+        "PORT": environment["PORT"],
+        _DATABASE_URL: url or EMBEDDED,
+        _DATA_DIR: str(directory),
+        Settings.log_requests_to.name: str(request_log),
+    }
+    further = (environment.get(WEBHOOK_SECRET, ""), _listener_secret(environment))
+    values[WEBHOOK_SECRET] = ",".join(filter(None, (file.values[WEBHOOK_SECRET], *further)))
+    return values
+
+
+def _for_pages(companion: Companion, provider: PersistentProvider) -> dict[str, str]:
+    people = ";".join(f"{user.sub}={_describe(user)}" for user in example_data.USERS)
+    pages = f"Mail inbox={companion.http_url}/inbox;Payment provider={provider.url}/"
+    return {DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages, DEMO_COMMAND: own_command()}
 
 
 def _describe(user: DemoUser) -> str:
     return f"{user.name}, {f'{user.role} of the organization {user.org_id}' if user.org_id else 'of no organization'}"
 
 
-def _with_listener(values: dict[str, str]) -> str:
-    """Return the webhook secrets, and the one that `tenantry listen` signs with, if it can be stored."""
+def _listener_secret(environment: dict[str, str]) -> str:
+    """Return the secret that `tenantry listen` signs with; empty if it cannot be stored."""
     try:
-        listener = load_or_create_secret(secret_path(values)).reveal()
+        return load_or_create_secret(secret_path(environment)).reveal()
     except (OSError, ValueError, CommandError):
-        return values[_WEBHOOK_SECRETS]  # `listen` reports the error
-    return f"{values[_WEBHOOK_SECRETS]},{listener}"
+        return ""  # `listen` reports the error
 
 
 def _fill(provider: Simulator, policy: BillingPolicy, webhook_url: str, webhook_secret: Secret) -> None:
@@ -216,19 +290,22 @@ def _fill(provider: Simulator, policy: BillingPolicy, webhook_url: str, webhook_
 
 def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion, provider: PersistentProvider) -> str:
     template = Path(__file__).with_name("pages") / "banner.txt"
-    directory = shlex.quote(str(settings.data_dir.resolve())) if os.environ.get("TENANTRY_DATA_DIR") else None
+    directory = settings.data_dir.resolve()
+    is_chosen = bool(inherited([_DATA_DIR]).get(_DATA_DIR))
     url = settings.database_url
     banner: str = Template(template.read_text("utf-8"), trim_blocks=True, undefined=StrictUndefined).render(
         base=base,
         command=own_command(),
         companion=companion,
-        data_dir=directory,
-        live_key=file.values.get(LIVE_KEY, "(created by an earlier start; see demo.env)"),
-        place=settings.data_dir if url is None else f"the database {_without_password(url)}",
+        database=None if url is None else without_password(url),
+        folder=shlex.quote(str(directory)),
+        folder_is_chosen=is_chosen,
+        live_key=file.values[LIVE_KEY],
+        place=settings.data_dir if url is None else f"the database {without_password(url)}",
         provider=provider,
         settings=settings,
         data=example_data,
-        test_key=file.values.get(example_data.TEST_KEY, "-"),
+        test_key=file.values[example_data.TEST_KEY],
     )
     return banner
 
@@ -246,7 +323,7 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
     \b
       TOKEN=$(tenantry demo token --user olivia)
     """
-    values, is_demo = command_values()
+    values, is_demo = local_values()
     directory = data_dir(values)
     if not is_demo or not signing_key_path(directory).exists():
         raise CommandError(f"There is no demo in {directory}. Start it first: {own_command()} demo")
@@ -265,21 +342,20 @@ def reset(*, yes: bool) -> None:
     """Delete the demo's data: its database, keys, mails and the payment provider's account.
 
     Deletes what the demo made in its data folder, and nothing else there. The demo must not be running. A demo that
-    uses a database of yours (DATABASE_URL) is not deleted: its keys would be lost, and its database would stay.
+    uses a database of yours (--database) is not deleted: its keys would be lost, and its database would stay.
 
     \b
       tenantry demo reset --yes
     """
     values = read_environment()
-    # the demo may use a database of yours
-    directory = find_demo({**values, Settings.database_url.name: "", Settings.database_url.file_name: ""})
+    directory = find_demo(values)
     if directory is None:
         raise CommandError(f"There is no demo in {data_dir(values)}. Start one: {own_command()} demo")
     directory = directory.resolve()
-    if not (directory / LOCK).exists():
+    if url := read_demo_file(directory / DEMO_FILE).get(_DATABASE_URL):
         raise CommandError(
-            f"The demo in {directory} uses a database of yours (DATABASE_URL), which this command does not delete. "
-            "Drop that database, then delete the folder."
+            f"The demo in {directory} uses a database of yours ({without_password(url)}), which this command does not "
+            "delete. Drop that database, then delete the folder."
         )
     with _locked(directory, "", "Stop it first, with Ctrl-C."):
         if not yes:
@@ -311,8 +387,3 @@ def _erase(directory: Path) -> None:
 def _unlink(file: Path) -> None:
     file.unlink(missing_ok=True)
     file.with_suffix(".new").unlink(missing_ok=True)
-
-
-def _without_password(url: str) -> str:
-    parts = conninfo_to_dict(url)
-    return make_conninfo("", **{name: parts[name] for name in ("user", "host", "port", "dbname") if name in parts})

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -38,6 +39,7 @@ CUSTOMER: Final = "cus_demo"
 AUDIENCE: Final = "tenantry-api"
 CLIENT_ID: Final = "tenantry-dashboard"
 PROVIDER_FILE: Final = "payment-provider.json"
+_PLAIN: Final = re.compile(r"[^\s'\"][^\r\n]*")
 _POLL_SECONDS: Final = 0.1
 _SAVE_SECONDS: Final = 1.0
 TEST_KEY: Final = "TENANTRY_DEMO_TEST_KEY"
@@ -54,49 +56,73 @@ class DemoFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        known = dotenv_values(path) if path.exists() else {}
-        self.values = {name: value for name, value in known.items() if value is not None}
-        self.save({**generated_settings(), **self.values})
+        self.generated = generated_settings()
+        self.values = dict[str, str]()
+        self.save({**self.generated, **read_demo_file(path)})
 
     def save(self, more: Mapping[str, str]) -> None:
-        self.values.update(more)
-        text = "".join(f"{name}={value}\n" for name, value in self.values.items())
+        """Write these values beside the others; an empty value removes the name."""
+        self.values = {name: value for name, value in {**self.values, **more}.items() if value}
+        text = "".join(f"{name}={_quoted(value)}\n" for name, value in self.values.items())
         write_private(self._path, f"# Made by `tenantry demo`; for this machine only.\n{text}".encode())
 
 
-async def seed(settings: Settings, conninfo: str) -> tuple[str, str] | None:
-    """Create the demo tenant with projects and keys; return its live and test key, or None if it exists."""
+def read_demo_file(path: Path) -> dict[str, str]:
+    """Read the settings of a demo; empty without one."""
+    values = dotenv_values(path, interpolate=False) if path.exists() else {}
+    return {name: value for name, value in values.items() if value}
+
+
+def _quoted(value: str) -> str:
+    """Quote a value that dotenv would not read as it is."""
+    if _PLAIN.fullmatch(value) and " #" not in value:
+        return value
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+async def seed(settings: Settings, conninfo: str, *, has_keys: bool) -> tuple[str, str] | None:
+    """Create the demo tenant, its projects, and without ``has_keys`` its keys; return the new live and test key.
+
+    Return None if the tenant and the keys exist.
+    """
     owner, catalog = USERS[0], settings.billing.catalog
     wanted = TenantInput(
         name="Demo Company", owner_email=owner.email or "", owner_id=owner.sub, stripe_customer_id=CUSTOMER, plan="free"
     )
-    pepper = Pepper(settings.peppers[0].reveal().encode())
     async with Database(conninfo, pool_size=1) as database:
         tenants = TenantService(
             database, settings.billing, JobQueue(conninfo, asks_provider=False), system_clock, settings.issuers
         )
-        projects = ProjectService(database, catalog, system_clock)
-        keys = ApiKeyService(database, catalog, pepper, system_clock)
         try:
             await tenants.put(BY_OPERATOR, TENANT, wanted, only_new=True)
         except TenantExistsError:
-            return None
-        created = []
+            return None if has_keys else await _create_keys(settings, database)
+        projects = ProjectService(database, catalog, system_clock)
         for mode, project in ((Mode.LIVE, "First project"), (Mode.TEST, "First test project")):
             principal = replace(operator_principal(TENANT), mode=mode)
             await projects.create(principal, BY_OPERATOR, project, None, None)
-            key = await keys.create(
-                principal,
-                BY_OPERATOR,
-                name=f"Demo {mode} key",
-                scopes=(),
-                access_level=AccessLevel.OWNER,
-                mode=mode,
-                expires_at=None,
-                claim=None,
-            )
-            created.append(key.secret)
-        return created[0], created[1]
+        return await _create_keys(settings, database)
+
+
+async def _create_keys(settings: Settings, database: Database) -> tuple[str, str]:
+    """Create the demo's keys; return the live and the test key."""
+    pepper = Pepper(settings.peppers[0].reveal().encode())
+    keys = ApiKeyService(database, settings.billing.catalog, pepper, system_clock)
+    live, test = [
+        await keys.create(
+            replace(operator_principal(TENANT), mode=mode),
+            BY_OPERATOR,
+            name=f"Demo {mode} key",
+            scopes=(),
+            access_level=AccessLevel.OWNER,
+            mode=mode,
+            expires_at=None,
+            claim=None,
+        )
+        for mode in (Mode.LIVE, Mode.TEST)
+    ]
+    return live.secret, test.secret
 
 
 async def next_moment(conninfo: str, now: datetime) -> datetime:

@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.database import admin_settings, command_values, exit_code
+from tenantry.cli.database import admin_settings, exit_code, local_values
 from tenantry.cli.output import CommandError, counted, json_text, parse_duration, parse_time, printable, shown
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
@@ -26,7 +26,7 @@ from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.client import ProviderApi, mode_of_key
-from tenantry.settings import read_environment
+from tenantry.settings import Settings, read_environment
 from tenantry_devkit.local.endpoint import (
     BAD_SIGNATURE,
     TIMEOUT,
@@ -48,6 +48,7 @@ from tenantry_devkit.local.relay import (
 )
 from tenantry_devkit.local.session import write
 
+_PROVIDER_KEY: Final = Settings.provider_secret_key.name
 _STYLES: Final = {RelayOutcome.DELIVERED: "green", RelayOutcome.RETRYING: "yellow"}
 _LONGEST_ANSWER: Final = 300
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -113,12 +114,13 @@ def listen(
     Exits with 0 if the service accepted every event, else with 1; with the command's own exit code if --exec started
     one; with 4 if the provider rejects the key, and with 6 if the provider is unreachable at the start.
     """
-    values, _ = command_values()
+    values, environment = _values(has_command=command is not None)
     if print_secret:
         click.echo(signing_secret(values).reveal())
         return
     logs.configure("console", logging.ERROR)  # the relay prints the warnings of the provider's client itself
-    address = service_address(values, forward_to)
+    # the command that --exec starts has the settings of the environment, not the demo's
+    address = service_address(environment if command else values, forward_to)
     begin, words, extra = _parse_since(since), _parse_command(command), _parse_headers(headers)
     settings = admin_settings(values)
     if settings.provider_secret_key is None:
@@ -133,6 +135,19 @@ def listen(
     except (ProviderRefusedError, ProviderUnavailableError) as error:
         raise CommandError(error.detail, exit_code(error)) from None
     sys.exit(code)
+
+
+def _values(*, has_command: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings of the relay, and those of the environment.
+
+    A provider's key that is set for this command goes before a demo's: its `.env` file counts only where ``--exec``
+    starts a service with it.
+    """
+    values, is_demo = local_values()
+    environment = read_environment() if has_command else read_environment({})
+    if is_demo and environment.get(_PROVIDER_KEY, "").strip():
+        values |= {name: environment.get(name, "") for name in (_PROVIDER_KEY, Settings.provider_api_base.name)}
+    return values, environment
 
 
 def _parse_headers(texts: tuple[str, ...]) -> list[Header]:

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.database import admin_settings, command_values
+from tenantry.cli.database import admin_settings, local_values
 from tenantry.cli.demo_folder import LIVE_KEY
 from tenantry.cli.output import (
     FAILED,
@@ -121,7 +121,7 @@ def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # n
         _show_list(as_json=options.as_json)
         return
     _check(options)
-    values, is_demo = command_values()
+    values, is_demo = local_values()
     settings = admin_settings(values)
     try:
         code = asyncio.run(_until_signal(_run(options, values, settings.billing, is_demo=is_demo)))

@@ -11,7 +11,7 @@ from typing import Final
 import click
 import msgspec
 
-from tenantry.cli.database import command_values, database
+from tenantry.cli.database import database, operator_values
 from tenantry.cli.doctor import Finding, Level, ok, problem
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.cli.doctor.setup_checks import check_identity, check_mail, check_provider, check_values, judge_settings
@@ -49,8 +49,8 @@ def doctor(*, as_json: bool) -> None:
 
 
 def _check() -> list[Finding]:
-    values, demo = command_values()
-    found = [ok("settings", "the demo provides what is unset")] if demo else []
+    values, demo = operator_values()
+    found = [ok("settings", "those of the demo")] if demo else []
     try:
         settings, faults = load(values), list[str]()
     except SettingsError as error:

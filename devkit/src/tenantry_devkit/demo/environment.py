@@ -1,0 +1,72 @@
+"""Which settings of its surroundings the demo follows.
+
+The demo may start in the folder of another program, whose ``.env`` file and variables have names that tenantry reads
+too. So it follows none that lead to a database, a provider, a mail server or a secret, and of ``.env`` only what no
+other program sets.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
+
+from tenantry.settings import FILE_SUFFIX, VARIABLES, inherited, read_env_file, read_environment
+
+DATABASE_OPTION: Final = "--database"
+WEBHOOK_SECRET: Final = "PROVIDER_WEBHOOK_SECRET"  # noqa: S105  # a variable's name
+_OF_TENANTRY: Final = "TENANTRY_"
+_OWN: Final = frozenset(
+    {
+        "API_KEY_PEPPER", "SESSION_SECRET", "OPERATOR_TOKEN", "HOST", "BASE_URL", "TRUSTED_PROXIES", "MAIL_FROM",
+        "LOG_REQUESTS_TO", "PROVIDER_SECRET_KEY", "PROVIDER_API_BASE", "PROVIDER_ACCOUNTS", "PROVIDER_LIVEMODE",
+    }
+)  # fmt: skip
+_OWN_PREFIXES: Final = ("DATABASE_", "OIDC_", "SMTP_", "OTEL_")
+_NOT_KEPT: Final = frozenset({"PORT", "TENANTRY_DATA_DIR", WEBHOOK_SECRET})
+
+_DATABASE_VARIABLES: Final = frozenset({"DATABASE_URL", "DATABASE_URL_FILE"})
+
+
+def _is_own(name: str) -> bool:
+    """Whether the demo sets this setting itself, or leaves it out."""
+    return name in VARIABLES and (name.startswith(_OWN_PREFIXES) or name.removesuffix(FILE_SUFFIX) in _OWN)
+
+
+RULES: Final = frozenset(name for name in VARIABLES - _NOT_KEPT if not (_is_own(name) or name.endswith(FILE_SUFFIX)))
+"""The settings that the demo follows and keeps in its file, so that commands in another terminal follow them too."""
+
+
+class DemoEnvironment(NamedTuple):
+    """The variables that the demo follows, and a note on the settings that it ignores; empty if it ignores none."""
+
+    values: dict[str, str]
+    note: str
+
+
+def read_demo_environment(command: str) -> DemoEnvironment:
+    """Read the variables and the ``.env`` file of the current folder; ``command`` is how a user runs tenantry."""
+    file = read_env_file()
+    of_tenantry = {name: value for name, value in file.items() if name.startswith(_OF_TENANTRY)}
+    variables = read_environment(of_tenantry)
+    values = {name: value for name, value in variables.items() if value and not _is_own(name)}
+    shell = inherited(VARIABLES)
+    ignored_of_shell = [name for name, value in shell.items() if value and _is_own(name)]
+    ignored_of_file = [name for name in VARIABLES & file.keys() - of_tenantry.keys() - shell.keys() if file[name]]
+    return DemoEnvironment(values, _note(ignored_of_shell, ignored_of_file, command))
+
+
+def _note(of_shell: Collection[str], of_file: Collection[str], command: str) -> str:
+    parts = []
+    if of_shell:
+        parts.append(f"{_listed(of_shell)} of the environment")
+    if of_file:
+        parts.append(f"{_listed(of_file)} of .env")
+    if not parts:
+        return ""
+    note = f"The demo ignores {' and '.join(parts)}: it has its own."
+    if _DATABASE_VARIABLES.isdisjoint((*of_shell, *of_file)):
+        return note
+    return f"{note} To use a database of yours: {command} demo {DATABASE_OPTION} URL"
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = sorted(names)
+    return f"{', '.join(first)} and {last}" if first else last
