@@ -53,10 +53,11 @@ from tenantry.db.batcher import BatchMetrics
 from tenantry.db.database import Database
 from tenantry.db.migrate import is_current, schema_revision
 from tenantry.domain.api_keys import RevocationReason
-from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.errors import DatabaseUnavailableError, DomainError
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.http_client import new_http_client
+from tenantry.integrations.oidc.claim_checks import CHECKS
 from tenantry.integrations.oidc.sign_in import SignIn, UserInfo
 from tenantry.integrations.smtp import Mailer
 from tenantry.integrations.stripe.client import ProviderApi
@@ -171,6 +172,8 @@ class Parts:
         self.metrics = Metrics(several_processes=settings.workers > 1)
         for reason in RevocationReason:
             self.metrics.revoked.labels(reason)  # counters start at 0
+        for check in CHECKS:
+            self.metrics.tokens_refused.labels(check.word)
         self.tracing = tracing = begin_tracing(settings)
         self.database = Database(
             conninfo,
@@ -208,7 +211,8 @@ class Parts:
             owner_seen=self.owner_addresses.record,
             accept=self.memberships.accept_named,
             limited=lambda policy: self.metrics.rate_limited.labels(policy).inc(),
-            refused=lambda kind, reason: self.metrics.refused.labels(kind, reason).inc(),
+            refused=self._credential_refused,
+            unknown_role=self.metrics.unknown_roles.inc,
         )
         self.admission = self.authentication.admission
         self.keys = keys = self.authentication.keys
@@ -361,6 +365,11 @@ class Parts:
         self.metrics.set_pool("ordinary", self.database.pool_stats())
         self.metrics.set_pool("jobs", self.queue.pool_stats())
         self.metrics.streams.set(len(self.event_feed))
+
+    def _credential_refused(self, kind: str, error: DomainError) -> None:
+        self.metrics.refused.labels(kind, error.code).inc()
+        if error.token_fault is not None:
+            self.metrics.tokens_refused.labels(error.token_fault.check).inc()
 
     def _keys_revoked(self, reason: RevocationReason, number: int) -> None:
         self.metrics.revoked.labels(reason).inc(number)

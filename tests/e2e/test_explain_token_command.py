@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
-from tests.support.issuer import AUDIENCE, CLIENT_ID, Issuer, running_issuer
+from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, Answer, Issuer, running_issuer
 from tests.support.service import TENANTS, running_service
 
 COMMAND = ("auth", "explain-token")
@@ -42,7 +42,8 @@ async def test_a_good_token(tmp_path: Path, issuer: Issuer) -> None:
     done = await explain(tmp_path, f"{sent}\n", values=settings(issuer))
     assert (done.code, done.err) == (0, "")
     assert "failed" not in done.out
-    assert done.out.endswith("Valid; no tenant was looked at.\n")
+    origin = "the token has no org_role, so the default counts"
+    assert done.out.endswith(f"\nValid; no tenant was looked at. The role is member: {origin}.\n")
     assert not [part for part in sent.split(".") if part in done.out]
 
 
@@ -57,6 +58,7 @@ async def test_a_good_token_of_a_tenant(tmp_path: Path, conninfo: str, database_
         "tenantKnown": True,
         "orgId": "acme",
         "role": "member",
+        "roleOrigin": "the token has no org_role, so the default counts",
         "scopes": ["projects:*", "tenants:read", "billing:read"],
         "accessLevel": "SCOPED",
         "plan": "free",
@@ -81,6 +83,50 @@ async def test_rejected_token(tmp_path: Path, issuer: Issuer) -> None:
         }
     ]
     assert (document["claims"]["aud"], document["claimsProven"]) == ("other", True)
+
+
+async def test_oversized_token_is_named_with_the_limit(tmp_path: Path, issuer: Issuer) -> None:
+    done = await explain(tmp_path, token(issuer, groups="x" * 13_000), values=settings(issuer))
+    assert done.code == 4
+    (line,) = [line for line in done.out.splitlines() if line.startswith("failed")]
+    assert line.endswith("(expected: at most 16,384 characters): too long: at most 16,384 characters")
+
+
+@pytest.mark.parametrize(("claim", "check"), [("aud", "audience"), ("sub", "claims")])
+async def test_absent_claim_is_named(tmp_path: Path, issuer: Issuer, claim: str, check: str) -> None:
+    done = await explain(tmp_path, token(issuer, **{claim: None}), values=settings(issuer))
+    (line,) = [line for line in done.out.splitlines() if line.startswith("failed")]
+    assert line.split()[1] == check
+    assert line.endswith(f": {claim} is absent")
+
+
+async def test_token_of_a_directory_whose_client_is_the_audience(tmp_path: Path, issuer: Issuer) -> None:
+    template = issuer.url + "/{tenantid}/v2.0"
+    document = {"issuer": template, "jwks_uri": issuer.url + JWKS}
+    issuer.answers["/organizations/v2.0" + DISCOVERY] = Answer(200, json.dumps(document).encode())
+    values = {
+        "OIDC_ISSUER": template,
+        "OIDC_DIRECTORIES": "dir-1,dir-2",
+        "OIDC_AUDIENCE": "spa",
+        "OIDC_AUDIENCE_CLAIM": "azp",
+        "OIDC_ROLE_CLAIM": "roles",
+        "OIDC_ROLE_MAP": "Owner=owner",
+    }
+    claims = {
+        "iss": f"{issuer.url}/dir-2/v2.0",
+        "tid": "dir-2",
+        "aud": None,
+        "azp": "spa",
+        "roles": ["Reader", "Owner"],
+    }
+    done = await explain(tmp_path, token(issuer, **claims), values=values)
+    assert done.code == 0
+    assert '\n  tid     "dir-2"\n' in done.out
+    assert '\n  azp     "spa"\n' in done.out
+    assert done.out.endswith('The role is owner: roles is ["Reader", "Owner"].\n')
+    unknown = await explain(tmp_path, token(issuer, **claims, roles=["Reader"]), values=values)
+    origin = 'roles is ["Reader"], which is none of Owner: map it with OIDC_ROLE_MAP'
+    assert unknown.out.endswith(f"The role is member: {origin}.\n")
 
 
 async def test_the_provider_is_out_of_reach(tmp_path: Path, issuer: Issuer) -> None:

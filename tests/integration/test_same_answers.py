@@ -170,6 +170,13 @@ async def member(service: Service, _app: AuthenticatedApp) -> Headers:
     return by(service.user(org=(await service.organization()).id))
 
 
+async def member_of_157_groups(service: Service, _app: AuthenticatedApp) -> Headers:
+    """A user with as many groups as Microsoft Entra ID puts into a token at most."""
+    caller = service.user(org=(await service.organization()).id, groups=GROUPS)
+    assert len(caller.credential or "") > MOST_OF_OTHERS
+    return by(caller)
+
+
 async def narrowed_owner(service: Service, _app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     return by(service.user(org=org.id, role="owner", scope="openid projects:write"))
@@ -272,6 +279,9 @@ def lacking(prepare: Prepare, scope: str) -> Refused:
     return Refused(prepare, 403, "insufficient_scope", challenge, scope)
 
 
+GROUPS: Final = [f"11111111-2222-4333-8444-{number:012}" for number in range(157)]
+MOST_OF_OTHERS: Final = 8192
+"""The longest token, or header, that many servers accept."""
 TOO_LONG: Final = "The credential is too long: at most 16,384 bytes."
 SHAPELESS: Final = "The credential is neither an API key nor a token."
 REFUSED: Final = {
@@ -325,6 +335,7 @@ LET_IN: Final[dict[str, tuple[Prepare, str | None]]] = {
     "owner who writes": (owner, "projects:write"),
     "reader who reads": (reader, "projects:read"),
     "member who reads": (member, "projects:read"),
+    "member of 157 groups": (member_of_157_groups, "projects:read"),
     "narrowed owner who writes": (narrowed_owner, "projects:write"),
 }
 
@@ -342,7 +353,7 @@ EVERYWHERE: Final = frozenset(
         "ended a moment ago", "user of an ended tenant", "unknown_user", "test key",
         # the scope, and the limits
         "reader who writes", "owner who is a member only", "third of two requests",
-        "owner", "reader who reads", "narrowed owner who writes",
+        "owner", "reader who reads", "narrowed owner who writes", "member of 157 groups",
     }
 )  # fmt: skip
 """The rows that each kind of app is asked."""

@@ -48,7 +48,7 @@ class Admission:
     Accepted requests are never delayed.
 
     ``deadline`` is how many seconds after its arrival a request must be counted, on the ``monotonic`` clock.
-    ``refused`` receives the kind of each rejected credential and the error code.
+    ``refused`` receives the kind of each rejected credential and the error.
     """
 
     authenticator: Authenticator
@@ -56,7 +56,7 @@ class Admission:
     _: KW_ONLY
     deadline: float = DEFAULT_TIMEOUTS.request
     monotonic: Callable[[], float] = time.monotonic
-    refused: Callable[[str, str], None] = lambda _kind, _code: None
+    refused: Callable[[str, errors.DomainError], None] = lambda _kind, _error: None
     throttle: Throttle = field(default_factory=credential_throttle)
 
     async def admit(
@@ -114,7 +114,11 @@ class Admission:
             raise
 
     async def _delay(self, error: errors.DomainError, kind: str) -> None:
-        self.refused(kind, error.code)
+        if kind != "token" or isinstance(error, errors.AuthUnavailableError):
+            error.token_fault = None
+        elif error.token_fault is None:
+            error.token_fault = errors.TokenFault(error.code, error.detail)
+        self.refused(kind, error)
         if isinstance(error, THROTTLED):
             await self.throttle.wait()
 
@@ -150,23 +154,27 @@ class AuthenticationParts:
         owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None,
         accept: AcceptInvitation | None = None,
         limited: Callable[[Policy], None] = lambda _: None,
-        refused: Callable[[str, str], None] = lambda _kind, _code: None,
+        refused: Callable[[str, errors.DomainError], None] = lambda _kind, _error: None,
+        unknown_role: Callable[[], None] = lambda: None,
         throttle: Throttle | None = None,
     ) -> None:
         """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by default as in the service.
 
         ``owner_seen`` and ``accept`` are as in `Authenticator`. ``limited`` receives the policy whose limit a request
-        exceeds; ``refused`` is as in `Admission`.
+        exceeds; ``refused`` is as in `Admission`, ``unknown_role`` as in `TokenVerifier`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         timeout = database.timeouts.identity_provider
         self.keys = KeySet(oidc, http_client, monotonic=monotonic, timeout=timeout) if oidc else None
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
+        tokens: TokenVerifier | None = None
+        if oidc and self.keys:
+            tokens = TokenVerifier(oidc, self.keys, clock=clock, unknown_role=unknown_role)
         self.authenticator = Authenticator(
             keys=database.lane(name="keys"),
             users=database.lane(name="users"),
             peppers=self.peppers,
-            tokens=TokenVerifier(oidc, self.keys, clock=clock) if oidc and self.keys else None,
+            tokens=tokens,
             catalog=catalog,
             clock=clock,
             key_used=self.key_uses.record,

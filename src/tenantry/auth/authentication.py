@@ -30,6 +30,7 @@ from tenantry.integrations.oidc.tokens import CheckResult, CheckStep, TokenExpla
 _SCHEME: Final = b"bearer "
 _KEY_PREFIX: Final = b"svc_"
 _JWT_PARTS: Final = 3
+_NO_CREDENTIAL: Final = "The credential is neither an API key nor a token."
 _MODES: Final = {mode.value: mode for mode in Mode}
 _ROLES: Final = {role.value: role for role in Role}
 _LEVELS: Final = {level.value: level for level in AccessLevel}
@@ -115,7 +116,7 @@ class Authenticator:
     async def verify_token(self, credential: bytes) -> Claims:
         """Return the claims of a bearer token, whatever its tenant."""
         if credential.count(b".") != _JWT_PARTS - 1:
-            raise errors.InvalidCredentialError("The credential is neither an API key nor a token.")
+            raise _shapeless("form", _NO_CREDENTIAL)
         if self.tokens is None:
             raise errors.InvalidCredentialError("Bearer tokens are not accepted here: no identity provider is set up.")
         return await self.tokens.verify(credential.decode("ascii"))
@@ -191,10 +192,17 @@ def bearer_credential(authorization: bytes | None) -> bytes:
         raise errors.InvalidCredentialError("The Authorization header must be: Bearer <API key or token>.")
     credential = authorization[len(_SCHEME) :].strip()
     if len(credential) > MAX_TOKEN_BYTES:
-        raise errors.InvalidCredentialError(f"The credential is too long: at most {MAX_TOKEN_BYTES:,} bytes.")
+        raise _shapeless("size", f"The credential is too long: at most {MAX_TOKEN_BYTES:,} bytes.")
     if not credential.isascii() or not credential:
-        raise errors.InvalidCredentialError("The credential is neither an API key nor a token.")
+        raise _shapeless("form", _NO_CREDENTIAL)
     return credential
+
+
+def _shapeless(check: str, detail: str) -> errors.InvalidCredentialError:
+    """Make the error for a credential that does not get as far as the verifier, with the check that it would fail."""
+    error = errors.InvalidCredentialError(detail)
+    error.token_fault = errors.TokenFault(check, detail)
+    return error
 
 
 def requested_organization(claimed: str | None, header: bytes | None) -> str | None:
@@ -311,6 +319,8 @@ class ExplainedAccess(msgspec.Struct, frozen=True, rename="camel"):
     tenant_known: bool
     org_id: str | None
     role: Role
+    role_origin: str
+    """Which of claim, membership and default the role comes from."""
     scopes: tuple[str, ...]
     access_level: AccessLevel
     plan: str | None = None
@@ -340,7 +350,12 @@ async def explain_token(
         role = permissions.lower_role(claims.role, None)
         scopes, level = permissions.role_grants(role, claims.scopes)
         access_found = ExplainedAccess(
-            tenant_known=False, org_id=claims.org_id or organization, role=role, scopes=scopes, access_level=level
+            tenant_known=False,
+            org_id=claims.org_id or organization,
+            role=role,
+            role_origin=_role_origin(claims, explained.role, None),
+            scopes=scopes,
+            access_level=level,
         )
         reason = "no database is set: DATABASE_URL"
     if claims is not None and database is not None:
@@ -356,6 +371,7 @@ async def explain_token(
                 tenant_known=True,
                 org_id=row.org_id,
                 role=effective_role(claims, row),
+                role_origin=_role_origin(claims, explained.role, row),
                 scopes=scopes,
                 access_level=level,
                 plan=row.plan,
@@ -372,6 +388,16 @@ async def explain_token(
     expected = "one tenant, neither ended nor suspended, that the user was not removed from"
     step = CheckStep("tenant and membership", result, said, expected, reason)
     return AccessExplanation(explained, [*explained.steps, step], refusal, access_found)
+
+
+def _role_origin(claims: Claims, claim: str, row: UserAccessRow | None) -> str:
+    """Say where the role comes from. ``claim`` describes the role claim; ``row`` is None without a look at tenants."""
+    stored = row.role if row is not None else None
+    if claims.role is None:
+        return f"{claim}, so the {'membership' if stored else 'default'} counts"
+    if row is None or stored is None or effective_role(claims, row) is claims.role:
+        return claim
+    return f"{claim}, and the membership has a lower role"
 
 
 def _describe(claims: Claims, organization: str | None, rows: Sequence[UserAccessRow]) -> str:

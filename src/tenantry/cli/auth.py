@@ -144,13 +144,16 @@ def lines(explanation: AccessExplanation, config: OidcConfig) -> Iterator[str]:
         yield ""
     if refusal is not None:
         yield f"Refused: the service answers {STATUSES[type(refusal)].value} {refusal.code}."
-    else:
-        yield "Valid." if access is not None and access.tenant_known else "Valid; no tenant was looked at."
+    elif access is not None:
+        known = "" if access.tenant_known else "; no tenant was looked at"
+        yield f"Valid{known}. The role is {access.role}: {printable(access.role_origin)}."
 
 
 def _claims(members: dict[str, Any], config: OidcConfig) -> Iterator[tuple[str, Any]]:
     """Yield the claims that the service uses; others are private to the user."""
-    for name in dict.fromkeys(("iss", "aud", "sub", *_TIMES, config.org_claim, config.role_claim, "scope", "scp")):
+    directory = ("tid",) if config.issuers.is_template else ()
+    configured = (config.audience_claim, config.org_claim, config.role_claim)
+    for name in dict.fromkeys(("iss", *directory, "aud", "sub", *_TIMES, *configured, "scope", "scp")):
         if (value := claim_at(members, name)) is not msgspec.UNSET:
             yield name, value
 

@@ -1,14 +1,25 @@
 """Errors of the API: a stable code, and a message without secrets. `tenantry.server.problems` has the HTTP status."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from tenantry.domain.rate_limits import RateLimitStatus
 
 
+class TokenFault(NamedTuple):
+    """Why a bearer token is refused: the check that it fails, in one word, and the reason. Nothing of the token."""
+
+    check: str
+    reason: str
+
+
 class DomainError(Exception):
-    """An error with a stable ``code`` and a ``detail`` without secrets."""
+    """An error with a stable ``code`` and a ``detail`` without secrets.
+
+    ``token_fault`` is set where it refuses a request with a bearer token. It is for the operator, not for the client.
+    """
 
     code: ClassVar[str]
+    token_fault: TokenFault | None = None
 
     def __init_subclass__(cls, *, code: str) -> None:
         cls.code = code

@@ -54,6 +54,8 @@ class Metrics:
         )
         self.rate_limited = counter("tenantry_rate_limited", "Requests over a rate limit.", ["policy"])
         self.refused = counter("tenantry_credentials_refused", "Rejected credentials.", ["kind", "reason"])
+        self.tokens_refused = counter("tenantry_tokens_refused", "Refused bearer tokens.", ["reason"])
+        self.unknown_roles = counter("tenantry_token_roles_unknown", "Verified tokens without a known role.")
         self.revoked = counter("tenantry_api_keys_revoked", "Revoked API keys.", ["reason"])
         self._batch_items = histogram("tenantry_batch_items", "Requests in a batch.", ["lane"], buckets=_BATCH_ITEMS)
         self._batch_wait = batch_seconds("tenantry_batch_wait_seconds", "Wait of a batch's first request.")

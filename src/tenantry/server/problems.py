@@ -1,5 +1,6 @@
 """Problem details (RFC 9457) and the error codes of the API."""
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -21,6 +22,8 @@ _MESSAGE: Final = re.compile(r"(?P<message>.*?)(?: - at `\$\.?(?P<path>.*)`)?", 
 _FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`", re.DOTALL)
 _MAX_TEXT: Final = 200
 _REPEATED: Final = re.compile(r"(?<=^Invalid enum value) .*", re.DOTALL)
+
+logger = logging.getLogger(__name__)
 
 CODES: Final[Mapping[int, Sequence[str]]] = {
     400: ("invalid_cursor", "invalid_idempotency_key", "invalid_json", "invalid_request"),
@@ -146,7 +149,9 @@ def internal_error(request_id: str) -> Refusal:
 
 
 def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:
-    """The error answer for a refusal of the domain."""
+    """Compose the error answer for a refusal of the domain, and log why a bearer token was refused."""
+    if fault := error.token_fault:
+        logger.warning("bearer token refused: reason=%s request=%s: %s", fault.check, request_id, fault.reason)
     return refuse(
         error.code,
         error.detail,

@@ -99,6 +99,11 @@ class Check(NamedTuple):
     fault: Callable[[DecodedToken], str | None]
     """Returns why the token is rejected, without any of its content; None if it passes."""
 
+    @property
+    def word(self) -> str:
+        """The name as a metric's label."""
+        return self.name.replace(" ", "_")
+
 
 def _check(
     name: str, expected: str | Describe, said: Describe = lambda _: ""

@@ -1,9 +1,8 @@
 """Verifies and explains tokens: JWT (RFC 7519) in JWS compact form (RFC 7515), with a cache of verified ones."""
 
 import hashlib
-import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Any, Final
 
@@ -11,9 +10,15 @@ import msgspec
 from joserfc.jwk import Key
 
 from tenantry.common.clock import Clock, system_clock
-from tenantry.domain.errors import AuthUnavailableError, DomainError, InvalidCredentialError, TokenExpiredError
+from tenantry.domain.errors import (
+    AuthUnavailableError,
+    DomainError,
+    InvalidCredentialError,
+    TokenExpiredError,
+    TokenFault,
+)
 from tenantry.integrations.oidc import claim_checks as checks
-from tenantry.integrations.oidc.claims import Claims, OidcConfig, decode
+from tenantry.integrations.oidc.claims import Claims, OidcConfig, claim_at, decode, format_json, role_claim
 from tenantry.integrations.oidc.keys import KeySet
 
 __all__ = ["Claims", "TokenVerifier"]
@@ -25,8 +30,6 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 _BYTES_PER_ENTRY: Final = 900
 _BYTES_PER_CHARACTER: Final = 3
 _BYTES_PER_SCOPE: Final = 60
-
-_log = logging.getLogger(__name__)
 
 
 class VerifiedToken(msgspec.Struct, frozen=True):
@@ -96,7 +99,8 @@ class TokenExplanation(msgspec.Struct, frozen=True):
     """All checks in order, and the token's claims. It contains neither the token nor its signature.
 
     ``members`` are the claims in the token, None if they cannot be decoded; ``proven`` says whether the signature is
-    valid. ``claims`` are set, and ``refusal`` is None, only for a valid token. ``now`` is in seconds since the epoch.
+    valid. ``claims`` are set, and ``refusal`` is None, only for a valid token. ``role`` describes what a valid token
+    says of the role. ``now`` is in seconds since the epoch.
     """
 
     refusal: DomainError | None
@@ -104,6 +108,7 @@ class TokenExplanation(msgspec.Struct, frozen=True):
     members: dict[str, Any] | None
     proven: bool
     claims: Claims | None
+    role: str
     now: float
 
 
@@ -112,12 +117,22 @@ def token_digest(token: str) -> bytes:
 
 
 class TokenVerifier:
-    """Verifies an identity provider's access tokens. It verifies the signature of a cached token only once."""
+    """Verifies an identity provider's access tokens. It verifies the signature of a cached token only once.
+
+    ``unknown_role`` is called for each new token whose role claim has no known role.
+    """
 
     def __init__(
-        self, config: OidcConfig, keys: KeySet, *, clock: Clock = system_clock, cache: VerifiedTokenCache | None = None
+        self,
+        config: OidcConfig,
+        keys: KeySet,
+        *,
+        clock: Clock = system_clock,
+        cache: VerifiedTokenCache | None = None,
+        unknown_role: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
+        self._unknown_role = unknown_role
         self._keys = keys
         self._clock = clock
         self._cache = VerifiedTokenCache() if cache is None else cache
@@ -141,8 +156,9 @@ class TokenVerifier:
             failure = await checks.check(decoded, self._clock)
         if failure is not None:
             self._cache.drop(digest)
-            _log.debug("bearer token rejected: %s", failure.reason)
             raise _refusal(failure)
+        if not role_claim(decoded.members, self._config).known:
+            self._unknown_role()
         claims = decoded.claims()
         verified = VerifiedToken(decoded.kid, decoded.header.alg, decoded.key, decoded.times, claims)
         self._cache.add(digest, verified, len(token))
@@ -164,9 +180,11 @@ class TokenVerifier:
 
 def _refusal(failure: checks.CheckFailure) -> InvalidCredentialError | TokenExpiredError:
     """Make the refusal for the client, which only says whether the token has expired."""
+    refusal: InvalidCredentialError | TokenExpiredError = InvalidCredentialError("The bearer token is not valid.")
     if failure.check is checks.EXPIRY:
-        return TokenExpiredError("The bearer token has expired.")
-    return InvalidCredentialError("The bearer token is not valid.")
+        refusal = TokenExpiredError("The bearer token has expired.")
+    refusal.token_fault = TokenFault(failure.check.word, failure.reason)
+    return refusal
 
 
 def _explanation(
@@ -181,8 +199,20 @@ def _explanation(
         members=_members(token) if results["form"] is CheckResult.OK else None,
         proven=results["signature"] is CheckResult.OK,
         claims=None if failure else token.claims(),
+        role="" if failure else _described_role(token),
         now=token.now,
     )
+
+
+def _described_role(token: checks.DecodedToken) -> str:
+    name, roles = token.config.role_claim, token.config.roles
+    found = role_claim(token.members, token.config)
+    if found.role is None:
+        return f"the token has no {name}"
+    said = f"{name} is {format_json(claim_at(token.members, name))}"
+    if found.known:
+        return said
+    return f"{said}, which is none of {', '.join(roles)}: map it with OIDC_ROLE_MAP"
 
 
 def _steps(token: checks.DecodedToken, failure: checks.CheckFailure | None) -> Iterator[CheckStep]:
