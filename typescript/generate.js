@@ -1,7 +1,20 @@
 // Generates src/generated, the methods and types of the service's OpenAPI document. `npm run build` runs it.
-import { cpSync, rmSync } from "node:fs";
+import { cpSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 
 import { createClient } from "@hey-api/openapi-ts";
+
+/** Schemas that the Python SDK names otherwise. */
+const NAMES = {
+  Action: "AuditAction",
+  ApiKeyWithSecret: "NewApiKey",
+  BillingEventView: "BillingEvent",
+  BillingFields: "BillingState",
+  EndedKey: "RevokedKey",
+  NewApiKey: "ApiKeyFields", // the body of a creation
+  Outcome: "EventOutcome",
+  PlanView: "Plan",
+  SessionAddress: "HostedSession",
+};
 
 const camel = (name) => name.replace(/[-_](.)/g, (_, letter) => letter.toUpperCase());
 
@@ -11,6 +24,19 @@ function methodName(path, { operationId }) {
   const names = parts.filter((part) => !part.startsWith("{")).map(camel);
   const endsInAction = names.length > 1 && names[0] !== "billing";
   return [...names, ...(endsInAction ? [] : [/^[a-z]+/.exec(operationId)[0]])].join(".");
+}
+
+/** Read the service's document, with schemas named as in the Python SDK. */
+function readDocument() {
+  const document = JSON.parse(readFileSync("../tests/contract/openapi.json", "utf-8"), (key, value) =>
+    key === "$ref" ? value.replace(/\w+$/, (name) => NAMES[name] ?? name) : value,
+  );
+  const renamed = Object.entries(document.components.schemas).map(([name, schema]) => {
+    const title = NAMES[name] ?? name;
+    return [title, { ...schema, title }];
+  });
+  document.components.schemas = Object.fromEntries(renamed);
+  return document;
 }
 
 /** Name methods by resource, and let them take ids in camel case and the fields of the body as plain arguments. */
@@ -34,8 +60,46 @@ function prepare(document) {
   }
 }
 
+/** Change generated source. Throws if what is to be changed is not there. */
+function change(file, pattern, replacement) {
+  const source = readFileSync(file, "utf-8");
+  const changed = source.replace(pattern, replacement);
+  if (changed === source) throw new Error(`${file} has no ${pattern}`);
+  writeFileSync(file, changed);
+}
+
+const importFrom = (module, names) => [/\n\n/, `\n\nimport ${names} from "../${module}.js";\n`];
+
+/** Let each list return a pager, in place of the promise of its first page. */
+function returnPagers(methods) {
+  const signature = /public list<.*?>\((?<parameters>.*?)options\?: .*?\) \{(?<before>.*?)/;
+  const call = /return (?<get>\(options\?\.client .*?\.get)<(?<answers>\w+), (?<errors>\w+), ThrowOnError(?<rest>.*?)\n +\}\);/;
+  change(methods, new RegExp(signature.source + call.source, "gs"), (...match) => {
+    const { parameters, before, get, answers, errors, rest } = match.at(-1);
+    const query = parameters ? "{ ...params.query, ...position }" : "position";
+    return (
+      `public list(${parameters}options?: Options<never, true>): Pager<${answers}[200]["data"][number]> {${before}` +
+      `return new Pager((position) => ${get}<${answers}, ${errors}, true${rest},\n            query: ${query}\n        }));`
+    );
+  });
+  change(methods, ...importFrom("pager", "{ Pager }"));
+}
+
+/** Keep secrets out of what is printed: those of new keys, and of leak reports. */
+function maskSecrets(types, methods) {
+  change(types, /(export type NewApiKey = \{.*? secret: )string;/s, "$1Secret;");
+  change(methods, "secret: string;", "secret: string | Secret;");
+  for (const file of [types, methods]) change(file, ...importFrom("secret", "type { Secret }"));
+}
+
+/** Name the parameter of an idempotency key like the others. */
+function nameIdempotencyKeys(methods) {
+  change(methods, /'Idempotency-Key'\?: string/g, "idempotencyKey?: string");
+  change(methods, /key: 'Idempotency-Key'/g, "key: 'idempotencyKey', map: 'Idempotency-Key'");
+}
+
 await createClient({
-  input: "../tests/contract/openapi.json",
+  input: readDocument(),
   output: { path: "src/generated", importFileExtension: ".js" },
   logs: { level: "warn", file: false },
   parser: {
@@ -53,6 +117,10 @@ await createClient({
     },
   ],
 });
+const [methods, types] = ["sdk", "types"].map((name) => `src/generated/${name}.gen.ts`);
+returnPagers(methods);
+maskSecrets(types, methods);
+nameIdempotencyKeys(methods);
 rmSync("dist", { recursive: true, force: true });
 // A part of the generated code is the generator's own.
 cpSync("node_modules/@hey-api/openapi-ts/LICENSE.md", "dist/generated/LICENSE.md");

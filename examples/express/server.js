@@ -1,25 +1,25 @@
 // An Express service whose callers tenantry authenticates. Start it with `npm start`, and call it:
 //   curl -i http://127.0.0.1:8080/reports -H "Authorization: Bearer $KEY"    # needs a key with the scope reports:read
-import { ApiError, Tenantry } from "@tenantry/client";
+import { APIError, Tenantry } from "@tenantry/client";
 import express from "express";
 
 const tenantry = new Tenantry({ baseUrl: process.env.TENANTRY_BASE_URL ?? "http://127.0.0.1:3001" });
 
 /** Accept only requests whose credential covers the scope. tenantry decides about each one. */
 const needs = (scope) => async (request, response, next) => {
-  response.locals.caller = await tenantry.verify(request, scope);
+  response.locals.caller = await tenantry.auth.verify(request, scope);
   next();
 };
 
 const app = express();
 
 app.get("/reports", needs("reports:read"), (request, response) => {
-  response.json({ tenant: response.locals.caller.tenantId, reports: [] });
+  response.json({ tenant: response.locals.caller.orgId, reports: [] });
 });
 
 app.use((error, request, response, next) => {
-  if (!(error instanceof ApiError)) return next(error);
-  response.status(error.status).set(error.headers).type("application/problem+json").json(error.problem);
+  if (!(error instanceof APIError)) return next(error);
+  response.status(error.statusCode).set(error.headersToPassOn).send(error.content);
 });
 
 const server = app.listen(Number(process.env.PORT ?? 8080), "127.0.0.1", () => {

@@ -24,15 +24,15 @@ __all__ = ["package"]
 HTML: Final = '<!doctype html><link rel="icon" href="data:,"><title>A page of another origin</title>'
 CLIENT: Final = """
 async ([baseUrl, apiKey]) => {
-    const { ApiError, Tenantry } = await import("/client/index.js");
-    const tenantry = new Tenantry({ baseUrl, apiKey });
+    const { APIError, Tenantry } = await import("/client/index.js");
+    const tenantry = new Tenantry({ baseUrl, tokens: () => apiKey });
     const { orgId } = await tenantry.auth.whoami();
     const created = await tenantry.projects.create({ name: "Zoë" });
-    const { data } = await tenantry.projects.list();
+    const { data } = await tenantry.projects.list().firstPage();
     await tenantry.projects.update({ projectId: created.id, description: "from a page" });
     await tenantry.projects.delete({ projectId: created.id });
     const rejected = await tenantry.projects.get({ projectId: created.id }).catch((error) => error);
-    const known = rejected instanceof ApiError && rejected.requestId === rejected.problem.requestId;
+    const known = rejected instanceof APIError && rejected.requestId === rejected.headers["x-request-id"];
     return [orgId, data.map(({ name }) => name), known, rejected.code];
 }
 """
@@ -139,7 +139,7 @@ async def test_page_of_another_origin_reads_nothing_and_changes_nothing(
     for path in (PROJECTS, KEYS, f"{VERIFY}projects:read"):
         for credential in (token, None):
             assert await page.evaluate(FAILURE, [origins.service.url + path, credential]) == "TypeError"
-    assert await page.evaluate(CLIENT_FAILURE, [origins.service.url, token]) == "ConnectionError"
+    assert await page.evaluate(CLIENT_FAILURE, [origins.service.url, token]) == "ConnectionFailedError"
     assert (await acme.owner.get(PROJECTS)).json()["data"] == []
 
 

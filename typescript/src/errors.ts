@@ -1,4 +1,4 @@
-import type { Problem } from "./generated/types.gen.js";
+import type { Fault, Problem } from "./generated/types.gen.js";
 
 /** The base class of all errors of a call. */
 export class TenantryError extends Error {
@@ -7,54 +7,90 @@ export class TenantryError extends Error {
   idempotencyKey?: string;
 }
 
-/** There was no complete response of tenantry: the request may or may not have been handled. */
-export class ConnectionError extends TenantryError {
-  override name = "ConnectionError";
+/** The client's settings are invalid. */
+export class ConfigurationError extends TenantryError {
+  override name = "ConfigurationError";
+}
+
+/** There was no complete response: the request may or may not have been handled. */
+export class ConnectionFailedError extends TenantryError {
+  override name = "ConnectionFailedError";
 }
 
 /** The call timed out. */
-export class TimeoutError extends ConnectionError {
-  override name = "TimeoutError";
+export class TimedOutError extends ConnectionFailedError {
+  override name = "TimedOutError";
+}
+
+/** The response is not one of tenantry: a proxy, another service or an incompatible version sent it. */
+export class UnreadableAnswerError extends TenantryError {
+  override name = "UnreadableAnswerError";
 }
 
 /** What a service passes on to its own client together with a rejection. */
-const PASSED_ON = ["www-authenticate", "retry-after", "ratelimit", "ratelimit-policy"];
+const PASSED_ON = ["Content-Type", "WWW-Authenticate", "Retry-After", "RateLimit", "RateLimit-Policy"];
+
+/** A response that rejects a request. */
+export interface Rejection {
+  headers: Headers;
+  /** The body. */
+  content: string;
+}
 
 /** The service rejected the request. */
-export class ApiError extends TenantryError {
-  override name = "ApiError";
+export class APIError extends TenantryError {
+  override name = "APIError";
   /** The reason, for programs, such as `api_key_revoked`. It does not change. */
   readonly code: string;
-  /** The id of the request in the service's log. */
-  readonly requestId: string;
+  /** The reason, for people. */
+  readonly detail: string;
+  /** The invalid fields. */
+  readonly errors: Fault[];
+  /** The id of the request in the service's log, if the response had one. */
+  readonly requestId: string | undefined;
+  /** The headers of the response, with names in lower case. */
+  readonly headers: Record<string, string>;
   /** Seconds to wait before a retry, if the service named them. */
   readonly retryAfter: number | undefined;
-  /** The headers that you pass on to your own client with a rejection by `verify`. */
-  readonly headers: Record<string, string> = {};
+  /** The body of the response. */
+  readonly content: string;
 
   constructor(
-    readonly status: number,
-    /** The problem document (RFC 9457); its `errors` list the invalid fields. */
-    readonly problem: Problem,
-    headers: Headers = new Headers(),
+    /** The HTTP status. */
+    readonly statusCode: number,
+    /** The problem document (RFC 9457). */
+    readonly document: Problem,
+    { headers, content }: Rejection,
     options?: ErrorOptions,
   ) {
-    const faults = (problem.errors ?? []).map(({ location, message }) => `\n  ${location}: ${message}`);
-    const request = problem.requestId && ` (request ${problem.requestId})`;
-    super(`${status} ${problem.code}: ${problem.detail}${faults.join("")}${request}`, options);
-    this.code = problem.code;
-    this.requestId = problem.requestId;
+    const faults = document.errors ?? [];
+    const lines = faults.map(({ location, message }) => `\n  ${location}: ${message}`);
+    const requestId = headers.get("x-request-id") ?? (document.requestId || undefined);
+    const request = requestId ? ` (request ${requestId})` : "";
+    super(`${statusCode} ${document.code}: ${document.detail}${lines.join("")}${request}`, options);
+    this.code = document.code;
+    this.detail = document.detail;
+    this.errors = faults;
+    this.requestId = requestId;
+    this.headers = Object.fromEntries(headers);
     this.retryAfter = secondsOf(headers.get("retry-after"));
+    this.content = content;
+  }
+
+  /** The headers with which a service that called `verify` answers its own client, beside `content`. */
+  get headersToPassOn(): Record<string, string> {
+    const passed: Record<string, string> = { "Cache-Control": "no-store" };
     for (const name of PASSED_ON) {
-      const value = headers.get(name);
-      if (value !== null) this.headers[name] = value;
+      const value = this.headers[name.toLowerCase()];
+      if (value !== undefined) passed[name] = value;
     }
+    return passed;
   }
 }
 
 /** The error of a response. One that is not a problem document of tenantry has the code `http_<status>`. */
-export function errorOf(status: number, headers: Headers, body: string): ApiError {
-  return new ApiError(status, problemIn(body) ?? unknownProblem(status, headers, body), headers);
+export function errorOf(status: number, headers: Headers, content: string): APIError {
+  return new APIError(status, problemIn(content) ?? unknownProblem(status, content), { headers, content });
 }
 
 function problemIn(body: string): Problem | undefined {
@@ -67,12 +103,18 @@ function problemIn(body: string): Problem | undefined {
   return undefined;
 }
 
-function unknownProblem(status: number, headers: Headers, body: string): Problem {
+function unknownProblem(status: number, body: string): Problem {
   const text = body.slice(0, 2000).replace(/[\p{C}\s]+/gu, " ").trim();
   const detail = (/<title>([^<]+)/i.exec(text)?.[1] ?? text).trim().slice(0, 200); // the title of a page
   const code = `http_${status}`;
-  const requestId = headers.get("x-request-id") ?? "";
-  return { type: "about:blank", title: code, status, code, detail: detail || "The response gives no reason.", requestId };
+  return {
+    type: "about:blank",
+    title: code,
+    status,
+    code,
+    detail: detail || "The response gives no reason.",
+    requestId: "",
+  };
 }
 
 /** The seconds of a Retry-After header (RFC 9110 section 10.2.3); undefined without a valid one. */

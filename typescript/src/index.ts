@@ -1,79 +1,72 @@
 import { createClient, type Client } from "./generated/client/index.js";
+import { ConfigurationError } from "./errors.js";
 import { Api } from "./generated/sdk.gen.js";
-import { type Policy, send } from "./transport.js";
-import { type Caller, type ReceivedRequest, type VerifyOptions, verifier } from "./verify.js";
+import { revealed, Secret } from "./secret.js";
+import { type Fetch, type Policy, send } from "./transport.js";
+import { Auth } from "./verify.js";
 
-export * from "./errors.js";
+export {
+  APIError,
+  ConfigurationError,
+  ConnectionFailedError,
+  TenantryError,
+  TimedOutError,
+  UnreadableAnswerError,
+} from "./errors.js";
 export type * from "./generated/types.gen.js";
-export type { Caller, ReceivedRequest, VerifyOptions };
+export type { ReceivedHeaders } from "./headers.js";
+export { Page, Pager } from "./pager.js";
+export { Secret } from "./secret.js";
+export type { Principal, ReceivedRequest, VerifyOptions } from "./verify.js";
+export * as webhooks from "./webhooks.js";
 
 /** How to reach a service, and with which credential. */
 export interface TenantryOptions extends Partial<Policy> {
   /** The service's address: https, or on this machine. */
   baseUrl: string;
-  /** An API key, an access token, or a function that returns one for each call. `verify` needs none. */
-  apiKey?: string | (() => string | Promise<string>) | undefined;
+  /** An API key, or an access token. `auth.verify` and `apiKeys.reportLeak` need none. */
+  apiKey?: string | Secret | undefined;
+  /** Returns an access token for each call, in place of `apiKey`. */
+  tokens?: () => string | Promise<string>;
   /** One of the user's organizations, for a user of several. */
   organization?: string;
   /** Permit unencrypted connections to other machines. */
   allowHttp?: boolean;
   /** Replaces `globalThis.fetch`, for example to use a proxy. */
-  fetch?: typeof globalThis.fetch;
+  fetch?: Fetch;
 }
 
 /** A client of one service with one credential. */
 export class Tenantry extends Api {
-  readonly #ask: (request: ReceivedRequest, scope: string, options: VerifyOptions) => Promise<Caller>;
+  readonly #auth: Auth;
 
   constructor(options: TenantryOptions) {
     const baseUrl = addressOf(options.baseUrl, options.allowHttp ?? false);
-    const fetch: typeof globalThis.fetch = (...request) => (options.fetch ?? globalThis.fetch)(...request);
-    super({ client: clientOf(baseUrl, fetch, options) });
-    this.#ask = verifier(baseUrl, fetch);
+    const fetch: Fetch = (...request) => (options.fetch ?? globalThis.fetch)(...request);
+    const client = clientOf(baseUrl, fetch, options);
+    super({ client });
+    this.#auth = new Auth({ client }, baseUrl, fetch);
   }
 
-  /**
-   * Check the credential of a request to your own service, and return who sent it.
-   *
-   * `scope` is what the request needs, such as `reports:read`; `-` accepts any valid credential. tenantry decides about
-   * each request, so that a revoked key is rejected on the next one. Throws `ApiError` with the status for your client:
-   * 401, 403, 429, or 503 if tenantry cannot be asked.
-   */
-  async verify(request: ReceivedRequest, scope: string, options: VerifyOptions = {}): Promise<Caller> {
-    return this.#ask(request, scope, options);
+  override get auth(): Auth {
+    return this.#auth;
   }
 }
 
-/** One page of a list. */
-export interface Page<T> {
-  data: T[];
-  nextCursor: string | null;
-}
-
-/**
- * All objects of a list; pages are fetched on demand.
- *
- * `for await (const key of paginate((page) => tenantry.apiKeys.list({ status: "active", ...page }))) { ... }`
- */
-export async function* paginate<T>(list: (page: { cursor?: string }) => Promise<Page<T>>): AsyncGenerator<T, void> {
-  let page = await list({});
-  yield* page.data;
-  while (page.nextCursor !== null) {
-    page = await list({ cursor: page.nextCursor });
-    yield* page.data;
-  }
-}
-
-function clientOf(baseUrl: string, fetch: typeof globalThis.fetch, options: TenantryOptions): Client {
-  const { apiKey, organization, timeout = 30_000, attemptTimeout = 10_000, retries = 3 } = options;
+function clientOf(baseUrl: string, fetch: Fetch, options: TenantryOptions): Client {
+  const { apiKey, tokens, organization, timeout = 30_000, attemptTimeout = 10_000, retries = 3 } = options;
+  if (apiKey !== undefined && tokens !== undefined) throw new ConfigurationError("Pass apiKey or tokens, not both.");
+  const fixed = credentialOf(apiKey);
   const policy: Policy = { timeout, attemptTimeout, retries };
   const client = createClient({
     baseUrl,
-    auth: async () => credentialOf(typeof apiKey === "function" ? await apiKey() : apiKey),
+    auth: async () => (tokens === undefined ? fixed : credentialOf(await tokens()))?.reveal(),
+    bodySerializer: (body) => JSON.stringify(withoutMask(body)),
     cache: "no-store",
     fetch: (request) => send(request as Request, policy, fetch),
     headers: organization === undefined ? {} : { "X-Organization-Id": organization },
     redirect: "manual",
+    responseTransformer: async (answer) => masked(answer),
     throwOnError: true,
   });
   client.interceptors.request.use((request, call) => {
@@ -91,20 +84,33 @@ function clientOf(baseUrl: string, fetch: typeof globalThis.fetch, options: Tena
 }
 
 /** Return a credential that a header can carry. The error does not show it. */
-function credentialOf(apiKey: string | undefined): string | undefined {
-  const credential = apiKey?.trim();
-  if (credential !== undefined && !/^[\x21-\x7e]+$/.test(credential)) throw new TypeError("apiKey is not a credential");
-  return credential;
+function credentialOf(apiKey: string | Secret | undefined): Secret | undefined {
+  if (apiKey === undefined || apiKey === "") return undefined;
+  const credential = revealed(apiKey).trim();
+  if (!/^[\x21-\x7e]+$/.test(credential)) throw new ConfigurationError("apiKey is not a credential");
+  return new Secret(credential);
+}
+
+/** Make the secret of a new key a `Secret`. */
+function masked(answer: unknown): unknown {
+  const isKey = typeof answer === "object" && answer !== null && "secret" in answer;
+  return isKey && typeof answer.secret === "string" ? { ...answer, secret: new Secret(answer.secret) } : answer;
+}
+
+/** Reveal the secret of a leak report. */
+function withoutMask(body: unknown): unknown {
+  const isReport = typeof body === "object" && body !== null && "secret" in body;
+  return isReport && body.secret instanceof Secret ? { ...body, secret: body.secret.reveal() } : body;
 }
 
 /** Return the address without a trailing slash. The error does not show it: it may contain a password. */
 function addressOf(baseUrl: string, allowHttp: boolean): string {
   const url = URL.canParse(baseUrl) ? new URL(baseUrl) : undefined;
   if (!url || !/^https?:$/.test(url.protocol) || url.username || url.password || url.search || url.hash) {
-    throw new TypeError("baseUrl is not an address such as https://accounts.example.com");
+    throw new ConfigurationError("baseUrl is not an address such as https://accounts.example.com");
   }
   if (url.protocol === "http:" && !allowHttp && !/^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/.test(url.hostname)) {
-    throw new TypeError("baseUrl must be https: it receives credentials");
+    throw new ConfigurationError("baseUrl must be https: it receives credentials");
   }
   return url.href.replace(/\/+$/, "");
 }

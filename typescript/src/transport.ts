@@ -1,4 +1,4 @@
-import { ConnectionError, TenantryError, TimeoutError, errorOf } from "./errors.js";
+import { ConnectionFailedError, errorOf, type TenantryError, TimedOutError, UnreadableAnswerError } from "./errors.js";
 
 /** The time limits of a call in milliseconds, and how often it is retried. */
 export interface Policy {
@@ -10,7 +10,7 @@ export interface Policy {
   retries: number;
 }
 
-type Fetch = typeof globalThis.fetch;
+export type Fetch = typeof globalThis.fetch;
 
 const RETRIED = new Set([408, 429, 502, 503, 504]);
 const MAYBE_DONE = new Set([408, 502, 503, 504]);
@@ -49,7 +49,7 @@ export async function send(request: Request, policy: Policy, fetch: Fetch): Prom
       if (MAYBE_DONE.has(response.status)) lost = true;
       delay += 1000 * (rejection.retryAfter ?? 0);
     } catch (failure) {
-      if (!(failure instanceof ConnectionError)) throw failure;
+      if (!(failure instanceof ConnectionFailedError)) throw failure;
       error = failure;
       lost = true;
     }
@@ -62,7 +62,7 @@ export async function send(request: Request, policy: Policy, fetch: Fetch): Prom
   }
 }
 
-/** Send a request once, and return the complete response. Throws ConnectionError, or what the caller's signal says. */
+/** Send a request once, and return the complete response. Throws ConnectionFailedError, or what the caller's signal says. */
 export async function attemptOnce(request: Request, limit: number, fetch: Fetch): Promise<Response> {
   const { origin, pathname } = new URL(request.url);
   const what = `${request.method} ${pathname}`;
@@ -79,8 +79,8 @@ export async function attemptOnce(request: Request, limit: number, fetch: Fetch)
     return new Response(NO_BODY.has(response.status) ? null : body, response);
   } catch (cause) {
     request.signal.throwIfAborted();
-    if (controller.signal.aborted) throw new TimeoutError(`${what}: no complete response within ${Math.round(limit)} ms`);
-    throw new ConnectionError(`${what}: the connection to ${origin} failed`, { cause });
+    if (controller.signal.aborted) throw new TimedOutError(`${what}: no complete response within ${Math.round(limit)} ms`);
+    throw new ConnectionFailedError(`${what}: the connection to ${origin} failed`, { cause });
   } finally {
     clearTimeout(timer);
     request.signal.removeEventListener("abort", stop);
@@ -88,19 +88,19 @@ export async function attemptOnce(request: Request, limit: number, fetch: Fetch)
 }
 
 /**
- * Return a successful response. Throws `ConnectionError` if its JSON is incomplete, which HTTP does not always report,
- * and `TenantryError` if it is not one that tenantry sends, as with a proxy's page.
+ * Return a successful response. Throws `ConnectionFailedError` if its JSON is incomplete, which HTTP does not always report,
+ * and `UnreadableAnswerError` if it is not one that tenantry sends, as with a proxy's page.
  */
 async function expectTenantry(response: Response, { method, url }: Request): Promise<Response> {
   const type = response.headers.get("content-type") ?? "";
   if (response.status === 204 ? method !== "DELETE" : !/^application\/(json|x-ndjson)\b/.test(type)) {
-    throw new TenantryError(`The response (${response.status}, ${type || "no type"}) is not one of tenantry.`);
+    throw new UnreadableAnswerError(`The response (${response.status}, ${type || "no type"}) is not one of tenantry.`);
   }
   if (type.startsWith("application/json")) {
     try {
       await response.clone().json();
     } catch (cause) {
-      throw new ConnectionError(`${method} ${new URL(url).pathname}: the response was incomplete`, { cause });
+      throw new ConnectionFailedError(`${method} ${new URL(url).pathname}: the response was incomplete`, { cause });
     }
   }
   return response;

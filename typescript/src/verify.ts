@@ -1,21 +1,25 @@
-import { ApiError, errorOf, TimeoutError } from "./errors.js";
+import { APIError, errorOf, TimedOutError } from "./errors.js";
+import { Auth as GeneratedAuth } from "./generated/sdk.gen.js";
 import type { Mode, PrincipalKind, Problem, TenantAccess } from "./generated/types.gen.js";
-import { attemptOnce } from "./transport.js";
+import { type ReceivedHeaders, valuesOf } from "./headers.js";
+import { attemptOnce, type Fetch } from "./transport.js";
 
 /** A request that your service received: a `Request`, or that of Express, Fastify, Koa or `node:http`. */
 export interface ReceivedRequest {
-  headers: Headers | Record<string, string | string[] | undefined>;
+  headers: ReceivedHeaders;
   /** Every value of each header: Node.js keeps only the first `Authorization` in `headers`. */
   headersDistinct?: Record<string, string[] | undefined>;
 }
 
-/** Who sent a request, and what the tenant has. */
-export interface Caller {
-  tenantId: string;
+/** The caller of a request that `verify` accepted. */
+export interface Principal {
+  kind: PrincipalKind;
   /** The key's id, or the user's at the identity provider. */
-  principalId: string;
-  principalKind: PrincipalKind;
+  id: string;
+  /** The tenant that the caller acts for. */
+  orgId: string;
   mode: Mode;
+  /** The plan that the provider last said. */
   plan: string;
   subscriptionStatus: string;
   access: TenantAccess["state"];
@@ -30,73 +34,89 @@ export interface VerifyOptions {
   timeout?: number;
 }
 
-const SCOPE = /^(-|([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*))$/;
+const SCOPE = /^([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*)$/;
 const MODES = ["live", "test", "any"];
 const SENDABLE = /^[\x20-\x7e]+$/;
 const CREDENTIAL_HEADERS = ["authorization", "x-organization-id"];
-const IDENTITY_HEADERS: Record<keyof Caller, string> = {
-  tenantId: "x-tenant-id",
-  principalId: "x-principal-id",
-  principalKind: "x-principal-kind",
+const PRINCIPAL_HEADERS: Record<keyof Principal, string> = {
+  kind: "x-principal-kind",
+  id: "x-principal-id",
+  orgId: "x-tenant-id",
   mode: "x-mode",
   plan: "x-plan",
   subscriptionStatus: "x-subscription-status",
   access: "x-access",
   effectivePlan: "x-effective-plan",
 };
-const REJECTIONS = new Set([401, 403, 429, 503]);
+const REJECTIONS = new Set([401, 403, 429, 431, 503]);
 const UNAVAILABLE: Problem = {
   type: "urn:tenantry:problem:auth_unavailable",
   title: "Service Unavailable",
   status: 503,
   code: "auth_unavailable",
-  detail: "The credential cannot be checked now. Retry later.",
+  detail: "The credential cannot be checked at the moment.",
   requestId: "",
 };
 
-/** Return a function that asks tenantry about the credential of a request. */
-export function verifier(baseUrl: string, fetch: typeof globalThis.fetch) {
-  return async (received: ReceivedRequest, scope: string, options: VerifyOptions): Promise<Caller> => {
+/** The caller, and the check of other callers. */
+export class Auth extends GeneratedAuth {
+  readonly #baseUrl: string;
+  readonly #fetch: Fetch;
+
+  constructor(args: NonNullable<ConstructorParameters<typeof GeneratedAuth>[0]>, baseUrl: string, fetch: Fetch) {
+    super(args);
+    this.#baseUrl = baseUrl;
+    this.#fetch = fetch;
+  }
+
+  /**
+   * Check the credential of a request that your own service received, and return its caller.
+   *
+   * The caller needs `scope`, such as `reports:read`; null accepts every valid credential. tenantry decides about each
+   * request, so that a revoked key is rejected on the next one. Rejects with the `APIError` to answer your client with:
+   * 401, 403, 429, 431, or 503 if tenantry cannot be asked.
+   */
+  async verify(received: ReceivedRequest, scope: string | null, options: VerifyOptions = {}): Promise<Principal> {
     const { mode = "live", timeout = 5000 } = options;
-    if (!SCOPE.test(scope)) throw new TypeError(`${JSON.stringify(scope)} is not a scope`);
-    if (!MODES.includes(mode)) throw new TypeError(`${JSON.stringify(mode)} is not live, test or any`);
-    const url = `${baseUrl}/api/v1/auth/verify/${scope}/mode/${mode}`;
+    if (scope !== null && !SCOPE.test(scope)) throw new TypeError(`${JSON.stringify(scope)} is not a scope`);
+    if (!MODES.includes(mode)) throw new TypeError(`mode is live, test or any, not ${JSON.stringify(mode)}`);
+    const url = `${this.#baseUrl}/api/v1/auth/verify/${scope ?? "-"}/mode/${mode}`;
     const init: RequestInit = { headers: credentialOf(received), redirect: "manual", cache: "no-store" };
     let response: Response;
     try {
-      response = await ask(() => new Request(url, init), timeout, fetch);
+      response = await ask(() => new Request(url, init), timeout, this.#fetch);
     } catch (cause) {
       throw unavailable(cause);
     }
-    const caller = response.status === 200 ? callerIn(response.headers) : undefined;
-    if (caller) return caller;
+    const principal = response.status === 200 ? principalIn(response.headers) : undefined;
+    if (principal) return principal;
     const error = errorOf(response.status, response.headers, await response.text());
     // Another status, or a page of a proxy, says nothing about the credential.
     throw REJECTIONS.has(response.status) && !error.code.startsWith("http_") ? error : unavailable(error);
-  };
+  }
 }
 
 /** Send a check. A lost connection is retried once, because tenantry may have closed it while it was idle. */
-async function ask(check: () => Request, timeout: number, fetch: typeof globalThis.fetch): Promise<Response> {
+async function ask(check: () => Request, timeout: number, fetch: Fetch): Promise<Response> {
   const ends = performance.now() + timeout;
   try {
     return await attemptOnce(check(), timeout, fetch);
   } catch (error) {
-    if (error instanceof TimeoutError) throw error;
+    if (error instanceof TimedOutError) throw error;
     return attemptOnce(check(), ends - performance.now(), fetch);
   }
 }
 
-function unavailable(cause: unknown): ApiError {
-  return new ApiError(503, UNAVAILABLE, new Headers({ "retry-after": "1" }), { cause });
+function unavailable(cause: unknown): APIError {
+  const headers = new Headers({ "content-type": "application/problem+json", "retry-after": "1" });
+  return new APIError(503, UNAVAILABLE, { headers, content: JSON.stringify(UNAVAILABLE) }, { cause });
 }
 
 /** The headers that say who sends a request. A value that no client of tenantry sends becomes an invalid one. */
 function credentialOf({ headers, headersDistinct }: ReceivedRequest): Headers {
   const found = new Headers();
   for (const name of CREDENTIAL_HEADERS) {
-    const values = isHeaders(headers) ? [headers.get(name)] : valuesOf(headers, name);
-    const [value, ...others] = values.filter((value) => value !== undefined && value !== null);
+    const [value, ...others] = valuesOf(headers, name);
     const isOne = others.length === 0 && (headersDistinct?.[name]?.length ?? 1) === 1;
     if (value !== undefined) {
       found.set(name, typeof value === "string" && SENDABLE.test(value) && isOne ? value : "?");
@@ -105,18 +125,8 @@ function credentialOf({ headers, headersDistinct }: ReceivedRequest): Headers {
   return found;
 }
 
-/** The values of a header. Node.js writes its name in lower case, but not every gateway does. */
-function valuesOf(headers: Record<string, unknown>, name: string): unknown[] {
-  return Object.keys(headers).filter((key) => key.toLowerCase() === name).map((key) => headers[key]);
-}
-
-/** Whether these are `Headers`, which a framework may have a class of its own for. */
-function isHeaders(headers: ReceivedRequest["headers"]): headers is Headers {
-  return typeof headers.get === "function";
-}
-
 /** The identity in the headers; undefined if another service answered. */
-function callerIn(headers: Headers): Caller | undefined {
-  const found = Object.entries(IDENTITY_HEADERS).map(([name, header]) => [name, headers.get(header)]);
-  return found.every(([, value]) => value) ? (Object.fromEntries(found) as Caller) : undefined;
+function principalIn(headers: Headers): Principal | undefined {
+  const found = Object.entries(PRINCIPAL_HEADERS).map(([name, header]) => [name, headers.get(header)]);
+  return found.every(([, value]) => value) ? (Object.fromEntries(found) as Principal) : undefined;
 }
