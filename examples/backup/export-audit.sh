@@ -8,6 +8,6 @@ file=$folder/audit-$(date -u +%Y%m%dT%H%M%SZ).ndjson
 
 trap 'rm -f "$file.part"' EXIT
 trap 'exit 1' HUP INT TERM
-tenantry admin export-audit --since "$(date -u -d '2 hours ago' +%Y-%m-%dT%H:%M:%SZ)" >"$file.part"
+tenantry admin export-audit --since 2h >"$file.part"
 sync "$file.part"
 mv "$file.part" "$file"

@@ -17,7 +17,7 @@ WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 def line(number: int, **fields: Any) -> str:
     """A line of the request log."""
     known = {
-        "time": f"2026-11-26T08:34:{number:02}Z", "level": "info", "logger": "tenantry.requests", "message": "",
+        "time": f"2020-11-26T08:34:{number:02}Z", "level": "info", "logger": "tenantry.requests", "message": "",
         "method": "GET", "route": "/api/v1/projects", "status": 200, "request_id": f"request-{number}",
         "tenant": "acme", "principal": "api_key", "outcome": "ok", "duration_ms": 12.3,
     }  # fmt: skip
@@ -76,6 +76,8 @@ async def test_requests_and_events_are_shown(home: Home) -> None:
         ("--lines 1", [4]),
         ("--lines 1 --tenant acme", [3]),
         ("--lines 0", []),
+        ("--since 2020-11-26T08:34:03Z", [3, 4]),
+        ("--since 2020-11-26T08:34:02Z --lines 1", [4]),
     ],
 )
 async def test_lines_are_filtered(home: Home, options: str, numbers: list[int]) -> None:

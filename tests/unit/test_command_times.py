@@ -1,11 +1,16 @@
 """Durations and times: parsing and formatting."""
 
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import click
 import pytest
+from click.types import FuncParamType
 
-from tenantry.cli.output import ago, day, minute, parse_duration, parse_time
+from tenantry.cli import main
+from tenantry.cli.output import ago, day, minute
+from tenantry.cli.times import future, parse_duration, past
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -24,9 +29,64 @@ def test_malformed_duration_is_rejected(text: str) -> None:
         parse_duration(text)
 
 
-def test_time_without_a_zone_is_in_utc() -> None:
-    assert parse_time("2026-01-31T12:00:00") == NOW
-    assert parse_time("2026-01-31T13:00:00+01:00") == NOW
+def moment(text: str, *, is_past: bool = True) -> datetime:
+    """What an option makes of a text at `NOW`."""
+    return (past if is_past else future)(text, lambda: NOW)
+
+
+@pytest.mark.parametrize("text", ["2026-01-31T11:30:00", "2026-01-31T12:30:00+01:00", "2026-01-31T11:30:00Z", "30m"])
+def test_past_is_a_time_or_a_duration_before_now(text: str) -> None:
+    assert moment(text) == NOW - timedelta(minutes=30)
+
+
+@pytest.mark.parametrize("text", ["2026-02-02T12:00:00", "2026-02-02T13:00:00+01:00", "2d", "1d24h"])
+def test_future_is_a_time_or_a_duration_after_now(text: str) -> None:
+    assert moment(text, is_past=False) == NOW + timedelta(days=2)
+
+
+def test_a_date_is_its_beginning_in_utc() -> None:
+    assert moment("2026-01-30") == datetime(2026, 1, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_past", "message"),
+    [
+        ("yesterday", True, "'yesterday' is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"),
+        ("1y", True, "'1y' is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"),
+        ("-1h", True, "'-1h' is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"),
+        ("", False, "'' is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"),
+        ("999999d", True, "'999999d' is too long"),
+        ("2026-01-31T12:00:01Z", True, "2026-01-31T12:00:01Z is in the future"),
+        ("2026-01-31", False, "2026-01-31 is in the past"),
+        ("0s", False, "0s is in the past"),
+        ("9999-12-31T23:59:59-01:00", False, "is neither a duration"),
+    ],
+)
+def test_malformed_moments_and_those_on_the_other_side_of_now_are_rejected(
+    text: str, message: str, *, is_past: bool
+) -> None:
+    with pytest.raises(click.BadParameter, match=re.escape(message)):
+        moment(text, is_past=is_past)
+
+
+def test_every_option_that_takes_a_time_parses_it_alike() -> None:
+    parsers = {"since": past, "until": past, "expires_at": future}
+    taken = [option for option in options(main) if option.name in parsers]
+    assert {option.name for option in taken} == parsers.keys()
+    for option in taken:
+        assert isinstance(option.type, FuncParamType)
+        assert option.type.func is parsers[option.name or ""]
+
+
+def options(group: click.Group) -> Iterator[click.Option]:
+    """The options of all commands."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.resolve_command(context, [name])[1]
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from options(command)
+        yield from (option for option in command.params if isinstance(option, click.Option))
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def test_dry_run_prints_the_event(folder: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("--forward-to", "http://me:it@x/"), 2, "must hold no credentials"),
-        (("--since", "yesterday"), 2, "is neither 30m, 2h or 7d nor a time"),
-        (("--since", "999999d"), 2, "is neither 30m, 2h or 7d nor a time"),
+        (("--since", "yesterday"), 2, "is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"),
+        (("--since", "999999d"), 2, "is too long"),
         (("--since", "2999-01-01"), 2, "is in the future"),
         (("--exec", ""), 2, "names no program"),
         (("--exec", "'"), 2, "No closing quotation"),

@@ -19,7 +19,8 @@ from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
 from tenantry.cli.database import on_database, outbox
-from tenantry.cli.output import FAILED, access_words, counted, parse_time, print_json, print_record, printable, shown
+from tenantry.cli.output import FAILED, access_words, counted, print_json, print_record, printable, shown
+from tenantry.cli.times import future, past
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.db.database import Database
@@ -82,7 +83,9 @@ def create_tenant(
 @click.option(
     "--mode", type=click.Choice(["live", "test"]), default="live", show_default=True, help="Whose objects the key sees."
 )
-@click.option("--expires-at", type=parse_time, metavar="TIME", help="When it expires, such as 2027-01-31T00:00:00Z.")
+@click.option(
+    "--expires-at", type=future, metavar="TIME", help="When it expires: an RFC 3339 time, or 90d for in 90 days."
+)
 def create_key(
     org_id: str, name: str, scopes: Sequence[str], *, owner: bool, mode: str, expires_at: datetime | None
 ) -> None:
@@ -207,14 +210,14 @@ def verify_owner_address(org_id: str) -> None:
 
 
 @admin.command("export-audit")
-@click.option("--since", type=parse_time, metavar="TIME", help="Only entries since then, RFC 3339 (default: all).")
+@click.option("--since", type=past, metavar="TIME", help="Only entries since then: 1h, 7d or an RFC 3339 time. [all]")
 def export_audit(since: datetime | None) -> None:
     """Print the audit trail of all tenants, one JSON object a line.
 
     Store it outside the database: `tenantry admin after-restore` needs it.
 
     \b
-      tenantry admin export-audit --since 2026-01-20T00:00:00Z >>audit.jsonl
+      tenantry admin export-audit --since 1d >>audit.jsonl
     """
 
     async def export(_: Settings, database: Database) -> None:

@@ -30,17 +30,8 @@ from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reco
 from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
 from tenantry.cli import output
 from tenantry.cli.database import exit_code, on_database, outbox
-from tenantry.cli.output import (
-    FAILED,
-    NOT_FOUND,
-    CommandError,
-    counted,
-    parse_time,
-    print_json,
-    printable,
-    progress,
-    shown,
-)
+from tenantry.cli.output import FAILED, NOT_FOUND, CommandError, counted, print_json, printable, progress, shown
+from tenantry.cli.times import past
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
@@ -310,7 +301,9 @@ def rebuild(org_ids: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
 
 @click.command("replay")
 @click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable.")
-@click.option("--since", type=parse_time, metavar="TIME", help="Only tenants with an event since then, RFC 3339.")
+@click.option(
+    "--since", type=past, metavar="TIME", help="Only tenants with an event since then: 1h, 7d or an RFC 3339 time."
+)
 @click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing, exit with 3 if anything does.")
 @click.option("--json", "as_json", is_flag=True, help="The differences as one JSON document.")
 def replay(tenants: tuple[str, ...], since: datetime | None, *, dry_run: bool, as_json: bool) -> None:
@@ -435,8 +428,10 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
 
 
 @click.command("backfill")
-@click.option("--since", required=True, type=parse_time, metavar="TIME", help="Events created since then, RFC 3339.")
-@click.option("--until", type=parse_time, metavar="TIME", help="Events created until then; continues a stopped run.")
+@click.option(
+    "--since", required=True, type=past, metavar="TIME", help="Events created since then: 1h, 7d or an RFC 3339 time."
+)
+@click.option("--until", type=past, metavar="TIME", help="Events created until then; continues a stopped run.")
 @click.option("--dry-run", is_flag=True, help="Only print what was missed: write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The missed events and their outcomes as one JSON document.")
 def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool) -> None:
@@ -454,8 +449,6 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
       tenantry backfill --since 2026-01-20T00:00:00Z
     """
     now = system_clock()
-    if since > now:
-        raise click.BadParameter("is in the future", param_hint="--since")
     if until is not None and until < since:
         raise click.BadParameter("is before --since", param_hint="--until")
     if since < now - EVENTS_KEPT:

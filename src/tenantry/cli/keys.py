@@ -8,7 +8,8 @@ from functools import partial
 import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, yes_option
-from tenantry.cli.output import Column, ago, confirm, day, pairs, parse_duration, parse_time, shown
+from tenantry.cli.output import Column, ago, confirm, day, pairs, shown
+from tenantry.cli.times import future, parse_duration
 from tenantry_sdk import ApiKey, NewApiKey
 from tenantry_sdk.types import Mode
 
@@ -81,7 +82,9 @@ def _rows(api: ApiContext, key: ApiKey) -> Iterator[tuple[str, str]]:
 @click.option("--scope", "scopes", multiple=True, metavar="RESOURCE:ACTION", help="A permission; repeatable.")
 @click.option("--owner", is_flag=True, help="All permissions, instead of scopes.")
 @click.option("--expires-in", type=parse_duration, metavar="LENGTH", help="How long it works, such as 90d or 12h.")
-@click.option("--expires-at", type=parse_time, metavar="TIME", help="When it expires, such as 2027-01-31T00:00:00Z.")
+@click.option(
+    "--expires-at", type=future, metavar="TIME", help="When it expires: an RFC 3339 time, or 90d for in 90 days."
+)
 @click.option("--mode", type=click.Choice(["live", "test"]), help="By default your credential's.")
 def create(
     api: ApiContext,

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from tenantry.cli.database import local_values
 from tenantry.cli.output import CELL_STYLES, USAGE, CommandError, discard_stdout, json_text, printable
+from tenantry.cli.times import past
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.logs import REQUESTS, redact
 from tenantry.domain.tenants import is_tenant_id
@@ -27,6 +28,7 @@ _STDIN: Final = "-"
 _POLL_SECONDS: Final = 0.2
 _BLOCK: Final = 64 * 1024
 _LONGEST_LINE: Final = 64 * 1024
+_LINES: Final = 10
 _LINES_BEFORE_HINT: Final = 20
 _FIRST_ERROR: Final = 400
 _HINT: Final = (
@@ -166,9 +168,10 @@ def _parse_tenant(text: str) -> str:
 @click.option(
     "--only", type=click.Choice(("requests", "events")), help="Only requests to the API, or only the provider's events."
 )
+@click.option("--since", type=past, metavar="TIME", help="Begin with those since then: 1h, 7d or an RFC 3339 time.")
 @click.option(
-    "--lines", type=click.IntRange(0), default=10, show_default=True, metavar="N",
-    help="Begin with the last so many that pass the filters.",
+    "--lines", type=click.IntRange(0), metavar="N",
+    help="Begin with the last so many that pass the filters. [10; with --since all]",
 )  # fmt: skip
 @click.option("--follow/--no-follow", default=True, help="Wait for more, until Ctrl-C (default: yes).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line.")
@@ -178,7 +181,8 @@ def tail(
     tenants: tuple[str, ...],
     statuses: tuple[Callable[[int], bool], ...],
     only: str | None,
-    lines: int,
+    since: datetime | None,
+    lines: int | None,
     follow: bool,
     as_json: bool,
 ) -> None:
@@ -190,12 +194,14 @@ def tail(
 
     \b
       tenantry logs tail
-      tenantry logs tail --tenant acme --status 4xx,5xx
+      tenantry logs tail --tenant acme --status 4xx,5xx --since 1h
       journalctl -fu 'tenantry@*' -o cat | tenantry logs tail -
 
     Exits with 2 if there is no log. `tenantry events show EVENT` shows what an event changed.
     """
-    viewer = _Viewer(_Filter(frozenset(tenants), statuses, only), as_json=as_json)
+    viewer = _Viewer(_Filter(frozenset(tenants), statuses, only, since), as_json=as_json)
+    if lines is None and since is None:
+        lines = _LINES
     try:
         if file == _STDIN:
             _follow_stdin(viewer)
@@ -232,16 +238,24 @@ def _log_path(file: str | None) -> Path:
 
 
 class _Filter:
-    def __init__(self, tenants: frozenset[str], statuses: tuple[Callable[[int], bool], ...], only: str | None) -> None:
+    def __init__(
+        self,
+        tenants: frozenset[str],
+        statuses: tuple[Callable[[int], bool], ...],
+        only: str | None,
+        since: datetime | None,
+    ) -> None:
         self._tenants = tenants
         self._statuses = statuses
         self._only = only
+        self._since = since
 
     def passes(self, line: RequestLine) -> bool:
         return (
             (not self._tenants or line.tenant in self._tenants)
             and (not self._statuses or any(matches(line.status) for matches in self._statuses))
             and (self._only is None or (line.event is not None) == (self._only == "events"))
+            and (self._since is None or line.time >= self._since)
         )
 
 
@@ -311,7 +325,7 @@ def _follow_stdin(viewer: _Viewer) -> None:
     viewer.show_each(lines.add(b"\n"))
 
 
-def _follow_file(file: LogFile, viewer: _Viewer, last: int, *, follow: bool) -> None:
+def _follow_file(file: LogFile, viewer: _Viewer, last: int | None, *, follow: bool) -> None:
     for parsed in deque(filter(None, map(viewer.select, file.read())), maxlen=last):
         viewer.show(parsed)
     while follow:

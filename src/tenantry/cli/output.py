@@ -1,4 +1,4 @@
-"""What commands read and write: exit codes, values, times, tables and a progress bar."""
+"""What commands write: exit codes, values, times, tables and a progress bar."""
 
 import os
 import re
@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,8 +32,7 @@ OUT_OF_REACH: Final = 6
 """The service is unreachable or overloaded; a retry may succeed."""
 
 _STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_LONGEST: Final = 365_000 * _UNITS["d"]
+_YEAR: Final = 366 * 86_400
 _INVISIBLE: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _NAME: Final = "tenantry"
 _GAP: Final = 2
@@ -68,25 +67,6 @@ def confirm(question: str) -> None:
         raise CommandError("Nothing was done.")
 
 
-def parse_time(text: str) -> datetime:
-    """Parse a time such as ``2027-01-31T00:00:00Z``; without a zone it is in UTC. Raises `click.BadParameter`."""
-    try:
-        parsed = datetime.fromisoformat(text)
-        return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        raise click.BadParameter("is not a time such as 2027-01-31T00:00:00Z") from None
-
-
-def parse_duration(text: str) -> timedelta:
-    """Parse a duration such as ``90d``, ``12h`` or ``1h30m``. Raises `click.BadParameter`."""
-    if not re.fullmatch(r"(\d{1,9}[smhdw])+", text):
-        raise click.BadParameter(f"{text!r} is not a duration such as 90d, 12h or 1h30m")
-    seconds = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)(.)", text))
-    if seconds > _LONGEST:
-        raise click.BadParameter(f"{text!r} is too long")
-    return timedelta(seconds=seconds)
-
-
 def day(moment: datetime | None) -> str:
     """Format the day in UTC; None is a dash."""
     return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d}"
@@ -104,7 +84,7 @@ def ago(moment: datetime | None, now: datetime) -> str:
     seconds = int((now - moment).total_seconds())
     if seconds <= 0:
         return "now"
-    if seconds > 366 * _UNITS["d"]:
+    if seconds > _YEAR:
         return day(moment)
     return f"{largest_unit(seconds)} ago"
 

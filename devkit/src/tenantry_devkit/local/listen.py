@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -18,9 +19,10 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.cli.database import admin_settings, exit_code, local_values
-from tenantry.cli.output import CommandError, counted, json_text, parse_duration, parse_time, printable, shown
+from tenantry.cli.output import CommandError, counted, json_text, printable, shown
+from tenantry.cli.times import past
 from tenantry.common import logs
-from tenantry.common.clock import from_epoch, system_clock
+from tenantry.common.clock import from_epoch
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
@@ -69,7 +71,9 @@ _MAX_SIGNALS: Final = 3
     "-H", "--headers", multiple=True, metavar="NAME:VALUE,...",
     help="Headers of the forwarded requests, such as 'X-Tunnel: 1'; repeatable.",
 )  # fmt: skip
-@click.option("--since", metavar="AGO", help="Begin with the events since then: 30m, 2h, 7d, or a time.")
+@click.option(
+    "--since", type=past, metavar="TIME", help="Begin with the events since then: 1h, 7d or an RFC 3339 time."
+)
 @click.option("--exec", "command", metavar="COMMAND", help="Start this command with the secret set, and end with it.")
 @click.option(
     "--concurrency", type=click.IntRange(1, 32), default=1, show_default=True,
@@ -89,7 +93,7 @@ def listen(
     forward_to: str | None,
     types: tuple[str, ...],
     headers: tuple[str, ...],
-    since: str | None,
+    since: datetime | None,
     command: str | None,
     concurrency: int,
     retries: int,
@@ -121,7 +125,7 @@ def listen(
     logs.configure("console", logging.ERROR)  # the relay prints the warnings of the provider's client itself
     # the command that --exec starts has the settings of the environment, not the demo's
     address = service_address(environment if command else values, forward_to)
-    begin, words, extra = _parse_since(since), _parse_command(command), _parse_headers(headers)
+    words, extra = _parse_command(command), _parse_headers(headers)
     settings = admin_settings(values)
     if settings.provider_secret_key is None:
         raise CommandError("PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events.")
@@ -131,7 +135,7 @@ def listen(
     policy = RetryPolicy(interval=interval, retries=retries)
     session = _Session(source, wanted, address, signing_secret(values), extra, as_json=as_json)
     try:
-        code = asyncio.run(session.run(provider, begin, words, policy, concurrency))
+        code = asyncio.run(session.run(provider, since, words, policy, concurrency))
     except (ProviderRefusedError, ProviderUnavailableError) as error:
         raise CommandError(error.detail, exit_code(error)) from None
     sys.exit(code)
@@ -155,22 +159,6 @@ def _parse_headers(texts: tuple[str, ...]) -> list[Header]:
         return parse_headers(texts)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--headers") from None
-
-
-def _parse_since(text: str | None) -> int | None:
-    if text is None:
-        return None
-    now = system_clock()
-    try:
-        moment = now - parse_duration(text)
-    except click.BadParameter:
-        try:
-            moment = parse_time(text)
-        except click.BadParameter:
-            raise click.BadParameter("is neither 30m, 2h or 7d nor a time", param_hint="--since") from None
-    if moment > now:
-        raise click.BadParameter("is in the future", param_hint="--since")
-    return max(0, int(moment.timestamp()))
 
 
 def _parse_command(command: str | None) -> list[str]:
@@ -207,7 +195,7 @@ class _Session:
         self._has_hinted = False
 
     async def run(
-        self, provider: ProviderApi, since: int | None, words: list[str], policy: RetryPolicy, concurrency: int
+        self, provider: ProviderApi, since: datetime | None, words: list[str], policy: RetryPolicy, concurrency: int
     ) -> int:
         """Relay until a signal, the child's end or the provider's rejection; return the exit code.
 
@@ -217,7 +205,7 @@ class _Session:
             asyncio.get_running_loop().add_signal_handler(number, self._handle_signal, number)
         async with aclosing(provider), new_http_client(TIMEOUT) as client:
             feed = ProviderEventFeed(provider, self._types)
-            if not await self._until_stopped(feed.begin(since)):
+            if not await self._until_stopped(feed.begin(None if since is None else max(0, int(since.timestamp())))):
                 return 0
             endpoint = Endpoint(client, self._address, self._secret, headers=self._headers)
             relay = Relay(feed, endpoint, self, policy=policy, concurrency=concurrency)

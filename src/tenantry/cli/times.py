@@ -1,0 +1,54 @@
+"""Times and durations that options take."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+
+from tenantry.common.clock import Clock, system_clock
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LONGEST: Final = timedelta(days=365_000)
+_DURATION: Final = re.compile(r"(\d{1,9}[smhdw])+")
+
+
+def parse_duration(text: str) -> timedelta:
+    """Parse a duration such as ``90d``, ``12h`` or ``1h30m``, at most 365,000 days. Raises `click.BadParameter`."""
+    if not _DURATION.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is not a duration such as 90s, 15m, 1h, 2d or 1w")
+    parts = re.findall(r"(\d+)(.)", text)
+    seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
+    if seconds > _LONGEST.total_seconds():
+        raise click.BadParameter(f"{text!r} is too long")
+    return timedelta(seconds=seconds)
+
+
+def past(text: str, clock: Clock = system_clock) -> datetime:
+    """Parse what ``--since`` and ``--until`` take: a time, or a duration before now. Raises `click.BadParameter`."""
+    now = clock()
+    moment = _moment(text, now, sign=-1)
+    if moment > now:
+        raise click.BadParameter(f"{text} is in the future")
+    return moment
+
+
+def future(text: str, clock: Clock = system_clock) -> datetime:
+    """Parse what ``--expires-at`` takes: a time, or a duration after now. Raises `click.BadParameter`."""
+    now = clock()
+    moment = _moment(text, now, sign=1)
+    if moment <= now:
+        raise click.BadParameter(f"{text} is in the past")
+    return moment
+
+
+def _moment(text: str, now: datetime, sign: int) -> datetime:
+    """Parse an RFC 3339 time or a date, in UTC if it names no zone, or a duration, which ``sign`` adds to now."""
+    if _DURATION.fullmatch(text):
+        return now + sign * parse_duration(text)
+    try:
+        parsed = datetime.fromisoformat(text)
+        return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        message = f"{text!r} is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"
+        raise click.BadParameter(message) from None
