@@ -44,10 +44,11 @@ async def test_ctrl_c_ends_the_relay_with_a_summary(tmp_path: Path) -> None:
             await command.until(UPDATED, "out")
             assert await command.end(signal.SIGINT) == 0
     lines = command.text["out"].splitlines()
-    assert [line.split()[4] for line in lines] == ["invoice.payment_succeeded", UPDATED]
-    assert lines[1].endswith("  acme  cus_1")
-    assert command.text["err"].endswith("\n\n2 events: 2 delivered\n")
-    assert receiver.paths == ["/api/v1/webhooks/payment-provider"] * 2
+    types = ["customer.subscription.created", "invoice.paid", "invoice.payment_succeeded", UPDATED]
+    assert [line.split()[4] for line in lines] == types
+    assert lines[3].endswith("  acme  cus_1")
+    assert command.text["err"].endswith("\n\n4 events: 4 delivered\n")
+    assert receiver.paths == ["/api/v1/webhooks/payment-provider"] * 4
     secret = tmp_path / "state" / "tenantry" / "listen.secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     assert f"signing with   {secret.read_text().strip()}\n" in command.text["err"]
@@ -121,7 +122,7 @@ async def test_exec_starts_the_service_with_the_secret_and_ends_with_it(database
             assert await command.end(signal.SIGINT) == 0
             assert await still_running(family) == []
     assert "200" in command.text["out"]
-    assert command.text["err"].endswith("2 events: 2 delivered\n")
+    assert command.text["err"].endswith("4 events: 4 delivered\n")
     assert "signing with" not in command.text["err"]
 
 
