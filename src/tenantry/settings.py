@@ -51,6 +51,14 @@ REQUIRED: Final[Any] = object()
 _KNOWN_DEFAULTS: Final = ("changeme", "change-me", "change_me", "password", "example", "your-", "your_")
 _FEWEST_CHARACTERS: Final = 4
 """A secret of fewer different characters, such as "aaaa", counts as a known default."""
+_QUOTES: Final = frozenset("\"'`\u201c\u201d\u2018\u2019\u201e")
+_OTHER_THAN_SECRETS: Final = {
+    "sk": "a key of the provider's API, which belongs to PROVIDER_SECRET_KEY",
+    "rk": "a restricted key of the provider's API, which belongs to PROVIDER_SECRET_KEY",
+    "pk": "a publishable key of the provider",
+    "we": "the id of an endpoint",
+}
+"""What people copy instead of a webhook secret, by the prefix."""
 _PLACEHOLDER_SENDER: Final = "sender@localhost"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _ACCOUNT: Final = re.compile(r"acct_[A-Za-z0-9_]{1,250}")
@@ -117,11 +125,15 @@ def secret(shortest: int = 1) -> Kind[Secret]:
     return Kind("secret", partial(_read_secret, shortest=shortest), bounds, True, _read_secret)  # noqa: FBT003
 
 
-def secrets(shortest: int) -> Kind[tuple[Secret, ...]]:
-    """Read secrets separated by commas, for a rotation."""
+def secrets(shortest: int, check: Callable[[str], None] = lambda _: None) -> Kind[tuple[Secret, ...]]:
+    """Read secrets separated by commas, for a rotation. ``check`` raises `ValueError` for one that cannot be right."""
+
+    def read(text: str, shortest: int) -> Secret:
+        check(text)
+        return _read_secret(text, shortest)
 
     def parse(text: str, shortest: int = shortest) -> tuple[Secret, ...]:
-        return _read_each(partial(_read_secret, shortest=shortest), map(str.strip, text.split(",")))
+        return _read_each(partial(read, shortest=shortest), map(str.strip, text.split(",")))
 
     return Kind("secrets", parse, f"each at least {shortest} characters", True, partial(parse, shortest=1))  # noqa: FBT003
 
@@ -147,6 +159,18 @@ def _read_secret(text: str, shortest: int = 1) -> Secret:
     if shortest > 1 and (lowered.startswith(_KNOWN_DEFAULTS) or len(set(lowered)) < _FEWEST_CHARACTERS):
         raise ValueError("is a well-known default; make a new secret (openssl rand -hex 32)")
     return Secret(text)
+
+
+def _check_webhook_secret(text: str) -> None:
+    """Raise `ValueError` for a text that the payment provider issues for another purpose, or that was copied badly."""
+    if text[:1] in _QUOTES or text[-1:] in _QUOTES:
+        raise ValueError("has quotes around it: remove them, because not every reader of such a file does")
+    if any(character.isspace() for character in text):
+        raise ValueError("contains white space: copy the endpoint's signing secret (whsec_...) again")
+    prefix = text.partition("_")[0]
+    if prefix in _OTHER_THAN_SECRETS:
+        what = _OTHER_THAN_SECRETS[prefix]
+        raise ValueError(f"is {what} ({prefix}_...): copy the signing secret (whsec_...) of the webhook endpoint")
 
 
 def _read_flag(text: str) -> bool:
@@ -350,7 +374,7 @@ class Settings:
     The ``load`` functions check all that a process needs before anything starts.
     """
 
-    webhook_secrets = Setting("PROVIDER_WEBHOOK_SECRET", secrets(16), REQUIRED)
+    webhook_secrets = Setting("PROVIDER_WEBHOOK_SECRET", secrets(16, _check_webhook_secret), REQUIRED)
     """The signing secret of the provider's webhook endpoint, `whsec_...`. Several, separated by commas, during a
     rotation: any of them may match.
     """

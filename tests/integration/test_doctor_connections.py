@@ -19,7 +19,7 @@ from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import SmtpProbe, parse_smtp_url
 from tenantry.integrations.stripe.client import ProviderEndpoint
 from tests.support.findings import checked_settings, free_port, levels, only
-from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer
+from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer, signing_key
 from tests.support.provider_api import KEY, ProviderServer, endpoint, refusal, running_provider
 from tests.support.provider_api import Answer as ProviderAnswer
 from tests.support.smtp import LOOPBACK_IN_DISGUISE, MailServer, running, self_signed
@@ -133,7 +133,11 @@ async def test_an_audience_that_is_the_client_id(issuer: Issuer) -> None:
         (DISCOVERY, Answer(200, b"<html>"), "neither a discovery document"),
         (DISCOVERY, Answer(200, b'{"issuer": "https://b.example", "jwks_uri": ""}'), "names another issuer"),
         (JWKS, Answer(500, b""), "answered 500"),
-        (JWKS, Answer(200, b'{"keys": []}'), "publishes no key"),
+        (
+            JWKS,
+            Answer(200, b'{"keys": []}'),
+            "publishes no key that tenantry can verify tokens with: the key set is empty",
+        ),
     ],
 )
 async def test_an_identity_provider_that_is_not_in_order(
@@ -141,6 +145,39 @@ async def test_an_identity_provider_that_is_not_in_order(
 ) -> None:
     issuer.answers[path] = answer
     assert message in only(await check_identity(OidcConfig(Issuers(issuer.url), ("api",))), Level.ERROR).message
+
+
+async def test_keys_of_unusable_kinds_get_advice_about_keys(issuer: Issuer) -> None:
+    rsa = signing_key("RS256", "rsa-1").jwk()
+    keys = [{**rsa, "use": "enc"}, {**rsa, "alg": "RSA-OAEP"}, {"kty": "oct", "kid": "shared", "alg": "HS256"}]
+    issuer.answers[JWKS] = Answer(200, json.dumps({"keys": keys}).encode())
+    finding = only(await check_identity(OidcConfig(Issuers(issuer.url), ("api",))), Level.ERROR)
+    reasons = (
+        "'rsa-1': it is for another use: 'enc'; 'rsa-1': its algorithm does not fit its type: 'RSA-OAEP'; "
+        "'shared': its type is not supported: 'oct'"
+    )
+    assert finding.message.endswith(f"publishes no key that tenantry can verify tokens with: {reasons}")
+    assert "OIDC_ISSUER" not in (finding.remedy or "")
+    assert "a published key for one of RS256," in (finding.remedy or "")
+
+
+async def test_directories_of_anyone_are_warned_about(issuer: Issuer) -> None:
+    template = issuer.url + "/{tenantid}"
+    document = {"issuer": template, "jwks_uri": issuer.url + JWKS}
+    issuer.answers["/organizations" + DISCOVERY] = Answer(200, json.dumps(document).encode())
+    assert levels(await check_identity(OidcConfig(Issuers(template, ("a-1",)), ("api",)))) == {Level.OK}
+    findings = await check_identity(OidcConfig(Issuers(template, ("*",)), ("api",), org_claim="extension_org"))
+    (warning,) = [finding for finding in findings if finding.level is Level.WARNING]
+    assert "OIDC_DIRECTORIES=* accepts tokens of every directory, and their claim extension_org" in warning.message
+    assert levels(await check_identity(OidcConfig(Issuers(template, ("*",)), ("api",), org_claim="tid"))) == {Level.OK}
+
+
+async def test_client_may_be_the_audience_where_another_claim_holds_it(issuer: Issuer) -> None:
+    said = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}{JWKS}"}
+    endpoints = {"authorization_endpoint": f"{issuer.url}/authorize", "token_endpoint": f"{issuer.url}/token"}
+    issuer.answers[DISCOVERY] = Answer(200, json.dumps({**said, **endpoints}).encode())
+    config = OidcConfig(Issuers(issuer.url), ("app",), audience_claim="client_id", client_id="app")
+    assert levels(await check_identity(config)) == {Level.OK}
 
 
 async def test_an_identity_provider_that_does_not_answer(issuer: Issuer) -> None:

@@ -558,3 +558,44 @@ def test_database_only_commands_report_an_unreadable_file(tmp_path: Path) -> Non
     with pytest.raises(SettingsError) as error:
         _ = Settings({"DATABASE_URL_FILE": str(tmp_path / "none")}).own_database
     assert error.value.faults[0].startswith("DATABASE_URL_FILE: ")
+
+
+KEY = "0123456789abcdefghij"
+
+
+@pytest.mark.parametrize(
+    ("secret", "fault"),
+    [
+        (f'"whsec_{KEY}"', "has quotes around it: remove them, because not every reader of such a file does"),
+        (f"'whsec_{KEY}'", "has quotes around it: remove them, because not every reader of such a file does"),
+        (f"\u201cwhsec_{KEY}\u201d", "has quotes around it: remove them, because not every reader of such a file does"),
+        (f"whsec_{KEY}\n{KEY}", "contains white space: copy the endpoint's signing secret (whsec_...) again"),
+        *(
+            (
+                f"{prefix}{KEY}",
+                f"is {what} ({prefix[:3]}...): copy the signing secret (whsec_...) of the webhook endpoint",
+            )
+            for prefix, what in {
+                "sk_live_": "a key of the provider's API, which belongs to PROVIDER_SECRET_KEY",
+                "rk_test_": "a restricted key of the provider's API, which belongs to PROVIDER_SECRET_KEY",
+                "pk_live_": "a publishable key of the provider",
+                "we_1": "the id of an endpoint",
+            }.items()
+        ),
+    ],
+)
+@pytest.mark.parametrize("demo", [False, True])
+def test_what_cannot_be_a_webhook_secret_is_refused_and_not_shown(secret: str, fault: str, *, demo: bool) -> None:
+    more = {DEMO_FLAG: "true"} if demo else {}
+    faults = faults_of(PROVIDER_WEBHOOK_SECRET=secret, **more)
+    assert faults == [f"PROVIDER_WEBHOOK_SECRET: {fault}"]
+    assert KEY not in faults[0]
+
+
+def test_each_of_several_webhook_secrets_is_checked() -> None:
+    several = f'"whsec_{KEY}, sk_live_{KEY}, whsec_{KEY}"'
+    assert [fault.split(": ")[1].split(" (")[0] for fault in faults_of(PROVIDER_WEBHOOK_SECRET=several)] == [
+        "has quotes around it",
+        "is a key of the provider's API, which belongs to PROVIDER_SECRET_KEY",
+        "has quotes around it",
+    ]

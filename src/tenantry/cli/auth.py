@@ -17,6 +17,7 @@ from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, p
 from tenantry.common import logs
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
+from tenantry.domain.issuers import DIRECTORY_CLAIM
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig, claim_at, format_json, format_time
 from tenantry.integrations.oidc.keys import KeySet
@@ -151,7 +152,7 @@ def lines(explanation: AccessExplanation, config: OidcConfig) -> Iterator[str]:
 
 def _claims(members: dict[str, Any], config: OidcConfig) -> Iterator[tuple[str, Any]]:
     """Yield the claims that the service uses; others are private to the user."""
-    directory = ("tid",) if config.issuers.is_template else ()
+    directory = (DIRECTORY_CLAIM,) if config.issuers.is_template else ()
     configured = (config.audience_claim, config.org_claim, config.role_claim)
     for name in dict.fromkeys(("iss", *directory, "aud", "sub", *_TIMES, *configured, "scope", "scp")):
         if (value := claim_at(members, name)) is not msgspec.UNSET:

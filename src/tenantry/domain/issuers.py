@@ -7,6 +7,8 @@ import msgspec
 
 DIRECTORY: Final = "{tenantid}"
 """The part of a template that stands for a directory's id, as Microsoft Entra ID publishes it."""
+DIRECTORY_CLAIM: Final = "tid"
+"""The claim that names a token's directory."""
 ANY_DIRECTORY: Final = "*"
 _DIRECTORY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
