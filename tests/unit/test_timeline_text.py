@@ -61,6 +61,19 @@ def test_piped_text_is_plain_and_not_wrapped() -> None:
     assert "\x1b" not in "".join(lines)
 
 
+@pytest.mark.parametrize(
+    ("entries", "earlier", "events", "counted"),
+    [
+        (1, 0, 1, "1 event"),
+        (2, 0, 1, "1 of 2 events (the other does not concern the state)"),
+        (2, 3, 2, "2 of 5 events (the others do not concern the state)"),
+    ],
+)
+def test_events_are_counted_as_they_are_listed(entries: int, earlier: int, events: int, counted: str) -> None:
+    shown = text(explanation(entries=(ENTRY,) * entries, earlier=earlier, events=events))
+    assert shown.splitlines()[-1] == f"The fold of {counted} gives just that."
+
+
 @pytest.mark.parametrize("width", [24, 40, 80])
 def test_text_wraps_at_the_width_of_the_terminal(width: int) -> None:
     shown = text(explanation(), width=width, force_terminal=True, no_color=True, color_system=None)

@@ -130,7 +130,7 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     yield Text.assemble(("Access", "bold"), f"  {access.state}{until}, limits of plan {shown(access.plan)}")
     yield _indented(printable(access.reason))
     yield ""
-    folded = f"The fold of {counted(explanation.events, 'event')}"
+    folded = f"The fold of {_folded_events(explanation)}"
     if not explanation.differences:
         yield Text(f"{folded} gives just that.", "green")
     else:
@@ -141,6 +141,16 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
         yield Text(f"{counted(explanation.parked, 'parked event')} could take their place.", "bold red")
     if explanation.differences or explanation.parked:
         yield Text(f"To repair it: {output.own_command()} tenants rebuild {explanation.tenant.id}")
+
+
+def _folded_events(explanation: BillingExplanation) -> str:
+    """Count the events that decide the state, among all entries."""
+    entries = explanation.earlier + len(explanation.entries)
+    others = entries - explanation.events
+    if not others:
+        return counted(entries, "event")
+    which = "other does" if others == 1 else "others do"
+    return f"{explanation.events:,} of {counted(entries, 'event')} (the {which} not concern the state)"
 
 
 def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableType]:
