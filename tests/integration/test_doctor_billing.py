@@ -123,12 +123,13 @@ async def test_billing_in_order(provider: Provider) -> None:
 # Events
 
 
-async def test_parked_events_are_counted(provider: Provider) -> None:
+async def test_parked_events_are_counted_and_what_they_wait_for_is_named(provider: Provider) -> None:
     unlinked = provider.unlinked()
     await provider.send(events.updated(**unlinked.names), events.failed(customer=unlinked.customer))
     findings = await check(provider)
-    assert message(findings).endswith("that is not known: 2")
-    assert "create-tenant" in remedy(findings)
+    waited_for = f"customer {unlinked.customer}, tenant {unlinked.id}"
+    assert message(findings).endswith(f"that is not known: 2 (they wait for {waited_for})")
+    assert "tenantry admin parked-events" in remedy(findings)
 
 
 async def test_malformed_events_are_counted(provider: Provider) -> None:
@@ -186,7 +187,7 @@ async def test_a_customer_claimed_by_a_second_tenant_is_named(provider: Provider
 async def test_old_events_are_not_reported(provider: Provider) -> None:
     await provider.send(events.completed(org=None), events.updated(org="later", price="price_gone"))
     parked_alone = await check(provider, later=31 * DAY)
-    assert message(parked_alone).endswith("that is not known: 1")
+    assert message(parked_alone).endswith("that is not known: 1 (they wait for tenant later)")
     assert len(await check(provider, later=29 * DAY)) == len(parked_alone) + 2
 
 

@@ -12,7 +12,6 @@ import msgspec
 from tenantry.cli.api_command import ServiceCommand, failure_of, wait_times
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
 from tenantry.cli.output import OUT_OF_REACH, CommandError, access_words, print_json, print_record, printable, shown
-from tenantry.domain.plans import limit_words
 from tenantry_sdk import Limits, Pager, Plan, Secret, Tenant, Tenantry, Whoami, record_responses
 from tenantry_sdk.errors import APIError, PermissionDeniedError, TenantryError
 
@@ -150,6 +149,8 @@ def plan_rows(client: Tenantry, of: Whoami | Tenant, *, with_limits: bool = True
 
     ``access.state`` of such a tenant is ``none``, which reads as if the tenant were locked out.
     """
+    from tenantry.domain.plans import limit_words  # noqa: PLC0415  # not every command needs it
+
     status = "no subscription" if of.subscription_status == "none" else f"subscription {of.subscription_status}"
     access = of.access
     if access is not None and access.state == "none" and access.plan == of.plan:

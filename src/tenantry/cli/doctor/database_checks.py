@@ -257,7 +257,8 @@ async def _check_ledger(connection: Connection, settings: Settings, now: datetim
     anomalies = await store.read_anomalies(connection, now - LEDGER_PERIOD, settings.billing)
     ours = settings.billing.livemode
     modes = {"ours": _MODES[ours], "theirs": _MODES[not ours]} if ours is not None else {}
-    found = problem_if(await billing.count_parked(connection), "billing ledger.parked")
+    waited_for = await store.read_names(connection, store.WAITED_FOR)
+    found = problem_if(await billing.count_parked(connection), "billing ledger.parked", listed=waited_for)
     found += [
         problem(f"billing ledger.{kind}", number=anomalies[kind][0], listed=anomalies[kind][1].counted, **modes)
         for kind in Anomaly

@@ -81,6 +81,15 @@ SELECT concat(k.id, ' of ', k.org_id), count(*) OVER ()
  ORDER BY k.created_at, k.id
  LIMIT %(most)s
 """
+WAITED_FOR: Final = """
+SELECT CASE WHEN org_id IS NULL THEN concat('customer ', customer_id) ELSE concat('tenant ', org_id) END,
+       count(*) OVER ()
+  FROM billing_events
+ WHERE outcome = 'parked'
+ GROUP BY 1
+ ORDER BY max(received_at) DESC, 1
+ LIMIT %(most)s
+"""
 UNMAPPED_PLANS: Final = """
 SELECT format('%%s: %%s', plan, count(*)), count(*) OVER ()
   FROM tenants
