@@ -17,6 +17,7 @@ from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.overview import OverviewService
 from tenantry.accounts.owner_addresses import OwnerConfirmations, owner_address_writes
 from tenantry.accounts.projects import ProjectService
+from tenantry.accounts.tenant_directory import TenantDirectory
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
 from tenantry.api.api_keys import api_key_routes
@@ -27,6 +28,7 @@ from tenantry.api.billing import billing_routes
 from tenantry.api.guards import Access
 from tenantry.api.members import member_routes
 from tenantry.api.openapi import openapi_route
+from tenantry.api.operator import operator_routes
 from tenantry.api.projects import answer_project_list, project_routes
 from tenantry.api.reference import reference_route
 from tenantry.api.tenants import tenant_routes
@@ -35,6 +37,7 @@ from tenantry.audit.trail import AuditService
 from tenantry.auth.admission import AuthenticationParts, stop
 from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.leak_reports import LeakReportService
+from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import EventFeed
@@ -42,6 +45,7 @@ from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.reconcile import Reconciler, count_stale_tenants
 from tenantry.billing.replay import ReplayService
+from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.common.tracing import Tracing, is_installed
 from tenantry.dashboard.billing import waits_for_provider
@@ -114,6 +118,7 @@ def build_app(
         *tenant_routes(parts.tenants, access, parts.email_of_token),
         *member_routes(parts.members, parts.memberships, parts.tenants, access),
         *audit_routes(parts.trail, access),
+        *operator_routes(parts.directory, parts.tenants, parts.operator_keys, parts.unplaced_events, access),
         *billing_routes(parts.billing, parts.checkout, settings.billing.catalog, access),
         openapi_route(settings.base_url),
         reference_route(settings.base_url, dashboard.assets),
@@ -221,6 +226,7 @@ class Parts:
             self.userinfo = UserInfo(oidc, keys, self.http_client, timeout=timeouts.identity_provider)
         peppers, issuers = self.authentication.peppers, settings.issuers
         self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock, issuers, self._keys_revoked)
+        self.operator_keys = OperatorKeyService(self.api_keys)
         self.leaks = LeakReportService(self.database, peppers, self.queue, clock, self._keys_revoked)
 
         # Accounts
@@ -230,6 +236,7 @@ class Parts:
             self.database, policy, self.queue, clock, issuers, self._keys_revoked,
             tenants_per_user=settings.tenants_per_user, email_subjects=by_email,
         )  # fmt: skip
+        self.directory = TenantDirectory(self.database, catalog, self.operator_keys, clock)
         self.members = MemberService(self.database, issuers, catalog, clock, email_subjects=by_email)
         self.confirmations = OwnerConfirmations(self.database, self.queue, clock)
         self.trail = AuditService(self.database)
@@ -240,6 +247,7 @@ class Parts:
         # one batch at a time: snapshots are applied in the order in which they were fetched
         self.fetched = WebhookService([self.database.lane(name="fetched")], policy, self.queue, clock)
         self.billing = LedgerQueries(self.database)
+        self.unplaced_events = UnplacedEvents(self.database, clock)
         self.event_feed = EventFeed(self.database)
         self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
 

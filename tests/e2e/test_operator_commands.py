@@ -56,6 +56,8 @@ async def test_created_tenant_is_shown_as_the_api_returns_it(tmp_path: Path, dat
         "ownerId": "user_7",
         "createdAt": tenant["createdAt"],
         "updatedAt": tenant["createdAt"],
+        "ownerEmail": "owner@acme.example",
+        "suspended": False,
     }
     shown = await invoke_async("admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url)
     assert (shown.code, shown.err, json.loads(shown.out)) == (0, "", tenant)

@@ -30,6 +30,7 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "Fault": models.Fault,
     "Health": models.Health,
     "Limits": models.Limits,
+    "ManagedTenant": models.ManagedTenant,
     "Member": models.Member,
     "Membership": models.Membership,
     "PlanView": models.Plan,
@@ -38,6 +39,7 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "Tenant": models.Tenant,
     "TenantAccess": models.TenantAccess,
     "TenantExport": models.TenantExport,
+    "UnplacedEvent": models.UnplacedEvent,
     "Whoami": models.Whoami,
 }
 

@@ -18,6 +18,7 @@ from tenantry_sdk._models import (
     Health,
     HostedSession,
     Limits,
+    ManagedTenant,
     Member,
     Membership,
     Model,
@@ -29,6 +30,7 @@ from tenantry_sdk._models import (
     Tenant,
     TenantAccess,
     TenantExport,
+    UnplacedEvent,
     Whoami,
 )
 from tenantry_sdk._options import CallOptions
@@ -61,6 +63,7 @@ __all__ = [
     "HostedSession",
     "KeyringStore",
     "Limits",
+    "ManagedTenant",
     "Member",
     "Membership",
     "Model",
@@ -80,6 +83,7 @@ __all__ = [
     "Tenantry",
     "Token",
     "TokenStore",
+    "UnplacedEvent",
     "Whoami",
     "__version__",
     "errors",

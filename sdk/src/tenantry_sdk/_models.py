@@ -232,6 +232,15 @@ class Tenant(BillingState, frozen=True, kw_only=True):
     """When it was last changed."""
 
 
+class ManagedTenant(Tenant, frozen=True, kw_only=True):
+    """A tenant as the operator sees it."""
+
+    owner_email: str
+    """The address that receives billing mail."""
+    suspended: bool
+    """Whether the tenant's credentials are refused."""
+
+
 class Limits(Model, frozen=True, kw_only=True):
     """The limits of a plan; None means unlimited."""
 
@@ -319,6 +328,33 @@ class BillingEvent(Model, frozen=True, kw_only=True):
     """The tenant's billing fields after the event."""
     anomalies: list[str]
     """Unexpected facts about the event, such as ``unknown_price``; usually empty."""
+
+
+class UnplacedEvent(Model, frozen=True, kw_only=True):
+    """A provider event that belongs to no tenant."""
+
+    id: str
+    """The provider's event id."""
+    type: str
+    """The provider's event type."""
+    created: datetime
+    """When the provider created it."""
+    received_at: datetime
+    """When tenantry received it."""
+    outcome: EventOutcome
+    """``parked``: applied once its tenant is known. ``ignored``: it names no tenant. ``invalid``: see ``reason``."""
+    reason: str
+    """What it waits for."""
+    org_id: str | None
+    """The tenant that its metadata names."""
+    customer_id: str | None
+    """The provider's customer."""
+    subscription_id: str | None
+    """The subscription."""
+    invoice_id: str | None
+    """The invoice."""
+    command: str | None
+    """The command that places it, with words to replace in capitals; None where none can."""
 
 
 class AuditEvent(Model, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_mails import OwnerAddress, same_address
 from tenantry.domain.permissions import Mode, Principal
 from tenantry.domain.plans import FREE
-from tenantry.domain.tenants import Project, Tenant, to_tenant
+from tenantry.domain.tenants import ManagedTenant, Project, Tenant, to_managed_tenant, to_tenant
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications.mail_delivery import announce
 
@@ -235,7 +235,7 @@ class TenantService:
 
     async def put(
         self, author: Author, tenant_id: str, wanted: TenantInput, *, only_new: bool = False
-    ) -> tuple[Tenant, bool]:
+    ) -> tuple[ManagedTenant, bool]:
         """Create a tenant or, unless ``only_new``, update an existing one; the flag says that it is new.
 
         Raises `TenantExistsError`, `TenantDeletedError` for an ended tenant, `ValidationError`, `CustomerTakenError`.
@@ -254,12 +254,22 @@ class TenantService:
             issuer = self.issuers.only if self.issuers is not None else None
             if issuer is not None and wanted.owner_id is not None:
                 await add_owner(connection, author, User(issuer, wanted.owner_id), tenant_id, now)
-            return self._shown(await get_tenant(connection, tenant_id)), before is None
+            return self._managed(await get_tenant(connection, tenant_id)), before is None
 
-    async def show(self, tenant_id: str) -> Tenant:
+    async def show(self, tenant_id: str) -> ManagedTenant:
         """Read a tenant that has not ended, for the operator. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
-            return self._shown(await get_tenant(connection, tenant_id))
+            return self._managed(await get_tenant(connection, tenant_id))
+
+    async def suspend(self, author: Author, tenant_id: str, *, suspended: bool) -> ManagedTenant:
+        """Reject a tenant's credentials from now on, or accept them again. Raises `NotFoundError`."""
+        now = self.clock()
+        async with self.database.transaction(of_tenant(tenant_id)) as connection:
+            found = await get_tenant(connection, tenant_id, lock=True)
+            if found.suspended == suspended:
+                return self._managed(found)
+            await tenants.set_suspended(connection, tenant_id, now, suspended=suspended)
+            return self._managed(await record_update(connection, author, found, now))
 
     async def delete(self, author: Author, tenant_id: str) -> None:
         """End a tenant: revoke its keys at once, keep its data for 30 days. Raises `NotFoundError`."""
@@ -295,6 +305,10 @@ class TenantService:
 
     def _shown(self, tenant: TenantRow) -> Tenant:
         return to_tenant(tenant.record, self.policy.catalog, self.clock())
+
+    def _managed(self, tenant: TenantRow) -> ManagedTenant:
+        catalog, now = self.policy.catalog, self.clock()
+        return to_managed_tenant(tenant.record, tenant.owner_email, catalog, now, suspended=tenant.suspended)
 
     def _check_user_id(self, user_id: str, location: str) -> None:
         if not self.email_subjects:

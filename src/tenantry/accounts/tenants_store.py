@@ -115,6 +115,12 @@ async def update(
     )  # fmt: skip
 
 
+async def set_suspended(connection: Connection, tenant_id: str, now: datetime, *, suspended: bool) -> None:
+    """Suspend a tenant, or end its suspension."""
+    query = "UPDATE tenants SET suspended_at = CASE WHEN %s THEN %s END, updated_at = %s WHERE id = %s"
+    await connection.execute(query, (suspended, now, now, tenant_id))
+
+
 async def let_owner_email_follow(connection: Connection, tenant_id: str, token_issued: datetime) -> None:
     """Let the owner's address follow the identity provider's from now on."""
     query = "UPDATE tenants SET owner_email_follows = true, owner_email_token_issued = %s WHERE id = %s"

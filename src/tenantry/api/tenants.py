@@ -17,7 +17,7 @@ from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.owner_mails import same_address
-from tenantry.domain.tenants import Tenant, is_tenant_id
+from tenantry.domain.tenants import ManagedTenant, Tenant, is_tenant_id
 
 PATH: Final = "/api/v1/tenants"
 
@@ -109,10 +109,12 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         PATH + "/{tenant_id:str}",
         guards=[access.needs_operator()],
         summary="Create or set a tenant (operator)",
-        responses={201: ResponseSpec(Tenant, description="The tenant is new.")},
+        responses={201: ResponseSpec(ManagedTenant, description="The tenant is new.")},
         opt=raises("customer_taken", "tenant_deleted"),
     )
-    async def put_tenant(author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[OperatorTenant]) -> Response[Tenant]:
+    async def put_tenant(
+        author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[OperatorTenant]
+    ) -> Response[ManagedTenant]:
         """Create the tenant, or change the given fields of an existing one.
 
         Its id is 1 to 64 of `A-Za-z0-9_-`. `stripeCustomerId` links the provider's customer, unless another tenant has

@@ -19,6 +19,7 @@ from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import SearchPage, window_after
+from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
 from tenantry.domain.access import NO_SUBSCRIPTION, NOTHING, limit_text, limits_of
@@ -190,12 +191,34 @@ class ApiKeyService:
             _, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
             key = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), key.access_level)
-            if key.revoked_at is not None:
-                return
-            if not force:
-                await self._check_not_last_owner(connection, key, now)
-            await save(connection, author, Action.KEY_REVOKED, key, rules.revoked(key, now), now)
-        self.revoked(RevocationReason.REVOKED, 1)
+            revoked = await self._revoke(connection, author, key, now, force=force)
+        if revoked is not key:
+            self.revoked(RevocationReason.REVOKED, 1)
+
+    async def revoke_as_operator(self, org_id: str, author: Author, key_id: str, *, force: bool = False) -> ApiKey:
+        """Revoke a key of a tenant, also of a suspended one; return the revoked key. ``force`` as for `revoke`.
+
+        Raises `NotFoundError` and `LastOwnerError`.
+        """
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            await get_tenant(connection, org_id, lock=True, even_ended=True)
+            key = await self._find(connection, operator_principal(org_id), key_id, lock=True)
+            revoked = await self._revoke(connection, author, key, self.clock(), force=force)
+        if revoked is not key:
+            self.revoked(RevocationReason.REVOKED, 1)
+        return revoked
+
+    async def _revoke(
+        self, connection: Connection, author: Author, key: ApiKey, now: datetime, *, force: bool
+    ) -> ApiKey:
+        """Return the revoked key: the same one if it is revoked already."""
+        if key.revoked_at is not None:
+            return key
+        if not force:
+            await self._check_not_last_owner(connection, key, now)
+        revoked = rules.revoked(key, now)
+        await save(connection, author, Action.KEY_REVOKED, key, revoked, now)
+        return revoked
 
     async def _find(self, connection: Connection, principal: Principal, key_id: str, *, lock: bool = False) -> ApiKey:
         test_only = principal.mode is Mode.TEST

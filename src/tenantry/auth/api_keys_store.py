@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, SearchPage, Window
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, SearchPage, Window
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
-from tenantry.domain.api_keys import SOON, ApiKey, KeyState, KeyStatus, status_at
+from tenantry.domain.api_keys import SOON, ApiKey, KeyHint, KeyState, KeyStatus, status_at
 from tenantry.domain.audit import Action
 from tenantry.domain.permissions import AccessLevel, Mode
 
@@ -45,6 +45,12 @@ _STATE: Final = {
     KeyState.REVOKED: _STATUS[KeyStatus.REVOKED],
     KeyState.LEAKED: f"EXISTS (SELECT {_LEAK})",
 }
+
+
+_HINTED_LISTING: Final = Listing("id, org_id", "api_keys", "created_at")
+_HAS_ID: Final = "id = %(key_id)s"
+_HAS_START: Final = "lower(start) = ANY(%(starts)s)"
+_HAS_END: Final = "lower(last4) = %(last4)s"
 
 
 class KeyFilter(msgspec.Struct, frozen=True):
@@ -110,6 +116,21 @@ async def read_page(
         connection, "org_id = %(org)s", values, window, lambda row: _key(row, now), filtered=" AND ".join(conditions),
         bounded=bounded,
     )  # fmt: skip
+
+
+async def find_hinted(connection: Connection, hint: KeyHint, window: Window) -> Page[tuple[str, str]]:
+    """Find a page of the keys that a hint means, newest first: their ids and tenants; across tenants."""
+    given = {_HAS_ID: hint.key_id, _HAS_START: hint.starts, _HAS_END: hint.last4}
+    conditions = [condition for condition, value in given.items() if value]
+    condition = f"({(' OR ' if hint.either else ' AND ').join(conditions)})"
+    values = {"key_id": hint.key_id, "starts": list(hint.starts), "last4": hint.last4}
+    return await _HINTED_LISTING.page(connection, condition, values, window, lambda row: (row[0], row[1]))
+
+
+async def find_tenant_of_key(connection: Connection, key_id: str) -> str | None:
+    """Return the tenant that a key belongs to; across tenants."""
+    org_id: str | None = await connection.fetch_value("SELECT org_id FROM api_keys WHERE id = %s", (key_id,))
+    return org_id
 
 
 async def recently_used(connection: Connection, org_id: str, now: datetime, limit: int) -> list[ApiKey]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 import msgspec
@@ -15,11 +15,12 @@ from msgspec.structs import astuple
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.owner_addresses import verify_as_operator
 from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, export_trail
-from tenantry.accounts.tenants import TenantInput, TenantService
+from tenantry.accounts.tenants import TenantInput
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
 from tenantry.cli.database import on_database, outbox
 from tenantry.cli.output import FAILED, access_words, counted, print_json, print_record, printable, shown
+from tenantry.cli.tenant_support import COMMANDS, tenant_service
 from tenantry.cli.times import future, past
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
@@ -29,12 +30,8 @@ from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR, AuditEvent
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.permissions import AccessLevel, Mode, is_scope
-from tenantry.domain.tenants import Tenant, is_tenant_id
+from tenantry.domain.tenants import ManagedTenant, is_tenant_id
 from tenantry.settings import Settings
-
-if TYPE_CHECKING:
-    from tenantry.jobs.queue import JobQueue
-
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -64,13 +61,13 @@ def create_tenant(
     if "@" not in owner_email or not owner_email.isprintable() or " " in owner_email:
         raise click.BadParameter("is not an e-mail address", param_hint="--owner-email")
 
-    async def create(settings: Settings, database: Database) -> Tenant:
+    async def create(settings: Settings, database: Database) -> ManagedTenant:
         if plan is not None and plan not in settings.billing.catalog:
             raise ValidationError(("--plan", f"{plan!r} is not in the plan catalog"))
         wanted = TenantInput(
             name=name, owner_email=owner_email, owner_id=owner_id, stripe_customer_id=customer or UNSET, plan=plan
         )
-        return (await _tenants(settings, database).put(BY_OPERATOR, tenant_id, wanted, only_new=True))[0]
+        return (await tenant_service(settings, database).put(BY_OPERATOR, tenant_id, wanted, only_new=True))[0]
 
     print_json(on_database(create, unreachable=FAILED))
 
@@ -127,7 +124,7 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
     \b
       tenantry admin show-tenant acme
     """
-    tenant = on_database(lambda settings, database: _tenants(settings, database).show(org_id), unreachable=FAILED)
+    tenant = on_database(lambda settings, database: tenant_service(settings, database).show(org_id), unreachable=FAILED)
     if as_json:
         print_json(tenant)
         return
@@ -258,9 +255,9 @@ def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool,
 
     async def restore(settings: Settings, database: Database) -> tuple[list[LostChange], int | None, int | None]:
         keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
-        queue = outbox(asks_provider=False)
         members = MemberService(database, settings.issuers, settings.billing.catalog, system_clock)
-        service = Restore(database, keys, members, _tenants(settings, database, queue), system_clock)
+        tenants = tenant_service(settings, database, asks_provider=False)
+        service = Restore(database, keys, members, tenants, system_clock)
         changes = await service.reapply_revocations(trail, dry_run=dry_run)
         if dry_run:
             return changes, None, None
@@ -291,12 +288,5 @@ def _read(file: BinaryIO) -> list[AuditEvent]:
         ) from error
 
 
-def _tenants(settings: Settings, database: Database, queue: "JobQueue | None" = None) -> TenantService:
-    return TenantService(
-        database,
-        settings.billing,
-        queue or outbox(asks_provider=settings.provider_secret_key is not None),
-        system_clock,
-        settings.issuers,
-        email_subjects=settings.email_subjects,
-    )
+for _command in COMMANDS:
+    admin.add_command(_command)

@@ -24,7 +24,7 @@ _PERMISSIVE_POLICY: Final = "as_privileged"  # the policies that show all rows t
 
 _INHERIT_OPTION_SINCE: Final = 160_000  # the server version from which each membership has its own inherit option
 
-EDITION: Final = 5
+EDITION: Final = 6
 """Of ``privileges.toml`` and `RLS_POLICIES`. Increase it with each change: an older release then does not undo it."""
 
 # The setting is empty after an earlier transaction of the session has set it.

@@ -60,6 +60,12 @@ class TenantAccess(msgspec.Struct, frozen=True, rename="camel"):
 _phases: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
 
 
+def statuses_that_give(state: AccessState, catalog: Catalog) -> list[str]:
+    """Return the statuses of a subscription that give ``full`` access or ``grace``; all others give none."""
+    access_by_status = {**_DEFAULTS, **catalog.access}
+    return sorted(status for status, given in access_by_status.items() if given == state)
+
+
 def access_of_status(status: str, catalog: Catalog) -> AccessState | None:
     """Return the access that a subscription of this status gives; None if it is over."""
     if status in OVER:

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import re
 import zlib
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -19,6 +20,12 @@ RANDOM_BYTES: Final = 32
 _RANDOM_DIGITS: Final = 43
 _CHECKSUM_DIGITS: Final = 6
 _START_LENGTH: Final = 13
+_LONGEST_HINT: Final = 30
+_SHOWN_DIGITS: Final = re.compile("[0-9a-z]{4}")
+_SHOWN_PARTS: Final = re.compile(
+    r"(?P<start> (?:svc_(?:live|test)_)? [0-9a-z]{4} )?  (?: (?:\.{3}|\u2026) (?P<last4> [0-9a-z]{4} )? )?", re.VERBOSE
+)
+"""The shown characters at both ends of a secret, in lower case; the end comes after dots."""
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PAIRS: Final = tuple((first + second).encode() for first in _BASE62 for second in _BASE62)
 MAX_OVERLAP_SECONDS: Final = 604_800
@@ -152,6 +159,46 @@ class Pepper:
 def shown_parts(secret: str) -> tuple[str, str]:
     """Return the first and last characters of a secret, which identify the key to people."""
     return secret[:_START_LENGTH], secret[-4:]
+
+
+class KeyHint(msgspec.Struct, frozen=True):
+    """What a person knows of a key: its id, or shown characters of its secret, in lower case.
+
+    ``starts`` are the possible values of `ApiKey.start`, and ``last4`` is that of `ApiKey.last4`. With ``either`` one
+    of them must match, otherwise each that is given.
+    """
+
+    key_id: str | None = None
+    starts: tuple[str, ...] = ()
+    last4: str | None = None
+    either: bool = False
+
+
+def find_key_hint(text: str) -> KeyHint | None:
+    """Parse a key's id, four characters of an end of its secret, or what logs show: ``svc_live_AbCd...wxyz``.
+
+    Returns None for a text that has none of these forms.
+    """
+    if text.startswith("key_"):
+        return KeyHint(key_id=text)
+    text = text.lower()
+    if _SHOWN_DIGITS.fullmatch(text):
+        return KeyHint(starts=_possible_starts(text), last4=text, either=True)
+    parts = _SHOWN_PARTS.fullmatch(text)
+    if parts is None or not (parts["start"] or parts["last4"]):
+        return None
+    return KeyHint(starts=_possible_starts(parts["start"]), last4=parts["last4"])
+
+
+def is_key_like(text: str) -> bool:
+    """Whether a text has more of a secret than its shown characters."""
+    return text.startswith(tuple(PREFIXES.values())) and len(text) > _LONGEST_HINT
+
+
+def _possible_starts(start: str | None) -> tuple[str, ...]:
+    if start is None or start.startswith(tuple(PREFIXES.values())):
+        return (start,) if start else ()
+    return tuple(prefix + start for prefix in PREFIXES.values())
 
 
 def status_at(now: datetime, revoked_at: datetime | None, expires_at: datetime | None) -> KeyStatus:

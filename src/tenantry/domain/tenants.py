@@ -54,6 +54,13 @@ class Tenant(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: Annotated[datetime, doc("When it was last changed.", "2026-11-01T00:00:04Z")]
 
 
+class ManagedTenant(Tenant, frozen=True, rename="camel", kw_only=True):
+    """A tenant's record with what only the operator sees."""
+
+    owner_email: Annotated[str, doc("The address that receives billing mail.", "ada@acme.example")]
+    suspended: Annotated[bool, doc("Whether the tenant's credentials are refused.", example=False)]
+
+
 class TenantRecord(msgspec.Struct, frozen=True):
     """The stored record of a tenant. Times of billing are seconds since the Unix epoch.
 
@@ -99,6 +106,14 @@ def to_tenant(record: TenantRecord, catalog: Catalog, now: datetime) -> Tenant:
         record.created_at,
         record.updated_at,
     )
+
+
+def to_managed_tenant(
+    record: TenantRecord, owner_email: str, catalog: Catalog, now: datetime, *, suspended: bool
+) -> ManagedTenant:
+    """Return a tenant's record as the operator sees it at ``now``."""
+    shown = msgspec.structs.asdict(to_tenant(record, catalog, now))
+    return ManagedTenant(**shown, owner_email=owner_email, suspended=suspended)
 
 
 class Project(msgspec.Struct, frozen=True, rename="camel"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tenantry_sdk._async._engine import AsyncCredentials, AsyncEngine
 from tenantry_sdk._async._http import AsyncHttp
+from tenantry_sdk._async._operator_resources import AsyncOperator
 from tenantry_sdk._async._resources import (
     AsyncApiKeys,
     AsyncAuditEvents,
@@ -93,6 +94,7 @@ class AsyncTenantry:
         self.billing: AsyncBilling = AsyncBilling(engine)
         self.auth: AsyncAuth = AsyncAuth(engine)
         self.audit_events: AsyncAuditEvents = AsyncAuditEvents(engine)
+        self.operator: AsyncOperator = AsyncOperator(engine)
         self.health: AsyncHealthChecks = AsyncHealthChecks(engine)
 
     def with_options(self, *, organization: str | None = None, **options: Unpack[CallOptions]) -> Self:

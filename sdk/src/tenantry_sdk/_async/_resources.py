@@ -16,6 +16,7 @@ from tenantry_sdk._models import (
     BillingEvent,
     Health,
     HostedSession,
+    ManagedTenant,
     Member,
     Membership,
     NewApiKey,
@@ -53,7 +54,9 @@ _LOST_KEYS: Final = 3
 _WHOAMI: Final = "/api/v1/auth/whoami"
 
 
-class _Resource:
+class Resource:
+    """The calls of one resource."""
+
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
@@ -79,7 +82,7 @@ class _Resource:
         _check_deleted(await self._engine.with_options(options).send(call))
 
 
-class AsyncApiKeys(_Resource):
+class AsyncApiKeys(Resource):
     """API keys of the caller's organization."""
 
     async def create(
@@ -202,7 +205,7 @@ class AsyncApiKeys(_Resource):
         return record
 
 
-class AsyncProjects(_Resource):
+class AsyncProjects(Resource):
     """Projects of the caller's organization and mode."""
 
     async def create(
@@ -246,7 +249,7 @@ class AsyncProjects(_Resource):
         await self._delete(path("/api/v1/projects/{}", project_id), options, vanishes=True)
 
 
-class AsyncTenants(_Resource):
+class AsyncTenants(Resource):
     """The caller's tenants; with the operator's token, all tenants."""
 
     def list(
@@ -310,7 +313,7 @@ class AsyncTenants(_Resource):
         stripe_customer_id: str | UnsetType | None = UNSET,
         suspended: bool | UnsetType = UNSET,
         **options: Unpack[CallOptions],
-    ) -> Tenant:
+    ) -> ManagedTenant:
         """Create a tenant, or set the given fields. Needs the operator's token.
 
         ``stripe_customer_id=None`` removes the links of all the tenant's customers.
@@ -322,7 +325,7 @@ class AsyncTenants(_Resource):
             stripe_customer_id=stripe_customer_id,
             suspended=suspended,
         )
-        return await self._write("PUT", Tenant, path("/api/v1/tenants/{}", tenant_id), content, options)
+        return await self._write("PUT", ManagedTenant, path("/api/v1/tenants/{}", tenant_id), content, options)
 
     async def delete(self, tenant_id: str, **options: Unpack[CallOptions]) -> None:
         """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's token."""
@@ -333,7 +336,7 @@ class AsyncTenants(_Resource):
         return await self._get(TenantExport, path("/api/v1/tenants/{}/export", tenant_id), options)
 
 
-class AsyncMembers(_Resource):
+class AsyncMembers(Resource):
     """Users of the caller's organization, and their roles."""
 
     async def create(
@@ -370,7 +373,7 @@ class AsyncMembers(_Resource):
         await self._delete(path("/api/v1/members/{}", member_id), options)
 
 
-class AsyncMemberships(_Resource):
+class AsyncMemberships(Resource):
     """The caller's memberships and invitations in all organizations. Needs a user's token, of any scope."""
 
     def list(
@@ -397,7 +400,7 @@ class AsyncMemberships(_Resource):
         await self._delete(path("/api/v1/me/memberships/{}", membership_id), options)
 
 
-class AsyncPlans(_Resource):
+class AsyncPlans(Resource):
     """The plan catalog."""
 
     def list(self, **options: Unpack[CallOptions]) -> AsyncPager[Plan]:
@@ -405,7 +408,7 @@ class AsyncPlans(_Resource):
         return AsyncPager(self._engine.with_options(options), "/api/v1/plans", {}, Plan)
 
 
-class AsyncBillingEvents(_Resource):
+class AsyncBillingEvents(Resource):
     """The organization's ledger of provider events."""
 
     def list(
@@ -434,7 +437,7 @@ class AsyncBillingEvents(_Resource):
         return await self._engine.with_options(options).send(call)
 
 
-class AsyncCheckoutSessions(_Resource):
+class AsyncCheckoutSessions(Resource):
     """Checkout pages of the provider."""
 
     async def create(
@@ -451,7 +454,7 @@ class AsyncCheckoutSessions(_Resource):
         return await self._create(HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key, options)
 
 
-class AsyncPortalSessions(_Resource):
+class AsyncPortalSessions(Resource):
     """Pages of the provider on which a customer manages the subscription."""
 
     async def create(
@@ -471,7 +474,7 @@ class AsyncBilling:
         self.portal_sessions: AsyncPortalSessions = AsyncPortalSessions(engine)
 
 
-class AsyncAuth(_Resource):
+class AsyncAuth(Resource):
     """The caller."""
 
     async def whoami(self, **options: Unpack[CallOptions]) -> Whoami:
@@ -513,7 +516,7 @@ class AsyncAuth(_Resource):
         return principal_of(response)
 
 
-class AsyncAuditEvents(_Resource):
+class AsyncAuditEvents(Resource):
     """The audit trail."""
 
     def list(
@@ -553,7 +556,7 @@ class AsyncAuditEvents(_Resource):
         return await self._engine.with_options(options).send(call)
 
 
-class AsyncHealthChecks(_Resource):
+class AsyncHealthChecks(Resource):
     """The state of the server process that answers; no credential is needed."""
 
     async def live(self, **options: Unpack[CallOptions]) -> Health:

@@ -14,6 +14,7 @@ from tenantry_sdk._secret import Secret
 from tenantry_sdk._settings import base_url_of, credential_of
 from tenantry_sdk._sync._engine import Credentials, Engine
 from tenantry_sdk._sync._http import Http
+from tenantry_sdk._sync._operator_resources import Operator
 from tenantry_sdk._sync._resources import (
     ApiKeys,
     AuditEvents,
@@ -94,6 +95,7 @@ class Tenantry:
         self.billing: Billing = Billing(engine)
         self.auth: Auth = Auth(engine)
         self.audit_events: AuditEvents = AuditEvents(engine)
+        self.operator: Operator = Operator(engine)
         self.health: HealthChecks = HealthChecks(engine)
 
     def with_options(self, *, organization: str | None = None, **options: Unpack[CallOptions]) -> Self:

@@ -15,6 +15,7 @@ from tenantry_sdk._models import (
     BillingEvent,
     Health,
     HostedSession,
+    ManagedTenant,
     Member,
     Membership,
     NewApiKey,
@@ -54,7 +55,9 @@ _LOST_KEYS: Final = 3
 _WHOAMI: Final = "/api/v1/auth/whoami"
 
 
-class _Resource:
+class Resource:
+    """The calls of one resource."""
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
@@ -78,7 +81,7 @@ class _Resource:
         _check_deleted(self._engine.with_options(options).send(call))
 
 
-class ApiKeys(_Resource):
+class ApiKeys(Resource):
     """API keys of the caller's organization."""
 
     def create(
@@ -201,7 +204,7 @@ class ApiKeys(_Resource):
         return record
 
 
-class Projects(_Resource):
+class Projects(Resource):
     """Projects of the caller's organization and mode."""
 
     def create(
@@ -243,7 +246,7 @@ class Projects(_Resource):
         self._delete(path("/api/v1/projects/{}", project_id), options, vanishes=True)
 
 
-class Tenants(_Resource):
+class Tenants(Resource):
     """The caller's tenants; with the operator's token, all tenants."""
 
     def list(
@@ -303,7 +306,7 @@ class Tenants(_Resource):
         stripe_customer_id: str | UnsetType | None = UNSET,
         suspended: bool | UnsetType = UNSET,
         **options: Unpack[CallOptions],
-    ) -> Tenant:
+    ) -> ManagedTenant:
         """Create a tenant, or set the given fields. Needs the operator's token.
 
         ``stripe_customer_id=None`` removes the links of all the tenant's customers.
@@ -315,7 +318,7 @@ class Tenants(_Resource):
             stripe_customer_id=stripe_customer_id,
             suspended=suspended,
         )
-        return self._write("PUT", Tenant, path("/api/v1/tenants/{}", tenant_id), content, options)
+        return self._write("PUT", ManagedTenant, path("/api/v1/tenants/{}", tenant_id), content, options)
 
     def delete(self, tenant_id: str, **options: Unpack[CallOptions]) -> None:
         """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's token."""
@@ -326,7 +329,7 @@ class Tenants(_Resource):
         return self._get(TenantExport, path("/api/v1/tenants/{}/export", tenant_id), options)
 
 
-class Members(_Resource):
+class Members(Resource):
     """Users of the caller's organization, and their roles."""
 
     def create(
@@ -363,7 +366,7 @@ class Members(_Resource):
         self._delete(path("/api/v1/members/{}", member_id), options)
 
 
-class Memberships(_Resource):
+class Memberships(Resource):
     """The caller's memberships and invitations in all organizations. Needs a user's token, of any scope."""
 
     def list(
@@ -390,7 +393,7 @@ class Memberships(_Resource):
         self._delete(path("/api/v1/me/memberships/{}", membership_id), options)
 
 
-class Plans(_Resource):
+class Plans(Resource):
     """The plan catalog."""
 
     def list(self, **options: Unpack[CallOptions]) -> Pager[Plan]:
@@ -398,7 +401,7 @@ class Plans(_Resource):
         return Pager(self._engine.with_options(options), "/api/v1/plans", {}, Plan)
 
 
-class BillingEvents(_Resource):
+class BillingEvents(Resource):
     """The organization's ledger of provider events."""
 
     def list(
@@ -427,7 +430,7 @@ class BillingEvents(_Resource):
         return self._engine.with_options(options).send(call)
 
 
-class CheckoutSessions(_Resource):
+class CheckoutSessions(Resource):
     """Checkout pages of the provider."""
 
     def create(
@@ -444,7 +447,7 @@ class CheckoutSessions(_Resource):
         return self._create(HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key, options)
 
 
-class PortalSessions(_Resource):
+class PortalSessions(Resource):
     """Pages of the provider on which a customer manages the subscription."""
 
     def create(
@@ -464,7 +467,7 @@ class Billing:
         self.portal_sessions: PortalSessions = PortalSessions(engine)
 
 
-class Auth(_Resource):
+class Auth(Resource):
     """The caller."""
 
     def whoami(self, **options: Unpack[CallOptions]) -> Whoami:
@@ -506,7 +509,7 @@ class Auth(_Resource):
         return principal_of(response)
 
 
-class AuditEvents(_Resource):
+class AuditEvents(Resource):
     """The audit trail."""
 
     def list(
@@ -546,7 +549,7 @@ class AuditEvents(_Resource):
         return self._engine.with_options(options).send(call)
 
 
-class HealthChecks(_Resource):
+class HealthChecks(Resource):
     """The state of the server process that answers; no credential is needed."""
 
     def live(self, **options: Unpack[CallOptions]) -> Health:

@@ -1,0 +1,87 @@
+# Generated from _async/_operator_resources.py by sdk/make_sync.py: edit that file.
+"""The calls of the API across tenants, which need the operator's token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenantry_sdk._models import ApiKey, ManagedTenant, UnplacedEvent
+from tenantry_sdk._options import CallOptions
+from tenantry_sdk._request import path, query
+from tenantry_sdk._sync._engine import Engine
+from tenantry_sdk._sync._pager import Pager
+from tenantry_sdk._sync._resources import Resource
+from tenantry_sdk.types import AccessState, SubscriptionStatus
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class OperatorTenants(Resource):
+    """All tenants that have not ended."""
+
+    def list(
+        self,
+        *,
+        search: str | None = None,
+        plan: str | None = None,
+        status: SubscriptionStatus | None = None,
+        access: AccessState | None = None,
+        suspended: bool | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Pager[ManagedTenant]:
+        """List the tenants that match every given condition, newest first.
+
+        ``search`` is a part of the id, the name, the owner's address or a customer's id, case-insensitive.
+        """
+        parameters = query(
+            search=search, plan=plan, status=status, access=access, suspended=suspended, limit=limit, cursor=cursor
+        )
+        return Pager(self._engine.with_options(options), "/api/v1/operator/tenants", parameters, ManagedTenant)
+
+    def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> ManagedTenant:
+        """Return a tenant. `tenants.put` changes, suspends and resumes it."""
+        return self._get(ManagedTenant, path("/api/v1/operator/tenants/{}", tenant_id), options)
+
+
+class OperatorApiKeys(Resource):
+    """API keys of all tenants."""
+
+    def list(
+        self, *, search: str, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
+    ) -> Pager[ApiKey]:
+        """List the keys with this id, first or last four characters, or both (``svc_live_AbCd...wxyz``).
+
+        Never pass a whole secret.
+        """
+        parameters = query(search=search, limit=limit, cursor=cursor)
+        return Pager(self._engine.with_options(options), "/api/v1/operator/api-keys", parameters, ApiKey)
+
+    def delete(self, key_id: str, *, force: bool | None = None, **options: Unpack[CallOptions]) -> None:
+        """Revoke a key of any tenant: the very next request with it is rejected.
+
+        ``force`` revokes even the last OWNER key of an organization without an owner.
+        """
+        self._delete(path("/api/v1/operator/api-keys/{}", key_id), options, force=force)
+
+
+class ParkedEvents(Resource):
+    """Provider events that belong to no tenant."""
+
+    def list(
+        self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
+    ) -> Pager[UnplacedEvent]:
+        """List the events, the last received first, each with the command that places it."""
+        parameters = query(limit=limit, cursor=cursor)
+        return Pager(self._engine.with_options(options), "/api/v1/operator/parked-events", parameters, UnplacedEvent)
+
+
+class Operator:
+    """Tenants, keys and events across tenants. Needs the operator's token."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.tenants: OperatorTenants = OperatorTenants(engine)
+        self.api_keys: OperatorApiKeys = OperatorApiKeys(engine)
+        self.parked_events: ParkedEvents = ParkedEvents(engine)

@@ -1,0 +1,275 @@
+"""The commands of ``tenantry admin`` for support: find tenants, keys and events, revoke a key, suspend a tenant."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+import msgspec
+
+from tenantry.accounts.tenant_directory import TenantDirectory, TenantMatch
+from tenantry.accounts.tenant_directory_store import TenantFilter
+from tenantry.accounts.tenants import TenantService
+from tenantry.auth.api_keys import ApiKeyService
+from tenantry.auth.operator_keys import OperatorKeyService
+from tenantry.billing.unplaced_events import UnplacedEvents
+from tenantry.cli import output
+from tenantry.cli.database import on_database, outbox
+from tenantry.cli.output import NOT_FOUND, Column, CommandError, ago, columns, confirm, minute, print_json, shown
+from tenantry.common.clock import system_clock
+from tenantry.db.database import Database
+from tenantry.db.pagination import Page
+from tenantry.domain.api_keys import ApiKey, Pepper, is_key_like
+from tenantry.domain.audit import BY_OPERATOR
+from tenantry.domain.errors import LastOwnerError
+from tenantry.domain.plans import AccessState
+from tenantry.domain.tenants import ManagedTenant
+from tenantry.settings import Settings
+
+T = TypeVar("T")
+ReadPage = Callable[[int, str | None], Awaitable[Page[T]]]
+
+_PAGE: Final = 100
+_json_lines: Final = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON each.")
+_as_json: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_limit: Final = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many.")
+
+
+def _text(text: str) -> str:
+    """Check a search text. Raises `click.BadParameter` for a whole secret, which it does not repeat."""
+    if is_key_like(text):
+        raise click.BadParameter("this is a whole secret: pass its first or last four characters alone")
+    if len(text) > 200 or not text.isprintable():  # noqa: PLR2004  # as the API's
+        raise click.BadParameter("must be at most 200 printable characters")
+    return text
+
+
+def tenant_service(settings: Settings, database: Database, *, asks_provider: bool = True) -> TenantService:
+    """Return the service of tenants as operator commands use it; ``asks_provider`` if the provider's API is set up."""
+    queue = outbox(asks_provider=asks_provider and settings.provider_secret_key is not None)
+    return TenantService(
+        database, settings.billing, queue, system_clock, settings.issuers, email_subjects=settings.email_subjects
+    )
+
+
+def _key_service(settings: Settings, database: Database) -> OperatorKeyService:
+    pepper = Pepper(b"")  # needed for new keys alone
+    catalog = settings.billing.catalog
+    return OperatorKeyService(ApiKeyService(database, catalog, pepper, system_clock, settings.issuers))
+
+
+def _directory(settings: Settings, database: Database) -> TenantDirectory:
+    return TenantDirectory(database, settings.billing.catalog, _key_service(settings, database), system_clock)
+
+
+@click.command("list-tenants")
+@click.option("--search", type=_text, metavar="TEXT", help="Part of the name, id, owner's address or a customer's id.")
+@click.option("--plan", metavar="PLAN", help="Only tenants on this plan.")
+@click.option("--status", metavar="STATUS", help="Only tenants whose subscription has this status.")
+@click.option("--access", type=click.Choice(["full", "grace", "none"]), help="Only tenants with this access now.")
+@click.option("--suspended/--not-suspended", default=None, help="Only suspended tenants, or only the others.")
+@_limit
+@_json_lines
+def list_tenants(
+    *,
+    search: str | None,
+    plan: str | None,
+    status: str | None,
+    access: AccessState | None,
+    suspended: bool | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """List tenants, the newest first; ended ones are left out. Options together narrow the list.
+
+    \b
+      tenantry admin list-tenants --plan pro --access none
+      tenantry admin list-tenants --search acme.example
+    """
+    wanted = TenantFilter(search, plan, status, access, suspended)
+
+    async def read(settings: Settings, database: Database) -> None:
+        directory = _directory(settings, database)
+        tenants = _items(lambda number, cursor: directory.list_page(wanted, number, cursor), limit)
+        await _print_each(tenants, _TENANT_COLUMNS, "No tenant matches.", as_json=as_json)
+
+    on_database(read)
+
+
+@click.command("find")
+@click.argument("text", type=_text)
+@_json_lines
+def find(text: str, *, as_json: bool) -> None:
+    """Find the tenant of a customer, an owner's address, or a key, given by its id, first or last four characters.
+
+    TEXT may also be a tenant's id, and a key's characters may be as in logs: svc_live_AbCd...wxyz. Exits with 5 if
+    nothing is found. For parts of names use `tenantry admin list-tenants --search`.
+
+    \b
+      tenantry admin find cus_NffrFeUfNV2Hib
+      tenantry admin find ada@acme.example
+      tenantry admin find wxyz
+    """
+    matches = on_database(lambda settings, database: _directory(settings, database).find(text))
+    if not matches:
+        raise CommandError(f"Nothing has the id, customer, owner's address or key {text}.", NOT_FOUND)
+    if as_json:
+        for match in matches:
+            click.echo(_encoded(match))
+        return
+    output.print_table(matches, _MATCH_COLUMNS)
+
+
+@click.command("revoke-key")
+@click.argument("key_id", metavar="KEY", type=_text)
+@click.option("--force", is_flag=True, help="Also the last OWNER key of a tenant without an owner.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@_as_json
+def revoke_key(key_id: str, *, force: bool, yes: bool, as_json: bool) -> None:
+    """Revoke an API key of any tenant: the very next request with it is rejected. You cannot undo that.
+
+    KEY is the key's id; `tenantry admin find` finds it by what a log shows. A key that is revoked already is no error.
+
+    \b
+      tenantry admin revoke-key key_01a1f97751a3e4c5b6d7f8091a2b3c4d --yes
+    """
+
+    async def revoke(settings: Settings, database: Database) -> ApiKey:
+        keys = _key_service(settings, database)
+        if not yes:
+            confirm(f"Revoke {_described(await keys.get(key_id))}?")
+        try:
+            return await keys.revoke(BY_OPERATOR, key_id, force=force)
+        except LastOwnerError:
+            raise CommandError(
+                "This is the last OWNER key of a tenant without an owner. Create another first, or pass --force."
+            ) from None
+
+    key = on_database(revoke)
+    if as_json:
+        print_json(key)
+    else:
+        click.echo(output.printable(f"Revoked {key.id} of {key.org_id}."), err=True)
+
+
+@click.command("suspend")
+@click.argument("org_id", metavar="ORG")
+@_as_json
+def suspend(org_id: str, *, as_json: bool) -> None:
+    """Suspend a tenant: its keys and tokens are rejected with 403 org_suspended until you resume it.
+
+    Billing events still count.
+
+    \b
+      tenantry admin suspend acme
+    """
+    _set_suspended(org_id, suspended=True, as_json=as_json)
+
+
+@click.command("resume")
+@click.argument("org_id", metavar="ORG")
+@_as_json
+def resume(org_id: str, *, as_json: bool) -> None:
+    """End the suspension of a tenant: its keys and tokens work again.
+
+    \b
+      tenantry admin resume acme
+    """
+    _set_suspended(org_id, suspended=False, as_json=as_json)
+
+
+@click.command("parked-events")
+@_limit
+@_json_lines
+def parked_events(*, limit: int | None, as_json: bool) -> None:
+    """List provider events that belong to no tenant, the last received first, with the command that places each.
+
+    These are the parked events, which wait up to 30 days for their tenant or customer, and those of the last 30 days
+    that name neither a tenant nor a linked customer, or are invalid. Replace the words in capitals in a command.
+
+    \b
+      tenantry admin parked-events
+    """
+
+    async def read(_: Settings, database: Database) -> None:
+        events = _items(UnplacedEvents(database, system_clock).list_page, limit)
+        await _print_each(events, _EVENT_COLUMNS, "Every event belongs to a tenant.", as_json=as_json)
+
+    on_database(read)
+
+
+def _set_suspended(org_id: str, *, suspended: bool, as_json: bool) -> None:
+    tenant = on_database(
+        lambda settings, database: tenant_service(settings, database).suspend(BY_OPERATOR, org_id, suspended=suspended)
+    )
+    if as_json:
+        print_json(tenant)
+    else:
+        done = "Suspended {}: its credentials are rejected." if suspended else "Resumed {}: its credentials work."
+        click.echo(done.format(tenant.id), err=True)
+
+
+async def _items(read: ReadPage[T], limit: int | None) -> AsyncIterator[T]:
+    """Yield the items of all pages, at most ``limit``."""
+    cursor, left = None, limit
+    while left is None or left > 0:
+        page = await read(_PAGE if left is None else min(left, _PAGE), cursor)
+        for item in page.data:
+            yield item
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+        left = None if left is None else left - len(page.data)
+
+
+async def _print_each(items: AsyncIterator[T], table: Sequence[Column], nothing: str, *, as_json: bool) -> None:
+    """Print items as lines of JSON as they come, or all as a table; ``nothing`` is the message if there are none."""
+    rows = []
+    async for item in items:
+        if as_json:
+            click.echo(_encoded(item))
+        else:
+            rows.append(item)
+    if not as_json and not output.print_table(rows, table):
+        click.echo(nothing, err=True)
+
+
+def _encoded(item: Any) -> str:  # noqa: ANN401  # any record
+    return output.json_text(msgspec.json.encode(item))
+
+
+def _tenant_columns(of: Callable[[Any], ManagedTenant]) -> list[Column]:
+    """Make the columns of a tenant, which ``of`` gets from a row."""
+    return [
+        Column("ID", lambda row: of(row).id),
+        Column("NAME", lambda row: of(row).name, loose=True),
+        Column("PLAN", lambda row: of(row).plan),
+        Column("STATUS", lambda row: of(row).subscription_status),
+        Column("ACCESS", lambda row: of(row).access.state),
+        Column("SUSPENDED", lambda row: "yes" if of(row).suspended else "-"),
+    ]
+
+
+def _described(key: ApiKey) -> str:
+    used = ago(key.last_used_at, system_clock())
+    return f'"{key.name}" of {key.org_id} ({key.start}...{key.last4}), {key.status}, last used {used}'
+
+
+def _found_by(match: TenantMatch) -> str:
+    if match.key is None:
+        return f"{match.found_by} {match.given}"
+    return f"{match.key.id} ({match.key.start}...{match.key.last4}, {match.key.status})"
+
+
+_TENANT_COLUMNS: Final = (
+    *_tenant_columns(lambda tenant: tenant),
+    Column("CUSTOMER", lambda tenant: shown(tenant.stripe_customer_id), wide=True),
+    Column("OWNER'S ADDRESS", lambda tenant: tenant.owner_email, wide=True),
+    Column("CREATED (UTC)", lambda tenant: minute(tenant.created_at), wide=True),
+)
+_MATCH_COLUMNS: Final = (*_tenant_columns(lambda match: match.tenant), Column("FOUND BY", _found_by, loose=True))
+_EVENT_COLUMNS: Final = (
+    Column("RECEIVED (UTC)", lambda event: minute(event.received_at)),
+    *columns("id", "type", "reason", loose="reason"),
+    Column("PLACE IT WITH", lambda event: shown(event.command)),
+)
+COMMANDS: Final = (list_tenants, find, revoke_key, suspend, resume, parked_events)

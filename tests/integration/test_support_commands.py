@@ -1,0 +1,181 @@
+"""The commands of `tenantry admin` for support."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+
+from tests.support.command_runner import invoke_async
+from tests.support.commands import SECRETS, Done
+from tests.support.postgres import PostgresServer, as_url
+
+
+class Shell(NamedTuple):
+    """Runs operator commands on one database."""
+
+    folder: Path
+    database_url: str
+
+    async def run(self, *arguments: str, typed: str = "") -> Done:
+        """Run a command of ``tenantry admin``; with ``typed`` on a terminal."""
+        values = {"DATABASE_URL": self.database_url, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
+        return await invoke_async("admin", *arguments, folder=self.folder, typed=typed or None, **values)
+
+    async def done(self, *arguments: str) -> str:
+        """Run a command that must succeed; return its stdout."""
+        ended = await self.run(*arguments)
+        assert ended.code == 0, ended
+        return ended.out
+
+    async def lines(self, *arguments: str) -> list[Any]:
+        """Run a command with ``--json``; return the lines."""
+        return [json.loads(line) for line in (await self.done(*arguments, "--json")).splitlines()]
+
+    async def tenant(self, org_id: str, *options: str) -> None:
+        """Create a tenant."""
+        fixed = ("--id", org_id, "--name", org_id.title(), "--owner-email", f"Owner@{org_id}.example")
+        await self.done("create-tenant", *fixed, *options)
+
+    async def key(self, org_id: str, *options: str) -> str:
+        """Create a key; return its secret."""
+        return (await self.done("create-key", "--org", org_id, "--name", "CI", *options)).strip()
+
+    async def key_id(self, secret: str) -> str:
+        """Return the id of a key."""
+        [match] = await self.lines("find", f"{secret[:13]}...{secret[-4:]}")
+        return str(match["key"]["id"])
+
+
+@pytest.fixture(scope="module")
+async def shell(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> AsyncIterator[Shell]:
+    """A database with the tenants ``acme``, on the plan ``pro`` with a customer, and ``globex``."""
+    with postgres.database() as conninfo:
+        shell = Shell(tmp_path_factory.mktemp("shell"), as_url(conninfo))
+        await shell.tenant("acme", "--plan", "pro", "--customer", "cus_Acme1")
+        await shell.tenant("globex")
+        yield shell
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), ["globex", "acme"]),
+        (("--limit", "1"), ["globex"]),
+        (("--plan", "pro"), ["acme"]),
+        (("--status", "active"), []),
+        (("--access", "none"), ["globex"]),
+        (("--search", "ACME1"), ["acme"]),
+        (("--search", "@GLOBEX"), ["globex"]),
+        (("--suspended",), []),
+        (("--not-suspended", "--access", "full"), ["acme"]),
+    ],
+)
+async def test_list_is_filtered(shell: Shell, options: tuple[str, ...], expected: list[str]) -> None:
+    assert [tenant["id"] for tenant in await shell.lines("list-tenants", *options)] == expected
+
+
+async def test_list_is_a_table_for_people(shell: Shell) -> None:
+    heading, row, _ = (await shell.done("list-tenants")).splitlines()
+    assert heading.split("  ")[0] == "ID"
+    assert row.split()[:6] == ["globex", "Globex", "free", "none", "none", "-"]
+    nothing = await shell.run("list-tenants", "--search", "%")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "No tenant matches.\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "found_by"), [("cus_Acme1", "customer"), ("owner@ACME.example", "email"), ("acme", "id")]
+)
+async def test_tenant_is_found_by_what_support_is_told(shell: Shell, text: str, found_by: str) -> None:
+    [match] = await shell.lines("find", text)
+    assert (match["tenant"]["id"], match["foundBy"]) == ("acme", found_by)
+
+
+async def test_tenant_is_found_by_a_key(shell: Shell) -> None:
+    secret = await shell.key("globex", "--scope", "projects:read")
+    key_id = await shell.key_id(secret)
+    for text in (key_id, secret[:13], secret[9:13], secret[-4:]):
+        found = await shell.lines("find", text)
+        assert ("globex", key_id) in [(match["tenant"]["id"], match["given"]) for match in found], text
+    shown = await shell.done("find", key_id)
+    assert f"{key_id} ({secret[:13]}...{secret[-4:]}, active)" in shown
+
+
+async def test_nothing_found_exits_with_5(shell: Shell) -> None:
+    done = await shell.run("find", "cus_unknown")
+    assert (done.code, done.out) == (5, "")
+    assert done.err == "Nothing has the id, customer, owner's address or key cus_unknown.\n"
+
+
+async def test_whole_secret_is_refused_and_not_repeated(shell: Shell) -> None:
+    secret = await shell.key("globex", "--scope", "projects:read")
+    for command in (("find",), ("revoke-key",), ("list-tenants", "--search")):
+        done = await shell.run(*command, secret)
+        assert done.code == 2
+        assert secret not in done.out + done.err
+
+
+async def test_key_is_revoked_once_and_recorded_as_the_operators_act(shell: Shell) -> None:
+    key_id = await shell.key_id(await shell.key("globex", "--scope", "projects:read"))
+    revoked = await shell.run("revoke-key", key_id, "--yes")
+    assert (revoked.code, revoked.out, revoked.err) == (0, "", f"Revoked {key_id} of globex.\n")
+    again = json.loads(await shell.done("revoke-key", key_id, "--yes", "--json"))
+    assert again["status"] == "revoked"
+    with psycopg.connect(shell.database_url) as connection:
+        query = "SELECT action, actor_kind FROM audit_events WHERE target_id = %s ORDER BY at"
+        rows = connection.execute(query, (key_id,)).fetchall()
+    assert rows == [("api_key.created", "operator"), ("api_key.revoked", "operator")]
+
+
+async def test_revocation_asks_first(shell: Shell) -> None:
+    key_id = await shell.key_id(await shell.key("globex", "--scope", "projects:read"))
+    assert (await shell.run("revoke-key", key_id)).code == 2
+    declined = await shell.run("revoke-key", key_id, typed="n\n")
+    assert declined.code == 1
+    assert f'Revoke "CI" of globex ({(await shell.lines("find", key_id))[0]["key"]["start"]}' in declined.err
+    assert (await shell.lines("find", key_id))[0]["key"]["status"] == "active"
+    assert (await shell.run("revoke-key", "key_nobody", "--yes")).code == 5
+
+
+async def test_last_owner_key_needs_force(shell: Shell) -> None:
+    key_id = await shell.key_id(await shell.key("acme", "--owner"))
+    refused = await shell.run("revoke-key", key_id, "--yes")
+    assert refused.code == 1
+    assert "--force" in refused.err
+    assert (await shell.run("revoke-key", key_id, "--yes", "--force")).code == 0
+
+
+async def test_suspension_is_shown_until_the_tenant_is_resumed(shell: Shell) -> None:
+    await shell.tenant("hooli")
+    suspended = await shell.run("suspend", "hooli")
+    assert (suspended.code, suspended.out) == (0, "")
+    assert suspended.err == "Suspended hooli: its credentials are rejected.\n"
+    assert json.loads(await shell.done("show-tenant", "hooli", "--json"))["suspended"] is True
+    assert "suspended           true" in await shell.done("show-tenant", "hooli")
+    assert [tenant["id"] for tenant in await shell.lines("list-tenants", "--suspended")] == ["hooli"]
+    again = json.loads(await shell.done("suspend", "hooli", "--json"))
+    resumed = json.loads(await shell.done("resume", "hooli", "--json"))
+    assert (again["suspended"], resumed["suspended"]) == (True, False)
+    with psycopg.connect(shell.database_url) as connection:
+        query = "SELECT action, actor_kind, after->>'suspended' FROM audit_events WHERE org_id = 'hooli' ORDER BY at"
+        rows = connection.execute(query).fetchall()
+    assert rows[1:] == [("tenant.updated", "operator", "true"), ("tenant.updated", "operator", "false")]
+    assert (await shell.run("suspend", "nobody")).code == 5
+
+
+async def test_parked_event_is_placed_by_its_command(shell: Shell) -> None:
+    with psycopg.connect(shell.database_url) as connection:
+        connection.execute(
+            "INSERT INTO billing_events (id, arrival, type, created, received_at, outcome, reason, customer_id, "
+            "status, price_id) VALUES ('evt_1', 1, 'customer.subscription.updated', 1767268800, now(), 'parked', "
+            "'Waits: customer cus_New is not known yet.', 'cus_New', 'active', 'price_pro')"
+        )
+    [event] = await shell.lines("parked-events")
+    assert event["command"] == "tenantry admin link cus_New --org ORG"
+    assert event["command"] in await shell.done("parked-events")
+    await shell.done(*event["command"].replace("ORG", "globex").split()[2:])
+    assert json.loads(await shell.done("show-tenant", "globex", "--json"))["plan"] == "pro"
+    nothing = await shell.run("parked-events")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "Every event belongs to a tenant.\n")
