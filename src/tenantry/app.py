@@ -392,7 +392,7 @@ def begin_tracing(settings: Settings) -> Tracing | None:
     if not settings.traces:
         return None
     if not is_installed():
-        logger.warning("traces are enabled, but their packages are missing: pip install 'tenantry[otel]'")
+        logger.warning("traces are enabled, but their packages are missing: install the extra otel (docs/how-to/tracing.md)")
         return None
     return Tracing(__version__)
 

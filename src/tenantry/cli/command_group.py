@@ -11,7 +11,7 @@ from click import shell_completion
 
 from tenantry import __version__
 
-INSTALL_DEVKIT: Final = 'pip install "tenantry[demo]"'
+INSTALL_DEVKIT: Final = 'pip install "tenantry[demo]", or in a clone of the repository: pip install ".[demo]"'
 DEVKIT_COMMANDS: Final = {"listen": "Test on this machine", "trigger": "Test on this machine", "demo": "Run a service"}
 """The commands that the development kit adds, each with its heading in the help."""
 
@@ -83,9 +83,7 @@ class Root(LazyGroup):
         """Find a command. Raises `click.UsageError` for one of the development kit that is not installed."""
         if cmd_name not in self.commands and cmd_name not in self.list_commands(ctx) and cmd_name in DEVKIT_COMMANDS:
             raise click.UsageError(
-                f"`tenantry {cmd_name}` needs the development kit: {INSTALL_DEVKIT}\n"
-                f'Without an installation: uvx "tenantry[demo]" {cmd_name}',
-                ctx,
+                f"`tenantry {cmd_name}` needs the development kit: {INSTALL_DEVKIT}", ctx
             )
         return super().get_command(ctx, cmd_name)
 
