@@ -1,6 +1,6 @@
 """A Django service whose callers are authenticated by tenantry, in one file.
 
-pip install "tenantry[django]" gunicorn
+pip install ".[django]" gunicorn    (in a clone; from the first release on: "tenantry[django]")
 DATABASE_URL=... API_KEY_PEPPER=... gunicorn --threads 8 --bind 127.0.0.1:8000 app:application
 """
 

@@ -1,6 +1,6 @@
 """A FastAPI service whose callers are authenticated by tenantry.
 
-pip install "tenantry[fastapi]" uvicorn
+pip install ".[fastapi]" uvicorn    (in a clone; from the first release on: "tenantry[fastapi]")
 DATABASE_URL=... API_KEY_PEPPER=... uvicorn app:app --port 8000
 """
 

@@ -1,6 +1,6 @@
 """A Flask service whose callers are authenticated by tenantry.
 
-pip install "tenantry[flask]" gunicorn
+pip install ".[flask]" gunicorn    (in a clone; from the first release on: "tenantry[flask]")
 DATABASE_URL=... API_KEY_PEPPER=... gunicorn --threads 8 --bind 127.0.0.1:8000 app:app
 """
 

@@ -392,7 +392,9 @@ def begin_tracing(settings: Settings) -> Tracing | None:
     if not settings.traces:
         return None
     if not is_installed():
-        logger.warning("traces are enabled, but their packages are missing: install the extra otel (docs/how-to/tracing.md)")
+        logger.warning(
+            "traces are enabled, but their packages are missing: install the extra otel (docs/how-to/tracing.md)"
+        )
         return None
     return Tracing(__version__)
 

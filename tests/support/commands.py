@@ -54,13 +54,13 @@ class Running:
         own = psutil.Process(self.pid)
         return [own, *own.children(recursive=True)]
 
-    async def until(self, text: str, stream: str) -> None:
-        """Return once this text was written; fail if the command ends without it."""
-        await self.until_match(re.compile(re.escape(text)), stream)
+    async def until(self, text: str, stream: str, patience: float = _PATIENCE) -> None:
+        """Return once this text was written; fail if the command ends without it, or after ``patience`` seconds."""
+        await self.until_match(re.compile(re.escape(text)), stream, patience)
 
-    async def until_match(self, pattern: re.Pattern[str], stream: str) -> None:
+    async def until_match(self, pattern: re.Pattern[str], stream: str, patience: float = _PATIENCE) -> None:
         """The same for what a pattern finds."""
-        async with asyncio.timeout(_PATIENCE), self._changed:
+        async with asyncio.timeout(patience), self._changed:
             await self._changed.wait_for(lambda: pattern.search(self.text[stream]) or self._has_ended())
         assert pattern.search(self.text[stream]), f"it ended: {self.text}"
 

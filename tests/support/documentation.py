@@ -46,7 +46,8 @@ _EXAMPLES: Final = (
 """What an output shows as an example, and what it may be instead."""
 _PORTS: Final = ("3001", "8000")
 """The ports in the pages: the demo's and an application's. Tests use others."""
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 300.0
+"""Seconds for a block: some download and install packages."""
 
 
 class Kind(Enum):
@@ -134,7 +135,8 @@ class Reader:
         self.folder = folder
         self._stack = stack
         self._ports = {shown: str(free_port()) for shown in _PORTS}
-        self._values = {**_environment(home), "PORT": self._ports["3001"], **values}
+        self._ports |= {"3001": values["PORT"]} if "PORT" in values else {}
+        self._values = {**_environment(home), **values, "PORT": self._ports["3001"]}
         self._terminal: Terminal | None = None
 
     async def follow(self, page: Path) -> None:
@@ -191,7 +193,7 @@ class Terminal:
         before, mark = len(self._running.text["out"]), f"--- end of block {self._count} ---"
         await self._type(script, f"printf '%s' '{mark}'\n")
         try:
-            await self._running.until(mark, "out")
+            await self._running.until(mark, "out", _PATIENCE)
         except (AssertionError, TimeoutError) as error:
             shown = self._running.text["out"][before:]
             raise AssertionError(f"a command failed or did not end ({type(error).__name__}), after\n{shown}") from None

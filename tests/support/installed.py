@@ -16,6 +16,7 @@ _PARTS: Final = {
     "sdk": ("src", "pyproject.toml", "README.md", "LICENSE"),
     "devkit": ("src", "pyproject.toml", "README.md", "LICENSE"),
 }
+_AUTHOR: Final = ("-c", "user.name=tenantry", "-c", "user.email=tenantry@example.com")
 run: Final = partial(subprocess.run, check=True, capture_output=True, text=True)
 
 
@@ -59,14 +60,26 @@ def release_tool(name: str) -> str:
     return str(found)
 
 
-def build_distributions(place: Path) -> Path:
-    """The folder of the wheels and source distributions of what git tracks, as it is now."""
-    python, sources = release_tool("python"), place / "sources"
+def copy_checkout(place: Path) -> Path:
+    """A copy of what git tracks, as it is now."""
+    sources = place / "sources"
     listed = subprocess.check_output(["git", "ls-files", "-z", "--deduplicate"], cwd=ROOT, text=True)
     for name in listed.split("\0"):
         if name and (ROOT / name).exists():
             (sources / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, sources / name, follow_symlinks=False)
+    return sources
+
+
+def commit_all(sources: Path) -> None:
+    """Make a folder a repository of git with one commit, which can be cloned."""
+    for arguments in (["init", "--quiet"], ["add", "--all"], [*_AUTHOR, "commit", "--quiet", "--message", "Sources"]):
+        run(["git", *arguments], cwd=sources)
+
+
+def build_distributions(place: Path) -> Path:
+    """The folder of the wheels and source distributions of what git tracks, as it is now."""
+    python, sources = release_tool("python"), copy_checkout(place)
     for part in (".", "sdk", "devkit"):
         run([python, "-m", "build", "--outdir", str(place / "dist"), part], cwd=sources)
     return place / "dist"

@@ -24,7 +24,7 @@ from tests.support.commands import SECRETS
 from tests.support.deployment import add_owner
 from tests.support.documentation import block_of
 from tests.support.findings import free_port
-from tests.support.installed import ROOT, build_distributions, from_wheels, install, release_tool, run
+from tests.support.installed import ROOT, build_distributions, commit_all, from_wheels, install, release_tool, run
 from tests.support.required import lacking
 
 NAMES: Final = ("tenantry", "tenantry_devkit", "tenantry_sdk")
@@ -34,7 +34,6 @@ EXACT: Final = f"tenantry=={tenantry.__version__}"
 SDK_MEGABYTES: Final = 10
 SERVICE_MEGABYTES: Final = 120
 MIDDLEWARE_MEGABYTES: Final = 40
-AUTHOR: Final = ("-c", "user.name=tenantry", "-c", "user.email=tenantry@example.com")
 APPLICATION: Final = """
 import sys
 import tenantry.asgi
@@ -160,11 +159,12 @@ def test_service_is_smaller_than_its_bound_and_brings_no_database(dist: Path, pl
 async def test_middleware_alone_needs_the_packages_of_its_guide(
     dist: Path, place: Path, tmp_path: Path, database_url: str
 ) -> None:
-    needed, alone = block_of("how-to/in-process.md", "pip install tenantry-sdk").splitlines()
-    environment = place / "middleware"
-    packages = install(dist, environment, *shlex.split(needed)[2:])
-    command = [release_tool("uv"), "pip", "install", "--quiet", "--python", str(environment), *shlex.split(alone)[2:]]
-    run(command, env={**os.environ, **from_wheels(dist)})
+    environment, checkout = place / "middleware", dist.parent / "sources"
+    uv = release_tool("uv")
+    run([uv, "venv", "--quiet", str(environment)])
+    for line in block_of("how-to/in-process.md", "pip install ./sdk").splitlines():
+        run([uv, "pip", "install", "--quiet", "--python", str(environment), *shlex.split(line)[2:]], cwd=checkout)
+    [packages] = environment.glob("lib/python3*/site-packages")
     assert megabytes(packages) < MIDDLEWARE_MEGABYTES
     secret = await add_owner(database_url, tmp_path)
     variables = {"PATH": os.environ["PATH"], "DATABASE_URL": database_url, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
@@ -174,8 +174,7 @@ async def test_middleware_alone_needs_the_packages_of_its_guide(
 
 def test_uv_runs_a_checkout_and_an_address_of_git(dist: Path, place: Path) -> None:
     checkout = dist.parent / "sources"
-    for arguments in (["init", "--quiet"], ["add", "--all"], [*AUTHOR, "commit", "--quiet", "--message", "Sources"]):
-        run(["git", *arguments], cwd=checkout)
+    commit_all(checkout)
     for source in (f"{checkout}[demo]", f"tenantry[demo] @ git+{checkout.as_uri()}"):
         shown = run([release_tool("uvx"), "--from", source, "tenantry", "demo", "--help"], cwd=place)
         assert "Run everything on this machine" in shown.stdout

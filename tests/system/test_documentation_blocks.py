@@ -10,14 +10,13 @@ import pytest
 from tests.e2e.test_demo import demo
 from tests.support.documentation import ROOT, BlockError, reader
 from tests.support.findings import free_port
-from tests.support.installed import build_distributions, install
-from tests.system.test_typescript_client import Package, package
-
-__all__ = ["package"]
+from tests.support.installed import commit_all, copy_checkout
+from tests.support.required import node
 
 DOCS: Final = ROOT / "docs"
+REPOSITORY: Final = "https://github.com/tenantry/tenantry"
 PAGES: Final = (
-    "reference/api-key-format",
+    "how-to/install",
     "tutorials/first-ten-minutes",
     "tutorials/protect-django",
     "tutorials/protect-fastapi",
@@ -26,24 +25,59 @@ PAGES: Final = (
 )
 BESIDE_THE_DEMO: Final = ("how-to/api-keys", "how-to/audit", "how-to/members", "how-to/operations")
 """These ask a service that runs already: its address and credentials are in the variables of the environment."""
+WITHOUT_AN_INSTALLATION: Final = "reference/api-key-format"
 WITH_NODE: Final = "tutorials/protect-express"
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables of a user who has installed the distributions, and has no checkout."""
-    folder = tmp_path_factory.mktemp("user")
-    dist = build_distributions(folder)
-    install(dist, folder / "environment", "tenantry[demo,django,fastapi,flask]", "uvicorn", "waitress")
-    return {"PATH": f"{folder / 'environment' / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": ""}
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables of a user who has nothing of tenantry: git takes what there is here for the repository.
+
+    What they download is kept for the next one. The settings of pip and npm are those of this machine.
+    """
+    sources = copy_checkout(tmp_path_factory.mktemp("repository"))
+    commit_all(sources)
+    prefixes = ("PIP_", "npm_", "NODE_", "SSL_")
+    return {
+        **{name: value for name, value in os.environ.items() if name.startswith(prefixes)},
+        "PYTHONPATH": "",
+        "PIP_CACHE_DIR": str(tmp_path_factory.mktemp("pip")),
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{sources.as_uri()}.insteadOf",
+        "GIT_CONFIG_VALUE_0": REPOSITORY,
+    }
+
+
+def activated(place: Path) -> dict[str, str]:
+    """The variable of a terminal in which the environment that a page makes is activated."""
+    return {"PATH": f"{place / '.venv' / 'bin'}:{os.environ['PATH']}"}
 
 
 @pytest.mark.parametrize("page", PAGES)
 async def test_each_block_does_what_its_page_says(
-    page: str, place: Path, tmp_path: Path, installed: dict[str, str]
+    page: str, place: Path, tmp_path: Path, newcomer: dict[str, str]
 ) -> None:
-    async with reader(place, tmp_path, **installed) as following:
+    async with reader(place, tmp_path, **newcomer, **activated(place)) as following:
         await following.follow(DOCS / f"{page}.md")
+
+
+async def test_each_block_of_the_page_for_node_does_what_it_says(
+    place: Path, tmp_path: Path, newcomer: dict[str, str]
+) -> None:
+    node()
+    async with reader(place, tmp_path, **newcomer, **activated(place)) as following:
+        await following.follow(DOCS / f"{WITH_NODE}.md")
+
+
+async def test_each_block_of_the_page_without_an_installation_does_what_it_says(place: Path, tmp_path: Path) -> None:
+    async with reader(place, tmp_path) as following:
+        await following.follow(DOCS / f"{WITHOUT_AN_INSTALLATION}.md")
+
+
+async def test_requests_of_the_readme_are_answered_by_the_demo(place: Path, tmp_path: Path) -> None:
+    port = free_port()
+    async with demo(place, port), reader(place, tmp_path, PORT=str(port)) as following:
+        await following.follow(ROOT / "README.md")
 
 
 @pytest.mark.parametrize("page", BESIDE_THE_DEMO)
@@ -54,12 +88,6 @@ async def test_each_block_does_what_its_page_says_beside_the_demo(page: str, pla
         values = {"KEY": kept["TENANTRY_DEMO_LIVE_KEY"], "OPERATOR_TOKEN": kept["OPERATOR_TOKEN"]}
         async with reader(place, tmp_path, BASE_URL=f"http://127.0.0.1:{port}", **values) as following:
             await following.follow(DOCS / f"{page}.md")
-
-
-async def test_each_block_of_the_page_for_node_does_what_it_says(package: Package, place: Path, tmp_path: Path) -> None:
-    (place / "node_modules").symlink_to(package.folder / "node_modules")
-    async with reader(place, tmp_path) as following:
-        await following.follow(DOCS / f"{WITH_NODE}.md")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,16 @@ NAMES: Final = [str(page.relative_to(ROOT)) for page in PAGES]
 _CODE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _REPOSITORY: Final = "https://github.com/tenantry/tenantry/blob/main/"
-"""The README names pages of the repository by address: registries show it too."""
+"""Pages that registries show name those of the repository by address."""
+_INSTALLED: Final = [
+    DOCS / "index.md", *(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md"),
+    *(ROOT / part / "README.md" for part in ("sdk", "devkit", "typescript")),
+]  # fmt: skip
+"""The pages whose reader needs an installation."""
+_FROM_A_CLONE: Final = re.compile(r'pip install "?\.(?:/\w+)?[\["`\s]|npm pack \./|podman build|make run')
+_FROM_A_REGISTRY: Final = re.compile(r"from\s+the\s+first\s+release\s+on", re.IGNORECASE)
+_BUILT: Final = frozenset({"kubernetes.md"})
+"""Its reader builds the image of a clone."""
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -52,6 +61,17 @@ def test_links_lead_somewhere(page: Path) -> None:
     found = _LINK.findall(prose(page))
     links = [link for link in found if link.startswith(_REPOSITORY) or not re.match(r"\w+:", link)]
     assert [link for link in links if leads_nowhere(page, link)] == []
+
+
+@pytest.mark.parametrize("page", _INSTALLED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_begins_with_an_installation_from_a_clone_and_names_the_published_one_once(page: Path) -> None:
+    text = page.read_text("utf-8")
+    beginning = "\n## ".join(text.split("\n## ")[:3])
+    installed = _FROM_A_CLONE.search(beginning)
+    assert installed, "write how to install tenantry from a clone above the second heading"
+    published = [match.start() for match in _FROM_A_REGISTRY.finditer(text)]
+    assert len(published) == (page.name not in _BUILT)
+    assert all(place > installed.start() for place in published)
 
 
 def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_found() -> None:

@@ -82,9 +82,7 @@ class Root(LazyGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Find a command. Raises `click.UsageError` for one of the development kit that is not installed."""
         if cmd_name not in self.commands and cmd_name not in self.list_commands(ctx) and cmd_name in DEVKIT_COMMANDS:
-            raise click.UsageError(
-                f"`tenantry {cmd_name}` needs the development kit: {INSTALL_DEVKIT}", ctx
-            )
+            raise click.UsageError(f"`tenantry {cmd_name}` needs the development kit: {INSTALL_DEVKIT}", ctx)
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
