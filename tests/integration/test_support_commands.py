@@ -162,7 +162,13 @@ async def test_suspension_is_shown_until_the_tenant_is_resumed(shell: Shell) -> 
         query = "SELECT action, actor_kind, after->>'suspended' FROM audit_events WHERE org_id = 'hooli' ORDER BY at"
         rows = connection.execute(query).fetchall()
     assert rows[1:] == [("tenant.updated", "operator", "true"), ("tenant.updated", "operator", "false")]
-    assert (await shell.run("suspend", "nobody")).code == 5
+
+
+@pytest.mark.parametrize("org_id", ["nobody", "no tenant", "\udcff"])
+async def test_unknown_tenant_exits_with_5(shell: Shell, org_id: str) -> None:
+    for command in ("suspend", "resume", "show-tenant"):
+        done = await shell.run(command, org_id)
+        assert (done.code, done.out, done.err) == (5, "", "There is no such tenant.\n")
 
 
 async def test_parked_event_is_placed_by_its_command(shell: Shell) -> None:

@@ -24,7 +24,21 @@ def test_shown_characters_mean_a_key(text: str, hint: KeyHint) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "...", "abc", "abcde", "svc_live_", "svc_live_abc", "cus_abcd", "ada@acme.example", "ab%d", "ab_d"]
+    "text",
+    [
+        "",
+        "...",
+        "abc",
+        "abcde",
+        "svc_live_",
+        "svc_live_abc",
+        "cus_abcd",
+        "ada@acme.example",
+        "ab%d",
+        "ab_d",
+        "key_",
+        "key_\0",
+    ],
 )
 def test_other_texts_mean_no_key(text: str) -> None:
     assert find_key_hint(text) is None

@@ -39,7 +39,7 @@ from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_mails import OwnerAddress, same_address
 from tenantry.domain.permissions import Mode, Principal
 from tenantry.domain.plans import FREE
-from tenantry.domain.tenants import ManagedTenant, Project, Tenant, to_managed_tenant, to_tenant
+from tenantry.domain.tenants import ManagedTenant, Project, Tenant, is_tenant_id, to_managed_tenant, to_tenant
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications.mail_delivery import announce
 
@@ -258,11 +258,13 @@ class TenantService:
 
     async def show(self, tenant_id: str) -> ManagedTenant:
         """Read a tenant that has not ended, for the operator. Raises `NotFoundError`."""
+        _check_tenant_id(tenant_id)
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
             return self._managed(await get_tenant(connection, tenant_id))
 
     async def suspend(self, author: Author, tenant_id: str, *, suspended: bool) -> ManagedTenant:
         """Reject a tenant's credentials from now on, or accept them again. Raises `NotFoundError`."""
+        _check_tenant_id(tenant_id)
         now = self.clock()
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
             found = await get_tenant(connection, tenant_id, lock=True)
@@ -387,3 +389,9 @@ def _own(principal: Principal, tenant_id: str) -> str:
     if tenant_id != principal.org_id:
         raise errors.NotFoundError("tenant")
     return tenant_id
+
+
+def _check_tenant_id(tenant_id: str) -> None:
+    """Raise `NotFoundError` for an id that no tenant can have, which the database might not even accept."""
+    if not is_tenant_id(tenant_id):
+        raise errors.NotFoundError("tenant")

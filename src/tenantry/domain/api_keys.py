@@ -21,6 +21,7 @@ _RANDOM_DIGITS: Final = 43
 _CHECKSUM_DIGITS: Final = 6
 _START_LENGTH: Final = 13
 _LONGEST_HINT: Final = 30
+_KEY_ID: Final = re.compile("key_[0-9A-Za-z_-]{1,60}")
 _SHOWN_DIGITS: Final = re.compile("[0-9a-z]{4}")
 _SHOWN_PARTS: Final = re.compile(
     r"(?P<start> (?:svc_(?:live|test)_)? [0-9a-z]{4} )?  (?: (?:\.{3}|\u2026) (?P<last4> [0-9a-z]{4} )? )?", re.VERBOSE
@@ -179,7 +180,7 @@ def find_key_hint(text: str) -> KeyHint | None:
 
     Returns None for a text that has none of these forms.
     """
-    if text.startswith("key_"):
+    if _KEY_ID.fullmatch(text):
         return KeyHint(key_id=text)
     text = text.lower()
     if _SHOWN_DIGITS.fullmatch(text):
