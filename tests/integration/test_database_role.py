@@ -191,7 +191,7 @@ TAMPERING: Final = (
     "DROP TRIGGER audit_events_are_kept ON audit_events",
     "CREATE OR REPLACE FUNCTION keep_audit_events() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'",
     "SET session_replication_role = replica",
-    "UPDATE alembic_version SET version_num = '0001'",
+    "UPDATE tenantry_version SET version_num = '0001'",
     "DELETE FROM tenants",
     "UPDATE tenants SET id = 'another'",
 )

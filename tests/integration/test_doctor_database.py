@@ -18,6 +18,8 @@ from tenantry.db.migrate import newest_revision
 from tenantry.domain.permissions import AccessLevel, Mode
 from tenantry.domain.plans import parse_catalog
 from tenantry.settings import SettingsError, load
+from tests.support import other_program
+from tests.support.billing import rows
 from tests.support.findings import checked_settings, free_port, levels, only
 from tests.support.postgres import PostgresServer
 from tests.support.tenants import add_acme
@@ -81,6 +83,17 @@ async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> N
     assert (finding.subject, finding.remedy) == ("schema", "Run `tenantry migrate`.")
 
 
+async def test_tables_of_others_are_named(postgres: PostgresServer) -> None:
+    with postgres.database(migrated=False) as conninfo:
+        other_program.fill(conninfo)
+        message = only(await check(conninfo), Level.ERROR).message
+        assert message == "does not exist, and the database has tables of others: alembic_version, orders, tenants"
+    with postgres.database() as conninfo:
+        await rows(conninfo, "CREATE TABLE orders (id int)")
+        finding = only(await check(conninfo), Level.WARNING)
+        assert finding.message == "there are tables of others beside tenantry's: orders"
+
+
 async def test_check_that_takes_too_long_is_skipped_and_the_others_run(emptied: str, connection: Connection) -> None:
     async with connection.transaction():
         await connection.execute("LOCK TABLE api_keys")
@@ -94,9 +107,9 @@ async def test_check_that_takes_too_long_is_skipped_and_the_others_run(emptied: 
 
 @pytest.mark.parametrize(("revision", "level"), [("0000", Level.ERROR), ("9999", Level.WARNING)])
 async def test_a_schema_of_another_release(emptied: str, connection: Connection, revision: str, level: Level) -> None:
-    await connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))
+    await connection.execute("UPDATE tenantry_version SET version_num = %s", (revision,))
     findings = await check(emptied)
-    await connection.execute("UPDATE alembic_version SET version_num = %s", (newest_revision(),))
+    await connection.execute("UPDATE tenantry_version SET version_num = %s", (newest_revision(),))
     finding = only(findings, level)
     assert finding.subject == "schema"
     assert revision in finding.message

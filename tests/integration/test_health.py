@@ -36,14 +36,14 @@ async def test_without_its_schema_it_is_alive_but_not_ready(postgres: PostgresSe
 
 async def test_schema_of_an_older_release_is_not_ready(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("UPDATE alembic_version SET version_num = '0000'")
+        await connection.execute("UPDATE tenantry_version SET version_num = '0000'")
     async with running_service(conninfo) as service:
         assert (await service.anonymous.get("/readyz")).json()["waitingFor"] == ["schema"]
 
 
 async def test_schema_that_it_may_not_read_is_not_ready(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("REVOKE SELECT ON alembic_version FROM tenantry_batch, tenantry_read")
+        await connection.execute("REVOKE SELECT ON tenantry_version FROM tenantry_batch, tenantry_read")
     async with running_service(conninfo) as service:
         answer = await service.anonymous.get("/readyz")
         assert (answer.status_code, answer.json()["waitingFor"]) == (503, ["schema"])
@@ -51,7 +51,7 @@ async def test_schema_that_it_may_not_read_is_not_ready(conninfo: str) -> None:
 
 async def test_schema_of_a_newer_release_is_ready(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        await connection.execute("UPDATE tenantry_version SET version_num = '9999'")
     async with running_service(conninfo) as service:
         assert (await service.anonymous.get("/readyz")).status_code == 200
 

@@ -26,7 +26,7 @@ DIGESTS: Final = {
     3: "229cb1f9d02cd674dd34f25bbf53f72759879d73dc8d6694ca2ac2439183db0d",
     4: "f650ad0b96382f3dbd790ac18eba31f8eb2a58916a3eccb0d8de0ea63af4fff0",
     5: "4f978f300e6dfde689fa1ac302ad1d55b8c1df9b3257b372dcc191f6267d7070",
-    6: "b5d7850e0869e055cb8b742bfb9923606f4eee5be0cd96279e4df7d8f5284206",
+    6: "1f66e79085fb0a320cb871b566ea966a34cf0027885944ffc29d2484ae953ce4",
 }
 """The digest of each edition's lists: changed lists need a new edition."""
 

@@ -422,4 +422,4 @@ async def test_function_that_returns_no_scope_rejects_the_request(
 
 async def _set_revision(conninfo: str, revision: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("UPDATE alembic_version SET version_num = %s", (revision,))
+        await connection.execute("UPDATE tenantry_version SET version_num = %s", (revision,))

@@ -49,7 +49,7 @@ async def test_first_process_of_a_container_ends_by_sigterm_while_it_migrates(
 ) -> None:
     container = ("unshare", "--fork", "--pid", "--kill-child", sys.executable, "-m", "tenantry")
     with psycopg.connect(conninfo) as other:
-        other.execute("LOCK TABLE alembic_version")
+        other.execute("LOCK TABLE tenantry_version")
         migration = await asyncio.create_subprocess_exec(
             *container, "migrate", cwd=tmp_path, env={**os.environ, **SECRETS, "DATABASE_URL": database_url}
         )

@@ -16,6 +16,7 @@ from tenantry.cli.demo_folder import data_dir, demo_values, find_demo
 from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE, CommandError, printable_lines
 from tenantry.common.logs import redact
 from tenantry.db.database import Database
+from tenantry.db.foreign_tables import ForeignTablesError
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.settings import (
@@ -31,6 +32,9 @@ from tenantry.settings import (
 
 if TYPE_CHECKING:
     from tenantry.jobs.queue import JobQueue
+
+OWN_DATABASE: Final = "create a database for tenantry alone, and name that one"
+"""What to do about tables of others."""
 
 Result = TypeVar("Result")
 Action = Callable[[Settings, Database], Awaitable[Result]]
@@ -146,16 +150,19 @@ def database(values: dict[str, str]) -> Iterator[str]:
 
 
 def migrated(
-    conninfo: str, *, unreachable: int = FAILED, setting: str = Settings.database_url.name
+    conninfo: str, *, unreachable: int = FAILED, setting: str = Settings.database_url.name, remedy: str = OWN_DATABASE
 ) -> tuple[str | None, str]:
     """Bring the schema up to date; return the revisions before and after. Raises `CommandError`.
 
-    ``unreachable`` is the exit code without a connection; ``setting`` is what names the database, for messages.
+    ``unreachable`` is the exit code without a connection. For messages, ``setting`` is what names the database, and
+    ``remedy`` what to do about tables of others.
     """
     from tenantry.db.migrate import migrate  # noqa: PLC0415  # slow to import, and not every command needs it
 
     try:
         return migrate(conninfo)
+    except ForeignTablesError as error:
+        raise of_others(error, conninfo, setting, remedy) from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise CommandError(
             f"{setting}: its role may not bring the schema up to date: {error.diag.message_primary}. "
@@ -164,6 +171,16 @@ def migrated(
     except psycopg.Error as error:
         code = unreachable if isinstance(error, psycopg.OperationalError) else FAILED
         raise CommandError(f"{setting}: the database cannot be used: {redact(str(error).strip())}", code) from None
+
+
+def of_others(
+    error: ForeignTablesError, conninfo: str, setting: str = Settings.database_url.name, remedy: str = OWN_DATABASE
+) -> CommandError:
+    """Make the error of a command that found a database of others."""
+    return CommandError(
+        f"{setting}: tenantry wants a database of its own, and this one ({without_password(conninfo)}) has tables of "
+        f"others, {error.found}: {remedy}."
+    )
 
 
 def on_database(

@@ -24,10 +24,11 @@ import psycopg
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
-from tenantry.cli.database import database, migrated, settings_errors
+from tenantry.cli.database import database, migrated, of_others, settings_errors
 from tenantry.cli.output import CommandError
 from tenantry.common import clock, logs
 from tenantry.common import process as this_process
+from tenantry.db.foreign_tables import ForeignTablesError, check_database_is_own
 from tenantry.server.accept_loop import HANDSHAKE_SECONDS, AcceptLoop, reject_new_connections
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.connection_balance import NOT_ACCEPTING
@@ -143,8 +144,11 @@ def _check_schema(settings: Settings, conninfo: str) -> None:
     from tenantry.db.migrate import current_revision, newest_revision  # noqa: PLC0415  # slow to import
 
     try:
-        with psycopg.connect(conninfo, connect_timeout=5) as connection:
+        with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
+            check_database_is_own(connection)
             revision, newest = current_revision(connection), newest_revision()
+    except ForeignTablesError as error:
+        raise of_others(error, conninfo) from None
     except psycopg.OperationalError:
         return
     except psycopg.errors.InsufficientPrivilege:

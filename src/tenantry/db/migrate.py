@@ -12,11 +12,12 @@ from psycopg import sql
 from tenantry.db import roles
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database, for_writes
+from tenantry.db.foreign_tables import VERSION_TABLE, check_database_is_own
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # arbitrary, and the same in every release: one migration runs at a time
 _POLL: Final = 0.2
-_REVISION: Final = "SELECT version_num FROM alembic_version"
+_REVISION: Final = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608  # our own name
 _SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"  # statements of other users queue behind one that waits for a lock
 _LOCK_ATTEMPTS: Final = 100  # enough to outlast a transaction of some minutes, such as a backup
 _LOCK_PAUSE: Final = 3.0
@@ -33,7 +34,7 @@ def newest_revision(migrations: Path = MIGRATIONS) -> str:
 
 def current_revision(connection: Connection) -> str | None:
     """Return the database's revision, or None if it was never migrated."""
-    found = connection.execute("SELECT to_regclass('alembic_version')::text").fetchone()
+    found = connection.execute("SELECT to_regclass(%s)::text", [VERSION_TABLE]).fetchone()
     if found is None or found[0] is None:
         return None
     row = connection.execute(_REVISION).fetchone()
@@ -62,13 +63,14 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
     """Migrate the schema to `newest_revision`; return the revisions before and after.
 
     If the server has the roles of `tenantry.db.roles`, also grant their privileges and enable row-level security. Safe
-    in several processes at once and while services run. Retries locks for some minutes. Raises
-    `psycopg.OperationalError` if the database is unreachable or a table stays locked.
+    in several processes at once and while services run. Retries locks for some minutes. Raises `ForeignTablesError` for
+    a database of others, and `psycopg.OperationalError` if it is unreachable or a table stays locked.
     """
     conninfo = for_writes(conninfo)
     with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
         _lock(connection)
         try:
+            check_database_is_own(connection)
             before, newest = current_revision(connection), newest_revision(migrations)
             if before is None or before < newest:
                 retry_on_lock_timeout(lambda: _upgrade(conninfo, migrations))

@@ -74,7 +74,7 @@ SELECT obj_description(oid, 'pg_policy')
    AND has_any_column_privilege('{API}', polrelid, 'SELECT')
 """  # noqa: S608  # our own name
 _SCHEMA: Final = """
-SELECT concat_ws(' ', (SELECT max(version_num) FROM alembic_version), (SELECT max(name) FROM queue_migrations))
+SELECT concat_ws(' ', (SELECT max(version_num) FROM tenantry_version), (SELECT max(name) FROM queue_migrations))
 """
 _OWNS_TABLES: Final = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'tenants'::regclass"
 _SEQUENCES: Final = """
@@ -165,7 +165,7 @@ def grant_schema_access(connection: Connection, login: str) -> None:
     """Let a login read the schema's revision without a role, as the start of the service does."""
     schema, grantee = sql.Identifier(*_column(connection, "SELECT current_schema()")), sql.Identifier(login)
     connection.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, grantee))
-    connection.execute(sql.SQL("GRANT SELECT ON alembic_version, queue_migrations TO {}").format(grantee))
+    connection.execute(sql.SQL("GRANT SELECT ON tenantry_version, queue_migrations TO {}").format(grantee))
 
 
 def missing_roles(connection: Connection) -> list[str]:

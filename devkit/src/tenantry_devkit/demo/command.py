@@ -183,9 +183,12 @@ def _prepared_database(directory: Path, url: str | None) -> Iterator[str]:
     """Give the connection string of the migrated database; the embedded one runs for the block."""
     wanted = {_DATABASE_URL: url or EMBEDDED, _DATA_DIR: str(directory)}
     with database(wanted) as conninfo:
-        if url is not None:
+        if url is None:
+            remedy = f"an older version has made it; delete that demo: {own_command()} demo reset"
+            migrated(conninfo, setting=str(directory), remedy=remedy)
+        else:
             _check_tenants(conninfo)
-        migrated(conninfo, setting=_DATABASE_URL if url is None else DATABASE_OPTION)
+            migrated(conninfo, setting=DATABASE_OPTION)
         yield conninfo
 
 

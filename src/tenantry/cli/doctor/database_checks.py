@@ -16,6 +16,7 @@ from tenantry.cli.doctor.doctor_store import Names
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane, for_writes, has_several_hosts, take_role
 from tenantry.db.failover_detection import FailoverDetector
+from tenantry.db.foreign_tables import listed
 from tenantry.db.migrate import newest_revision
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.billing.events import Anomaly
@@ -72,7 +73,9 @@ async def check_database(
         return [problem("database.unusable", trouble="the address cannot be parsed")]
     try:
         async with lane.use(autocommit=True) as connection:
-            schema = judge_revision(await store.read_revision(connection), newest_revision())
+            revision = await store.read_revision(connection)
+            foreign = await store.read_foreign_tables(connection, is_migrated=revision is not None)
+            schema = judge_revision(revision, newest_revision(), foreign)
             await store.reset_role(connection)
             server = await store.read_settings(connection)
             findings = [judge_server(server), schema, *judge_writing(server), *judge_durability(server)]
@@ -81,6 +84,7 @@ async def check_database(
             await take_role(connection)
             if schema.level is Level.ERROR:
                 return findings
+            findings += problem_if(foreign, "schema.foreign_tables", tables=listed(foreign))
             findings.append(await _check_login(connection))
             findings += await _run("mail", _check_mail(connection, settings))
             findings += await _run("jobs", _check_jobs(connection, settings, now))
@@ -126,9 +130,10 @@ def judge_server(server: Mapping[str, str]) -> Finding:
     return ok("database", f"PostgreSQL {version}")
 
 
-def judge_revision(revision: str | None, newest: str) -> Finding:
+def judge_revision(revision: str | None, newest: str, foreign: Sequence[str] = ()) -> Finding:
+    """Judge whether the schema fits this release; ``foreign`` are the tables of others."""
     if revision is None:
-        return problem("schema.missing")
+        return problem("schema.of_others", tables=listed(foreign)) if foreign else problem("schema.missing")
     if revision == newest:
         return ok("schema", f"revision {revision}")
     return problem("schema.old" if revision < newest else "schema.new", revision=revision, newest=newest)

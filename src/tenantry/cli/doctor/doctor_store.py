@@ -6,6 +6,7 @@ from typing import Any, Final, LiteralString, NamedTuple, cast
 
 from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
 from tenantry.db.connection import Connection
+from tenantry.db.foreign_tables import FOREIGN_TABLES, own_tables
 from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, TENANT_POLICY_EXISTS
 from tenantry.domain.billing.events import SNAPSHOT, Anomaly
 from tenantry.domain.billing.state import BillingPolicy
@@ -153,10 +154,16 @@ async def read_login(connection: Connection) -> tuple[str, bool, bool, bool]:
 
 async def read_revision(connection: Connection) -> str | None:
     """Return the schema's revision; None for a database that was never migrated."""
-    if not await connection.fetch_value("SELECT to_regclass('alembic_version') IS NOT NULL"):
+    if not await connection.fetch_value("SELECT to_regclass('tenantry_version') IS NOT NULL"):
         return None
-    revision = await connection.fetch_value("SELECT max(version_num) FROM alembic_version")
+    revision = await connection.fetch_value("SELECT max(version_num) FROM tenantry_version")
     return str(revision) if revision else None
+
+
+async def read_foreign_tables(connection: Connection, *, is_migrated: bool) -> list[str]:
+    """Return the names of tables of others: of all tables, if the database was never migrated."""
+    rows = await connection.fetch(FOREIGN_TABLES, {"own": own_tables() if is_migrated else []})
+    return [row[0] for row in rows]
 
 
 async def read_anomalies(

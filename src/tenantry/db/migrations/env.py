@@ -2,7 +2,9 @@
 
 from alembic import context
 
+from tenantry.db.foreign_tables import VERSION_TABLE
+
 connection = context.config.attributes["connection"]
-context.configure(connection=connection, transaction_per_migration=True)
+context.configure(connection=connection, version_table=VERSION_TABLE, transaction_per_migration=True)
 with context.begin_transaction():
     context.run_migrations()
