@@ -144,6 +144,7 @@ async def test_missed_events_are_processed(operator: Operator) -> None:
         "until": None,
         "outcomes": {"applied": 1},
         "stopped": None,
+        "continueWith": None,
         "reached": {"id": event_id, "created": moment},
         "details": [
             {
@@ -165,6 +166,7 @@ async def test_backfill_warns_of_times_that_the_provider_no_longer_lists(operato
     assert done.err.startswith("The provider lists events for 30 days: what was missed before ")
 
 
+NO_ENDPOINTS: Final = Answer(200, {"object": "list", "data": [], "has_more": False})
 COMMANDS: Final = ("reconcile", "backfill --since 2026-01-01T00:00:00Z --dry-run")
 
 
@@ -190,7 +192,7 @@ async def test_rejected_request_exits_with_1(operator: Operator, command: str) -
 
 async def test_key_without_the_permission_exits_with_4(operator: Operator) -> None:
     async with running_provider() as server:
-        server.answers.append(refusal(403, code="insufficient_permissions"))
+        server.answers.extend([refusal(403, code="insufficient_permissions")] * 2)
         done = await operator.runs(COMMANDS[1], PROVIDER_API_BASE=server.url, PROVIDER_SECRET_KEY=KEY)
     assert done.code == 4
     assert "does not let this service's API key (PROVIDER_SECRET_KEY) do this: it lacks a permission" in done.err
@@ -203,6 +205,7 @@ async def test_stopped_backfill_prints_the_command_that_continues_it(operator: O
     ]
     base = "backfill --since 2026-01-01T00:00:00Z"
     async with running_provider() as server:
+        server.answers.append(NO_ENDPOINTS)
         server.answers.extend(
             Answer(200, {"object": "list", "data": listed[first : first + 100], "has_more": True}) for first in (0, 100)
         )
@@ -217,6 +220,7 @@ async def test_stopped_backfill_prints_the_command_that_continues_it(operator: O
             "2026-01-01T00:00:00Z --until 2026-01-01T11:58:21Z\n"
         )
         assert stopped.err.endswith(stop)
+        server.answers.append(NO_ENDPOINTS)
         server.answers.append(Answer(200, {"object": "list", "data": listed[99:], "has_more": False}))
         done = await operator.runs(f"{base} --until 2026-01-01T11:58:21Z", **provider)
         assert (done.code, done.out.splitlines()[-1]) == (0, "151 events listed, 150 missed: 150 late")
@@ -232,6 +236,7 @@ async def test_stopped_backfill_with_failed_events_retries_them(operator: Operat
     with psycopg.connect(conninfo) as connection:
         connection.execute("ALTER TABLE billing_events ADD CHECK (id <> 'evt_007')")
     async with running_provider() as server:
+        server.answers.append(NO_ENDPOINTS)
         server.answers.extend(
             Answer(200, {"object": "list", "data": part, "has_more": True}) for part in (listed[:100], listed[100:])
         )

@@ -121,6 +121,8 @@ async def test_replay_shows_and_repairs_differences(tmp_path: Path, after_a_late
         "repaired": 1,
         "readAgain": [],
         "unreadable": 0,
+        "stopped": None,
+        "continueWith": None,
         "details": [
             {
                 "tenantId": "acme",

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.billing.backfill import BackfillResult, MissedEvent
+from tenantry.billing.backfill import BackfillPart, BackfillResult, MissedEvent, Observer
+from tenantry.domain.billing.events import KNOWN_TYPES, SUBSCRIPTION_CREATED
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry_devkit.simulator import Rules
 from tests.support import events
@@ -27,13 +28,18 @@ async def world(stage: Stage, emptied: str) -> AsyncIterator[World]:
         yield world
 
 
+def adding_to(told: list[MissedEvent]) -> Observer:
+    """An observer that keeps the missed events of each part."""
+    return lambda part: told.extend(part.missed)
+
+
 async def backfill(
     world: World, *, days: float = 29, dry_run: bool = False
 ) -> tuple[BackfillResult, list[MissedEvent]]:
     """The result of a backfill of so many days, and the events that it reported, in order."""
     told: list[MissedEvent] = []
     since = int(world.simulator.now.timestamp() - days * DAY)
-    return await world.reconciler.backfill.run(since, dry_run=dry_run, observer=told.append), told
+    return await world.reconciler.backfill.run(since, dry_run=dry_run, observer=adding_to(told)), told
 
 
 async def test_a_backfill_after_a_day_without_events_restores_every_state(world: World) -> None:
@@ -185,8 +191,8 @@ async def test_a_failure_in_the_middle_keeps_the_applied_events(provider: Provid
     service = provider.service
     told: list[MissedEvent] = []
 
-    def tell(event: MissedEvent) -> None:
-        told.append(event)
+    def tell(part: BackfillPart) -> None:
+        told.extend(part.missed)
         server.answers.append(refusal(500, type="api_error"))
 
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
@@ -197,6 +203,36 @@ async def test_a_failure_in_the_middle_keeps_the_applied_events(provider: Provid
     kept = await rows(service.conninfo, "SELECT id FROM billing_events")
     assert 0 < done.missed < 250
     assert {event.id for event in told} == {row["id"] for row in kept}
+
+
+async def test_observer_stops_a_run_after_a_part(provider: Provider, server: ProviderServer) -> None:
+    await listing(provider, server, 250)
+    service = provider.service
+    async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
+        done = await desk.reconciler.backfill.run(0, observer=lambda part: part.listed > 0)
+        assert (done.interrupted, done.stopped, done.missed) == (True, None, done.listed)
+        assert done.reached is not None
+        assert 0 < done.listed < 250
+        rest = await desk.reconciler.backfill.run(0, until=done.reached.created)
+    assert done.missed + rest.missed == 250
+    assert not rest.interrupted
+
+
+async def test_a_type_that_no_endpoint_must_send_is_missed_only_on_request(
+    provider: Provider, server: ProviderServer
+) -> None:
+    subscriber = await provider.subscriber()
+    server.events = [events.begun(**subscriber.names, status="trialing", event_id="evt_1")]
+    service = provider.service
+    async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
+        await desk.reconciler.backfill.run(0)
+        required = server.requests[-1].params
+        done = await desk.reconciler.backfill.run(0, types=KNOWN_TYPES)
+        known = server.requests[-1].params
+    assert SUBSCRIPTION_CREATED in known.values()
+    assert SUBSCRIPTION_CREATED not in required.values()
+    assert done.outcomes == {"applied": 1}
+    assert await provider.state(subscriber) == ("pro", "trialing")
 
 
 async def test_a_key_that_is_refused(provider: Provider, server: ProviderServer) -> None:
@@ -226,7 +262,7 @@ async def test_an_event_of_a_connected_account_is_ignored_like_a_delivered_one(
     server.events = [events.updated(**subscriber.names, event_id="evt_1") | {"account": "acct_1"}]
     service, told = provider.service, list[MissedEvent]()
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
-        done = await desk.reconciler.backfill.run(0, observer=told.append)
+        done = await desk.reconciler.backfill.run(0, observer=adding_to(told))
         again = await desk.reconciler.backfill.run(0)
     assert (done.outcomes, [event.tenant_id for event in told], again.missed) == ({"ignored": 1}, [None], 0)
     assert await provider.state(subscriber) == ("free", "none")

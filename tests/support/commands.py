@@ -66,8 +66,12 @@ class Running:
 
     async def end(self, how: signal.Signals) -> int:
         """Send a signal and wait for the end; returns the exit code."""
-        self._process.send_signal(how)
+        self.signal(how)
         return await self.wait()
+
+    def signal(self, how: signal.Signals) -> None:
+        """Send a signal."""
+        self._process.send_signal(how)
 
     async def wait(self) -> int:
         """Wait for the end; returns the exit code."""

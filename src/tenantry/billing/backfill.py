@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Container, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Container, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +18,7 @@ from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.billing.anomalies import is_replaceable
-from tenantry.domain.billing.events import KNOWN_TYPES, BillingEvent
+from tenantry.domain.billing.events import REQUIRED_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import DomainError
@@ -43,9 +43,6 @@ class MissedEvent(msgspec.Struct, frozen=True, rename="camel"):
     outcome: str | None = None
 
 
-Observer = Callable[[MissedEvent], None]
-
-
 class BackfillPart(NamedTuple):
     """A finished part of the provider's list: its number of events, those missed, and its oldest event."""
 
@@ -54,11 +51,15 @@ class BackfillPart(NamedTuple):
     oldest: BillingEvent
 
 
+Observer = Callable[[BackfillPart], bool | None]
+"""Is called for each part. If it returns True, the run stops there."""
+
+
 class BackfillResult(msgspec.Struct, frozen=True):
     """How many events the provider listed, how many of them were missed, and their outcomes.
 
-    ``stopped`` is the error that stopped the run, if any. ``reached`` is the oldest event that was tried: a stopped run
-    can continue from its second, unless events before it failed.
+    ``stopped`` is the error that stopped the run, if any; ``interrupted`` means that its caller stopped it. ``reached``
+    is the oldest event that was tried: a run can continue from its second, unless events before it failed.
     """
 
     listed: int
@@ -66,6 +67,7 @@ class BackfillResult(msgspec.Struct, frozen=True):
     outcomes: dict[str, int]
     stopped: DomainError | None = None
     reached: BillingEvent | None = None
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,28 +81,34 @@ class Backfill:
     policy: BillingPolicy
 
     async def run(
-        self, since: int, *, until: int | None = None, dry_run: bool = False, observer: Observer = lambda _: None
+        self,
+        since: int,
+        *,
+        until: int | None = None,
+        types: Collection[str] = REQUIRED_TYPES,
+        dry_run: bool = False,
+        observer: Observer = lambda _: None,
     ) -> BackfillResult:
-        """Ingest the missed events that were created from ``since`` to ``until`` (Unix seconds).
+        """Ingest the missed events of these ``types`` that were created from ``since`` to ``until`` (Unix seconds).
 
         The provider lists events for 30 days. The newest come first, so that a failed payment that has been paid since
-        is not mailed; other old failures are mailed like parked ones. ``observer`` is called for each missed event. An
-        error stops the run and is part of the result.
+        is not mailed; other old failures are mailed like parked ones. An error stops the run and is part of the result.
         """
         listed, outcomes = 0, Counter[str | None]()
         reached: BillingEvent | None = None
         stopped: DomainError | None = None
+        interrupted = False
         try:
-            async with aclosing(self.missed_since(since, until=until, dry_run=dry_run)) as parts:
+            async with aclosing(self.missed_since(since, until=until, types=types, dry_run=dry_run)) as parts:
                 async for part in parts:
                     listed, reached = listed + part.listed, part.oldest
                     outcomes.update(event.outcome for event in part.missed)
-                    for event in part.missed:
-                        observer(event)
+                    if interrupted := bool(observer(part)):
+                        break
         except DomainError as error:
             stopped = error
         by_outcome = {outcome: number for outcome, number in outcomes.items() if outcome}
-        return BackfillResult(listed, outcomes.total(), by_outcome, stopped, reached)
+        return BackfillResult(listed, outcomes.total(), by_outcome, stopped, reached, interrupted)
 
     async def resend(self, event_id: str) -> MissedEvent | None:
         """Fetch one event from the provider and ingest it, whatever its type; None if the provider has no such event.
@@ -116,24 +124,34 @@ class Backfill:
         return missed[0] if missed else MissedEvent(event.id, event.type, from_epoch(event.created), None, DUPLICATE)
 
     async def missed_since(
-        self, second: int, *, until: int | None = None, only: Container[str | None] | None = None, dry_run: bool
+        self,
+        second: int,
+        *,
+        until: int | None = None,
+        types: Collection[str] = REQUIRED_TYPES,
+        only: Container[str | None] | None = None,
+        dry_run: bool,
     ) -> AsyncGenerator[BackfillPart, None]:
         """Find the missed events since a second, of the tenants ``only``; ingest them unless it is a ``dry_run``.
+
+        By default those of the types that every webhook endpoint must send: another one may never have been due.
 
         The newest second comes first, so that a payment is in the ledger before its older failures; events of one
         second come in the order in which they were created. Raises `ProviderUnavailableError`, `ProviderRefusedError`
         and `DatabaseUnavailableError`.
         """
-        async with aclosing(self._newest_first(max(second, 0), until)) as batches:
+        async with aclosing(self._newest_first(max(second, 0), until, types)) as batches:
             async for events in batches:
                 missed = await self._ingest_missed(events, only, dry_run=dry_run)
                 oldest = min((event for event, _ in events), key=lambda each: each.created)
                 yield BackfillPart(len(events), missed, oldest)
 
-    async def _newest_first(self, since: int, until: int | None) -> AsyncGenerator[list[ListedEvent], None]:
+    async def _newest_first(
+        self, since: int, until: int | None, types: Collection[str]
+    ) -> AsyncGenerator[list[ListedEvent], None]:
         """Yield the listed events in batches of whole seconds."""
         batch, second = list[ListedEvent](), list[ListedEvent]()
-        async with aclosing(self.provider.events_since(since, KNOWN_TYPES, until)) as bodies:
+        async with aclosing(self.provider.events_since(since, types, until)) as bodies:
             async for body in bodies:
                 event = self._decode(body)
                 if event is None:

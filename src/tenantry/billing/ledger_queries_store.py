@@ -234,8 +234,8 @@ async def tenants_after(connection: Connection, after: str, limit: int) -> list[
     return [row[0] for row in await connection.fetch(query, (after, limit))]
 
 
-async def count_tenants(connection: Connection) -> int:
-    return await connection.fetch_count("SELECT count(*) FROM tenants")
+async def count_tenants(connection: Connection, after: str = "") -> int:
+    return await connection.fetch_count("SELECT count(*) FROM tenants WHERE id > %s", (after,))
 
 
 async def known_tenants(connection: Connection, tenants: Sequence[str]) -> set[str]:

@@ -39,10 +39,14 @@ Value = Fact | datetime
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Selects tenants: all or these, and of them only those with an event received since a moment."""
+    """Selects tenants: all or these, and of them only those with an event received since a moment.
+
+    And only those whose id is greater than ``after``.
+    """
 
     tenants: tuple[str, ...] | None = None
     since: datetime | None = None
+    after: str = ""
 
 
 class FieldComparison(msgspec.Struct, frozen=True, rename="camel"):
@@ -84,9 +88,10 @@ class TenantReplay(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReplayChunk(msgspec.Struct, frozen=True):
-    """A part of a replay: how many tenants were looked at, and those of them that were folded."""
+    """A part of a replay: how many tenants were looked at, the last one's id, and those of them that were folded."""
 
     tenants: int
+    last: str
     checked: tuple[TenantReplay, ...]
 
 
@@ -168,13 +173,13 @@ class ReplayService:
         """Count the tenants that `run` looks at. Raises `NotFoundError` if a named tenant does not exist."""
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             if selection.tenants is None:
-                return await store.count_tenants(connection)
+                return await store.count_tenants(connection, selection.after)
             named = set(selection.tenants)
             possible = [tenant_id for tenant_id in named if is_tenant_id(tenant_id)]
             missing = sorted(named - await store.known_tenants(connection, possible))
         if missing:
             raise NotFoundError(f"tenant: {', '.join(missing)}")
-        return len(named)
+        return sum(tenant_id > selection.after for tenant_id in named)
 
     async def run(self, selection: Selection, *, dry_run: bool) -> AsyncGenerator[ReplayChunk, None]:
         """Replay tenants in the order of their ids, a chunk at a time, and repair those that differ.
@@ -187,7 +192,7 @@ class ReplayService:
                 checked = await self._check(tenants, selection.since)
                 if not dry_run:
                     checked = [one if one.is_right else await self._repair(one) for one in checked]
-                yield ReplayChunk(len(tenants), tuple(checked))
+                yield ReplayChunk(len(tenants), tenants[-1], tuple(checked))
         if not dry_run:
             await (self._settle_moves() if self._policy.is_each else self._forget_subscriptions())
 
@@ -227,11 +232,11 @@ class ReplayService:
 
     async def _chunks(self, selection: Selection) -> AsyncGenerator[list[str], None]:
         if selection.tenants is not None:
-            named = sorted(set(selection.tenants))
+            named = sorted(tenant_id for tenant_id in set(selection.tenants) if tenant_id > selection.after)
             for start in range(0, len(named), TENANTS_PER_CHUNK):
                 yield named[start : start + TENANTS_PER_CHUNK]
             return
-        after = ""
+        after = selection.after
         while True:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
                 tenants = await store.tenants_after(connection, after, TENANTS_PER_CHUNK)

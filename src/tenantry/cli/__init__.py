@@ -44,7 +44,7 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             list=("tenantry.cli.tenants:list_tenants", "List the tenants that you belong to."),
             show=("tenantry.cli.tenants", "Show a tenant, by default your own."),
             explain=("tenantry.cli.billing", "On the database: show why a tenant's billing state is what it is."),
-            rebuild=("tenantry.cli.billing", "On the database: rebuild tenants' billing state from their events."),
+            rebuild=("tenantry.cli.replay", "On the database: rebuild tenants' billing state from their events."),
         ),
         "members": _group(
             "List, invite, change and remove the users of an organization.",
@@ -65,7 +65,7 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             list=("tenantry.cli.tenants:list_events", "List your tenant's events, the newest first."),
             show=("tenantry.cli.tenants:show_event", "Show what an event changed, and why."),
             resend=("tenantry.cli.billing", "On the database: fetch events from the provider, and process them anew."),
-            replay=("tenantry.cli.billing", "On the database: fold tenants' events again, and repair what differs."),
+            replay=("tenantry.cli.replay", "On the database: fold tenants' events again, and repair what differs."),
             body=("tenantry.cli.billing", "On the database: print what the provider sent, byte for byte."),
         ),
         "plans": ("tenantry.cli.tenants", "List the plans."),

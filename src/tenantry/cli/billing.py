@@ -1,13 +1,12 @@
-"""The operator's commands on billing: explain, rebuild, replay and body of the ledger; reconcile and backfill."""
+"""The operator's commands on billing: explain and body of the ledger; reconcile, backfill and resend."""
 
 import logging
 import re
 import sys
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
@@ -15,8 +14,9 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.billing import ledger_queries
-from tenantry.billing.backfill import BackfillResult, MissedEvent
+from tenantry.billing.backfill import BackfillPart, BackfillResult, MissedEvent
 from tenantry.billing.ingest import FAILED as NOT_HANDLED
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_queries import (
@@ -27,21 +27,32 @@ from tenantry.billing.ledger_queries import (
     raw_body,
 )
 from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reconciliation
-from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
 from tenantry.cli import output
 from tenantry.cli.database import exit_code, on_database, outbox
-from tenantry.cli.output import FAILED, NOT_FOUND, CommandError, counted, print_json, printable, progress, shown
+from tenantry.cli.doctor.endpoint_checks import endpoints_at, known_types_of
+from tenantry.cli.interruption import STOPPED, Interruption
+from tenantry.cli.output import (
+    DIFFERENCES,
+    FAILED,
+    NOT_FOUND,
+    CommandError,
+    aligned,
+    counted,
+    own_command,
+    print_json,
+    printable,
+    progress,
+    shown,
+)
 from tenantry.cli.times import past
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
-from tenantry.domain.billing.events import Fact
-from tenantry.domain.errors import ProviderNotConfiguredError
+from tenantry.domain.billing.events import REQUIRED_TYPES, Fact
+from tenantry.domain.errors import DomainError, ProviderNotConfiguredError
 from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.settings import Settings
 
-DIFFERENCES: Final = 3
-"""The exit code of a comparison that found drift, and of a dry run that found something to repair."""
 _CONNECTIONS: Final = 5
 _EVENT_ID: Final = re.compile(r"evt_[A-Za-z0-9_]{1,250}")
 _JSON_NAMES: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True))
@@ -117,7 +128,7 @@ def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
 def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     yield Text("The state now", "bold")
     values = map(shown, msgspec.structs.astuple(explanation.state))
-    for line in _aligned(zip(explanation.state.__struct_encode_fields__, values, strict=True)):
+    for line in aligned(zip(explanation.state.__struct_encode_fields__, values, strict=True)):
         yield _indented(line)
     if explanation.subscriptions:
         yield ""
@@ -140,7 +151,7 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     if explanation.parked:
         yield Text(f"{counted(explanation.parked, 'parked event')} could take their place.", "bold red")
     if explanation.differences or explanation.parked:
-        yield Text(f"To repair it: {output.own_command()} tenants rebuild {explanation.tenant.id}")
+        yield Text(f"To repair it: {own_command()} tenants rebuild {explanation.tenant.id}")
 
 
 def _folded_events(explanation: BillingExplanation) -> str:
@@ -168,166 +179,10 @@ def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableTy
     yield Padding(Text(printable(subscription.reason), "dim"), (0, 0, 0, 4), expand=False)
 
 
-def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Format names and values with the values in one column."""
-    rows = list(rows)
-    width = max((len(name) for name, _ in rows), default=0)
-    return [f"{name:{width}}  {value}" for name, value in rows]
-
-
 def _delay(event: BillingEventView) -> str:
     """Format how long after its creation an event arrived."""
     seconds = int((event.received_at - event.created).total_seconds())
     return f"{output.largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}" if seconds else "at once"
-
-
-class ReplayReport(msgspec.Struct, rename="camel"):
-    """A replay. ``seconds`` is its duration; only JSON has ``details``.
-
-    ``read_again`` are events that were invalid or ignored and now take their place; ``unreadable`` counts the invalid
-    ones without a raw body.
-    """
-
-    dry_run: bool
-    tenants: int = 0
-    events: int = 0
-    seconds: float = 0.0
-    differing: int = 0
-    repaired: int = 0
-    read_again: list[ReprocessedEvent] = msgspec.field(default_factory=list)
-    unreadable: int = 0
-    details: list[TenantReplay] = msgspec.field(default_factory=list)
-
-
-def _replay(selection: Selection, *, dry_run: bool, as_json: bool, in_full: bool) -> None:
-    """Fold the selected tenants again and print what differs, or ``in_full`` every tenant with all its fields."""
-    report = ReplayReport(dry_run)
-
-    async def action(settings: Settings, database: Database) -> None:
-        begun = time.monotonic()
-        service = ReplayService(database, settings.billing, system_clock)
-        number = await service.count(selection)
-        async with aclosing(service.reprocess(selection, dry_run=dry_run)) as parts:
-            async for part in parts:
-                report.read_again += part.events
-                report.unreadable += part.unreadable
-                if not as_json and part.events:
-                    click.echo("\n".join(map(_reread, part.events)))
-        with progress("folding tenants", number) as advance:
-            async with aclosing(service.run(selection, dry_run=dry_run)) as chunks:
-                async for chunk in chunks:
-                    for checked in chunk.checked:
-                        _add(report, checked, as_json=as_json, in_full=in_full)
-                    advance(chunk.tenants)
-        report.seconds = round(time.monotonic() - begun, 3)
-
-    on_database(action)
-    if as_json:
-        print_json(report)
-    else:
-        click.echo(_replay_summary(report))
-    if report.unreadable:
-        click.echo(
-            f"{counted(report.unreadable, 'invalid event')} cannot be read again: the raw body was removed after "
-            "RAW_BODY_DAYS. `tenantry backfill` fetches those that the provider still lists.",
-            err=True,
-        )
-    sys.exit(DIFFERENCES if dry_run and (report.differing or report.read_again) else 0)
-
-
-def _add(report: ReplayReport, checked: TenantReplay, *, as_json: bool, in_full: bool) -> None:
-    report.tenants += 1
-    report.events += checked.events
-    report.differing += not checked.is_right
-    report.repaired += checked.repaired
-    if checked.is_right and not in_full:
-        return
-    if as_json:
-        detail = checked if in_full else msgspec.structs.replace(checked, fields=checked.differences)
-        report.details.append(detail)
-    else:
-        # name the file: the progress bar has replaced stdout
-        click.echo("\n".join(_all_fields(checked) if in_full else _differences(checked)), file=sys.stdout)
-
-
-def _reread(event: ReprocessedEvent) -> str:
-    outcome = event.outcome or "would take its place"
-    return f"{printable(event.tenant_id or '-')}  {printable(event.id)} {printable(event.type)}, read again: {outcome}"
-
-
-def _differences(checked: TenantReplay) -> Iterator[str]:
-    for field in checked.differences:
-        yield f"{checked.tenant_id}  {field.field}: {_change(field)}"
-    if checked.parked:
-        yield f"{checked.tenant_id}  {_parked(checked)}"
-
-
-def _all_fields(checked: TenantReplay) -> Iterator[str]:
-    result = "right as it is" if checked.is_right else "repaired" if checked.repaired else "differs"
-    yield f"{checked.tenant_id}: {counted(checked.events, 'event')} folded, {result}"
-    fields = (field for field in checked.fields if field.differs or not field.is_of_checkpoint)
-    for line in _aligned((field.field, _change(field)) for field in fields):
-        yield f"  {line}"
-    if checked.parked:
-        yield f"  {_parked(checked)}"
-
-
-def _change(field: FieldComparison) -> str:
-    return f"{shown(field.stored)} -> {shown(field.folded)}" if field.differs else shown(field.stored)
-
-
-def _parked(checked: TenantReplay) -> str:
-    return f"{counted(checked.parked, 'parked event')} {'took' if checked.repaired else 'could take'} their place"
-
-
-def _replay_summary(report: ReplayReport) -> str:
-    speed = f"{report.events / report.seconds:,.0f}" if report.seconds else "-"
-    found = f"{report.differing} differing, " + ("nothing written" if report.dry_run else f"{report.repaired} repaired")
-    if report.read_again:
-        found += f", {counted(len(report.read_again), 'event')} read again"
-    return (
-        f"{counted(report.tenants, 'tenant')}, {counted(report.events, 'event')} folded in {report.seconds:.1f} s "
-        f"({speed} a second): {found}"
-    )
-
-
-@click.command("rebuild")
-@click.argument("org_ids", metavar="[ORG]...", nargs=-1)
-@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing, exit with 3 if anything does.")
-@click.option("--json", "as_json", is_flag=True, help="The fields and repairs as one JSON document.")
-def rebuild(org_ids: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
-    """Rebuild tenants' billing state from all their events, and show each field before and after.
-
-    Without ORG the command rebuilds all tenants, and shows only what differs.
-
-    The same as `tenantry events replay`, in more detail: safe while the service runs; sends no mail. Exits with 0 when
-    done, with 5 if a tenant does not exist, and with 3 if a dry run found differences.
-
-    \b
-      tenantry tenants rebuild acme --dry-run
-    """
-    _replay(Selection(org_ids or None), dry_run=dry_run, as_json=as_json, in_full=bool(org_ids))
-
-
-@click.command("replay")
-@click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable.")
-@click.option(
-    "--since", type=past, metavar="TIME", help="Only tenants with an event since then: 1h, 7d or an RFC 3339 time."
-)
-@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing, exit with 3 if anything does.")
-@click.option("--json", "as_json", is_flag=True, help="The differences as one JSON document.")
-def replay(tenants: tuple[str, ...], since: datetime | None, *, dry_run: bool, as_json: bool) -> None:
-    """Fold tenants' events again, show where the billing state differs, and repair it.
-
-    Uses the current plan catalog: after you add a price, tenants get their correct plan. First reads events again that
-    were invalid, or ignored because of PROVIDER_ACCOUNTS or PROVIDER_LIVEMODE; they take their place if they are now
-    valid. Safe while the service runs; sends no mail. Exits with 0 when done, with 5 if a tenant does not exist, and
-    with 3 if a dry run found differences.
-
-    \b
-      tenantry events replay --since 2026-01-20T00:00:00Z --dry-run
-    """
-    _replay(Selection(tenants or None, since), dry_run=dry_run, as_json=as_json, in_full=False)
 
 
 @click.command("body")
@@ -447,16 +302,17 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
 def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool) -> None:
     """Fetch the events of the payment provider that never arrived, such as after an outage.
 
-    Reads the provider's list of events, which covers 30 days, from the newest event back to the given time. Missed
-    events are processed like all others, and shown with their outcomes. A failed payment is mailed if it is recent and
-    still unpaid. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
+    Reads the provider's list of events, which covers 30 days, from the newest event back to the given time: those of
+    the types that your webhook endpoint sends. Missed events are processed like all others, and shown with their
+    outcomes. A failed payment is mailed if it is recent and still unpaid. Safe while the service runs. Needs
+    PROVIDER_SECRET_KEY.
 
     Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a request, with 4 if it
-    rejects the API key, and with 6 if the provider or the database is out of reach. A stopped run keeps the events that
-    it has processed, and prints the command that continues it.
+    rejects the API key, and with 6 if the provider or the database is out of reach. A run that an error or Ctrl-C stops
+    keeps the events that it has processed, and prints the command that continues it.
 
     \b
-      tenantry backfill --since 2026-01-20T00:00:00Z
+      tenantry backfill --since 1d
     """
     now = system_clock()
     if until is not None and until < since:
@@ -467,36 +323,66 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
             f"{shown(now - EVENTS_KEPT)} cannot be fetched. `tenantry reconcile` repairs tenants without it.",
             err=True,
         )
-    missed = list[MissedEvent]()
-
-    def observe(event: MissedEvent) -> None:
-        missed.append(event)
-        if not as_json:
-            click.echo(f"{_event_line(event)}  {shown(event.tenant_id)}  {event.outcome or 'missed'}")
+    missed, interruption = list[MissedEvent](), Interruption()
 
     async def action(settings: Settings, database: Database) -> BackfillResult:
+        end, begin = int((until or now).timestamp()), int(max(since, now - EVENTS_KEPT).timestamp())
         async with _reconciler(settings, database) as reconciler:
-            second = None if until is None else int(until.timestamp())
-            return await reconciler.backfill.run(
-                int(since.timestamp()), until=second, dry_run=dry_run, observer=observe
-            )
+            try:
+                types = await _sent_types(reconciler.provider, settings)
+            except DomainError as error:
+                return BackfillResult(0, 0, {}, stopped=error)
+            with progress("fetching events", max(end - begin, 1), is_share=True) as advance, interruption.handling():
+                left = end
+
+                def observe(part: BackfillPart) -> bool:
+                    nonlocal left
+                    advance(left - part.oldest.created)
+                    left = part.oldest.created
+                    missed.extend(part.missed)
+                    if not as_json:
+                        _show_missed(part.missed)
+                    return interruption.is_requested()
+
+                return await reconciler.backfill.run(
+                    int(since.timestamp()),
+                    until=None if until is None else end,
+                    types=types,
+                    dry_run=dry_run,
+                    observer=observe,
+                )
 
     logs.configure("console", logging.WARNING)
     done = on_database(action, pool_size=_CONNECTIONS)
     reached = done.reached and {"id": done.reached.id, "created": from_epoch(done.reached.created)}
+    why = STOPPED if done.interrupted else done.stopped and done.stopped.detail
+    rest = _rest_of(done, since, until, dry_run=dry_run) if why else None
     if as_json:
         asked = {"dryRun": dry_run, "since": since, "until": until}
         counts = {"listed": done.listed, "missed": done.missed, "outcomes": done.outcomes}
-        end = {"stopped": done.stopped and done.stopped.detail, "reached": reached}
+        end = {"stopped": why, "reached": reached, "continueWith": rest and rest.command}
         print_json({**asked, **counts, **end, "details": missed})
-    elif done.listed or done.stopped is None:
+    elif done.listed or why is None:
         outcomes = [f"{number:,} {outcome}" for outcome, number in sorted(done.outcomes.items())]
         then = "nothing written" if dry_run else ", ".join(outcomes) or "nothing to do"
         click.echo(f"{counted(done.listed, 'event')} listed, {done.missed:,} missed: {then}")
-    if done.stopped is not None:
-        where, more = _continuation(done, since, until, dry_run=dry_run)
-        raise CommandError(f"Stopped {where}: {done.stopped.detail}{more}", exit_code(done.stopped))
+    if rest is not None:
+        message = f"Stopped {rest.where}: {why}{rest.what}" + (f" with: {rest.command}" if rest.command else "")
+        raise CommandError(message, exit_code(done.stopped) if done.stopped else FAILED)
     sys.exit(FAILED if done.outcomes.get(NOT_HANDLED) else 0)
+
+
+async def _sent_types(provider: ProviderApi, settings: Settings) -> frozenset[str]:
+    """Return the types that the provider sends to our endpoint; at least those that it must."""
+    endpoints = await provider.webhook_endpoints()
+    ours = endpoints_at(endpoints or (), settings.base_url + WEBHOOK_PATH)
+    return REQUIRED_TYPES | known_types_of(ours)
+
+
+def _show_missed(events: Iterable[MissedEvent]) -> None:
+    for event in events:
+        # name the file: a progress bar has replaced stdout
+        click.echo(f"{_event_line(event)}  {shown(event.tenant_id)}  {event.outcome or 'missed'}", file=sys.stdout)
 
 
 @asynccontextmanager
@@ -513,10 +399,17 @@ async def _reconciler(settings: Settings, database: Database) -> AsyncIterator[R
             await webhooks.close()
 
 
-def _continuation(done: BackfillResult, since: datetime, until: datetime | None, *, dry_run: bool) -> tuple[str, str]:
-    """Return where a backfill was stopped, and the command that continues it."""
+class _Rest(NamedTuple):
+    """What a stopped backfill has left: where it was stopped, what is done or left, and the command that continues."""
+
+    where: str
+    what: str = ""
+    command: str | None = None
+
+
+def _rest_of(done: BackfillResult, since: datetime, until: datetime | None, *, dry_run: bool) -> _Rest:
     if done.reached is None:
-        return "before the first event", ""
+        return _Rest("before the first event")
     moment = from_epoch(done.reached.created)
     where = f"after {counted(done.listed, 'event')}, at {printable(done.reached.id)} of {shown(moment)}"
     if failed := done.outcomes.get(NOT_HANDLED, 0):
@@ -526,7 +419,7 @@ def _continuation(done: BackfillResult, since: datetime, until: datetime | None,
         continue_at = moment
         what = f"Events from {'the newest event' if until is None else shown(until)} back to then are done. Continue"
     options = f"--since {shown(since)}" + (f" --until {shown(continue_at)}" if continue_at else "")
-    return where, f"\n{what} with: tenantry backfill {options}{' --dry-run' if dry_run else ''}"
+    return _Rest(where, f"\n{what}", f"{own_command()} backfill {options}{' --dry-run' if dry_run else ''}")
 
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -551,7 +444,7 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
         return
     yield f"{comparison.tenant_id}: {'repaired' if comparison.repaired else 'has drifted'}"
     fields = _fields(comparison)
-    for line in _aligned((name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields):
+    for line in aligned((name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields):
         yield f"  {line}"
     for event in comparison.missed:
         yield f"  missed  {_event_line(event)}"

@@ -25,6 +25,8 @@ Value = str | int | bool | datetime | None
 FAILED: Final = 1
 USAGE: Final = 2
 """The request is malformed; a retry fails too."""
+DIFFERENCES: Final = 3
+"""A comparison found drift, or a dry run something to repair."""
 NOT_AUTHENTICATED: Final = 4
 """The credential is missing, rejected, or lacks a permission."""
 NOT_FOUND: Final = 5
@@ -113,6 +115,13 @@ def pairs(record: object, *fields: str, **named: str) -> Iterator[tuple[str, str
     for name, attribute in ({field: field for field in fields} | named).items():
         if (value := getattr(record, attribute)) is not None:
             yield name.replace("_", " "), shown(value)
+
+
+def aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Format names and values with the values in one column."""
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0)
+    return [f"{name:{width}}  {value}" for name, value in rows]
 
 
 class AnyAccess(Protocol):
@@ -249,8 +258,13 @@ def _print_rows(columns: Sequence[Column], rows: list[list[str]], *, with_headin
 
 
 @contextmanager
-def progress(what: str, total: int, *, console: "Console | None" = None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar if stderr is a terminal; gives a function that adds finished items."""
+def progress(
+    what: str, total: int, *, is_share: bool = False, console: "Console | None" = None
+) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar if stderr is a terminal; gives a function that adds finished items.
+
+    With ``is_share`` the bar has the percentage instead of the numbers, for items that mean nothing to the user.
+    """
     from rich import progress as bars  # noqa: PLC0415  # slow to import
     from rich.console import Console  # noqa: PLC0415
 
@@ -258,7 +272,7 @@ def progress(what: str, total: int, *, console: "Console | None" = None) -> Iter
     with bars.Progress(
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
-        bars.MofNCompleteColumn(),
+        bars.TaskProgressColumn() if is_share else bars.MofNCompleteColumn(),
         bars.TimeElapsedColumn(),
         bars.TimeRemainingColumn(),
         console=console,

@@ -33,7 +33,7 @@ def judge_endpoints(endpoints: Collection[ProviderEndpoint] | None, webhook_url:
     required = _listed(ev.REQUIRED_TYPES)
     if endpoints is None:
         return [problem("payment provider.endpoints_unreadable", types=required)]
-    ours = [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
+    ours = endpoints_at(endpoints, webhook_url)
     if not ours:
         return [problem("payment provider.no_endpoint", url=webhook_url, types=required)]
     return [*map(_judge_endpoint, ours), *_further_types(ours)]
@@ -55,14 +55,23 @@ def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
 
 
 def _further_types(endpoints: Sequence[ProviderEndpoint]) -> list[Finding]:
-    enabled = {event_type for endpoint in endpoints for event_type in endpoint.enabled_events}
-    if _EVERY_TYPE in enabled:
-        return []
+    sent = known_types_of(endpoints)
     return [
         Finding(Level.INFO, _SUBJECT, f"can also send {event_type}: {benefit}")
         for event_type, benefit in BENEFITS.items()
-        if event_type not in enabled
+        if event_type not in sent
     ]
+
+
+def endpoints_at(endpoints: Collection[ProviderEndpoint], webhook_url: str) -> list[ProviderEndpoint]:
+    """Return the endpoints with this address."""
+    return [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
+
+
+def known_types_of(endpoints: Collection[ProviderEndpoint]) -> frozenset[str]:
+    """Return the types that tenantry knows and that one of these endpoints sends."""
+    enabled = {event_type for endpoint in endpoints for event_type in endpoint.enabled_events}
+    return ev.KNOWN_TYPES if _EVERY_TYPE in enabled else ev.KNOWN_TYPES & enabled
 
 
 def _listed(types: Collection[str]) -> str:

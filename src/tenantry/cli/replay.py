@@ -1,0 +1,248 @@
+"""``tenantry tenants rebuild`` and ``tenantry events replay``: fold ledgers again, and repair what differs."""
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from datetime import datetime
+from typing import Final
+
+import click
+import msgspec
+
+from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
+from tenantry.cli.database import on_database
+from tenantry.cli.interruption import STOPPED, Interruption
+from tenantry.cli.output import (
+    DIFFERENCES,
+    CommandError,
+    aligned,
+    counted,
+    own_command,
+    print_json,
+    printable,
+    progress,
+    shown,
+)
+from tenantry.cli.times import past
+from tenantry.common.clock import system_clock
+from tenantry.db.database import Database
+from tenantry.domain.tenants import is_tenant_id
+from tenantry.settings import Settings
+
+
+class ReplayReport(msgspec.Struct, rename="camel"):
+    """A replay. ``seconds`` is its duration; only JSON has ``details``.
+
+    ``read_again`` are events that were invalid or ignored and now take their place; ``unreadable`` counts the invalid
+    ones without a raw body. ``stopped`` is why it did not come to its end, and ``continue_with`` the command that goes
+    on.
+    """
+
+    dry_run: bool
+    tenants: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    differing: int = 0
+    repaired: int = 0
+    read_again: list[ReprocessedEvent] = msgspec.field(default_factory=list)
+    unreadable: int = 0
+    stopped: str | None = None
+    continue_with: str | None = None
+    details: list[TenantReplay] = msgspec.field(default_factory=list)
+
+
+class _Run(msgspec.Struct, frozen=True):
+    """A replay as it was asked for; ``command`` are its words, without --after, --dry-run and --json."""
+
+    command: tuple[str, ...]
+    selection: Selection
+    dry_run: bool
+    as_json: bool
+    in_full: bool = False
+
+    def continued(self, after: str) -> str:
+        """Return the command that goes on after a tenant."""
+        flags = [flag for flag, is_set in (("--dry-run", self.dry_run), ("--json", self.as_json)) if is_set]
+        options = ["--after", after] if after else []
+        return f"{own_command()} {shlex.join([*self.command, *options, *flags])}"
+
+
+def _replay(run: _Run) -> None:
+    """Fold the selected tenants again and print what differs, or in full every tenant with all its fields."""
+    report, interruption = ReplayReport(run.dry_run), Interruption()
+    last = run.selection.after
+
+    async def action(settings: Settings, database: Database) -> None:
+        nonlocal last
+        begun = time.monotonic()
+        service = ReplayService(database, settings.billing, system_clock)
+        number = await service.count(run.selection)
+        with interruption.handling():
+            await _read_again(service, run, report, interruption)
+            if not interruption.is_requested():
+                last = await _fold(service, run, report, interruption, number)
+        report.seconds = round(time.monotonic() - begun, 3)
+
+    on_database(action)
+    if interruption.is_requested():
+        report.stopped, report.continue_with = STOPPED, run.continued(last)
+    if run.as_json:
+        print_json(report)
+    else:
+        click.echo(_replay_summary(report))
+    if report.unreadable:
+        click.echo(
+            f"{counted(report.unreadable, 'invalid event')} cannot be read again: the raw body was removed after "
+            "RAW_BODY_DAYS. `tenantry backfill` fetches those that the provider still lists.",
+            err=True,
+        )
+    if report.continue_with is not None:
+        where = f"after tenant {last}" if last else "before the first tenant"
+        raise CommandError(f"{STOPPED} It stopped {where}. Continue with: {report.continue_with}")
+    sys.exit(DIFFERENCES if run.dry_run and (report.differing or report.read_again) else 0)
+
+
+async def _read_again(service: ReplayService, run: _Run, report: ReplayReport, interruption: Interruption) -> None:
+    async with aclosing(service.reprocess(run.selection, dry_run=run.dry_run)) as parts:
+        async for part in parts:
+            report.read_again += part.events
+            report.unreadable += part.unreadable
+            if not run.as_json and part.events:
+                click.echo("\n".join(map(_reread, part.events)))
+            if interruption.is_requested():
+                return
+
+
+async def _fold(
+    service: ReplayService, run: _Run, report: ReplayReport, interruption: Interruption, number: int
+) -> str:
+    """Fold the tenants, ``number`` of them; return the id of the last one."""
+    last = run.selection.after
+    with progress("folding tenants", number) as advance:
+        async with aclosing(service.run(run.selection, dry_run=run.dry_run)) as chunks:
+            async for chunk in chunks:
+                for checked in chunk.checked:
+                    _add(report, checked, run)
+                advance(chunk.tenants)
+                last = chunk.last
+                if interruption.is_requested():
+                    break
+    return last
+
+
+def _add(report: ReplayReport, checked: TenantReplay, run: _Run) -> None:
+    report.tenants += 1
+    report.events += checked.events
+    report.differing += not checked.is_right
+    report.repaired += checked.repaired
+    if checked.is_right and not run.in_full:
+        return
+    if run.as_json:
+        detail = checked if run.in_full else msgspec.structs.replace(checked, fields=checked.differences)
+        report.details.append(detail)
+    else:
+        # name the file: the progress bar has replaced stdout
+        click.echo("\n".join(_all_fields(checked) if run.in_full else _differences(checked)), file=sys.stdout)
+
+
+def _reread(event: ReprocessedEvent) -> str:
+    outcome = event.outcome or "would take its place"
+    return f"{printable(event.tenant_id or '-')}  {printable(event.id)} {printable(event.type)}, read again: {outcome}"
+
+
+def _differences(checked: TenantReplay) -> Iterator[str]:
+    for field in checked.differences:
+        yield f"{checked.tenant_id}  {field.field}: {_change(field)}"
+    if checked.parked:
+        yield f"{checked.tenant_id}  {_parked(checked)}"
+
+
+def _all_fields(checked: TenantReplay) -> Iterator[str]:
+    result = "right as it is" if checked.is_right else "repaired" if checked.repaired else "differs"
+    yield f"{checked.tenant_id}: {counted(checked.events, 'event')} folded, {result}"
+    fields = (field for field in checked.fields if field.differs or not field.is_of_checkpoint)
+    for line in aligned((field.field, _change(field)) for field in fields):
+        yield f"  {line}"
+    if checked.parked:
+        yield f"  {_parked(checked)}"
+
+
+def _change(field: FieldComparison) -> str:
+    return f"{shown(field.stored)} -> {shown(field.folded)}" if field.differs else shown(field.stored)
+
+
+def _parked(checked: TenantReplay) -> str:
+    return f"{counted(checked.parked, 'parked event')} {'took' if checked.repaired else 'could take'} their place"
+
+
+def _replay_summary(report: ReplayReport) -> str:
+    speed = f"{report.events / report.seconds:,.0f}" if report.seconds else "-"
+    found = f"{report.differing} differing, " + ("nothing written" if report.dry_run else f"{report.repaired} repaired")
+    if report.read_again:
+        found += f", {counted(len(report.read_again), 'event')} read again"
+    return (
+        f"{counted(report.tenants, 'tenant')}, {counted(report.events, 'event')} folded in {report.seconds:.1f} s "
+        f"({speed} a second): {found}"
+    )
+
+
+def _tenant_id(text: str) -> str:
+    if not is_tenant_id(text):
+        raise click.BadParameter(f"{text!r} is no tenant id: 1 to 64 of A-Za-z0-9_-")
+    return text
+
+
+_after: Final = click.option(
+    "--after", type=_tenant_id, metavar="ORG", help="Only tenants whose id is greater; continues a run."
+)
+
+
+@click.command("rebuild")
+@click.argument("org_ids", metavar="[ORG]...", nargs=-1)
+@_after
+@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing, exit with 3 if anything does.")
+@click.option("--json", "as_json", is_flag=True, help="The fields and repairs as one JSON document.")
+def rebuild(org_ids: tuple[str, ...], *, after: str | None, dry_run: bool, as_json: bool) -> None:
+    """Rebuild tenants' billing state from all their events, and show each field before and after.
+
+    Without ORG the command rebuilds all tenants, and shows only what differs.
+
+    The same as `tenantry events replay`, in more detail: safe while the service runs; sends no mail. Exits with 0 when
+    done, with 5 if a tenant does not exist, and with 3 if a dry run found differences. Ctrl-C ends it after the tenants
+    in flight, with a summary and the command that goes on.
+
+    \b
+      tenantry tenants rebuild acme --dry-run
+    """
+    selection, command = Selection(org_ids or None, after=after or ""), ("tenants", "rebuild", *org_ids)
+    _replay(_Run(command, selection, dry_run, as_json, in_full=bool(org_ids)))
+
+
+@click.command("replay")
+@click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable.")
+@click.option(
+    "--since", type=past, metavar="TIME", help="Only tenants with an event since then: 1h, 7d or an RFC 3339 time."
+)
+@_after
+@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing, exit with 3 if anything does.")
+@click.option("--json", "as_json", is_flag=True, help="The differences as one JSON document.")
+def replay(
+    tenants: tuple[str, ...], since: datetime | None, *, after: str | None, dry_run: bool, as_json: bool
+) -> None:
+    """Fold tenants' events again, show where the billing state differs, and repair it.
+
+    Uses the current plan catalog: after you add a price, tenants get their correct plan. First reads events again that
+    were invalid, or ignored because of PROVIDER_ACCOUNTS or PROVIDER_LIVEMODE; they take their place if they are now
+    valid. Safe while the service runs; sends no mail. Exits with 0 when done, with 5 if a tenant does not exist, and
+    with 3 if a dry run found differences. Ctrl-C ends it after the tenants in flight, with a summary and the command
+    that goes on.
+
+    \b
+      tenantry events replay --since 7d --dry-run
+    """
+    options = [word for tenant_id in tenants for word in ("--tenant", tenant_id)]
+    options += ["--since", shown(since)] if since else []
+    selection = Selection(tenants or None, since, after or "")
+    _replay(_Run(("events", "replay", *options), selection, dry_run, as_json))
