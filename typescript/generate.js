@@ -16,13 +16,16 @@ const NAMES = {
   SessionAddress: "HostedSession",
 };
 
+/** Parts of paths that group resources. */
+const GROUPS = new Set(["billing", "operator"]);
+
 const camel = (name) => name.replace(/[-_](.)/g, (_, letter) => letter.toUpperCase());
 
 /** The resource and the action of an operation: projects.create, apiKeys.rotate, billing.events.list. */
 function methodName(path, { operationId }) {
   const parts = path.replace(/^\/api\/v1\/(me\/)?/, "").split("/");
   const names = parts.filter((part) => !part.startsWith("{")).map(camel);
-  const endsInAction = names.length > 1 && names[0] !== "billing";
+  const endsInAction = names.length > 1 && !GROUPS.has(names[0]);
   return [...names, ...(endsInAction ? [] : [/^[a-z]+/.exec(operationId)[0]])].join(".");
 }
 

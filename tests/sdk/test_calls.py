@@ -48,6 +48,25 @@ async def test_list_iterates_over_all_pages(served: Served, flavour: Flavour) ->
     assert rest == made[:1]
 
 
+async def test_operator_reads_and_revokes_across_tenants(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    record = organization.key.record
+    async with flavour.client(OPERATOR_TOKEN, base_url=served.url) as client:
+        operator = client.operator
+        wanted = operator.tenants.list(search=organization.id, access="none", suspended=False)
+        [tenant] = [tenant async for tenant in wanted]
+        assert tenant == await operator.tenants.get(organization.id)
+        keys = [key async for key in operator.api_keys.list(search=f"{record['start']}...{record['last4']}")]
+        await operator.api_keys.delete(organization.key.id, force=True)
+        parked = [event async for event in operator.parked_events.list()]
+    assert (tenant.id, tenant.owner_email, tenant.suspended) == (organization.id, "owner@x.example", False)
+    assert [(key.id, key.org_id) for key in keys] == [(organization.key.id, organization.id)]
+    assert parked == []
+    async with flavour.client_of(served, organization) as owner:
+        with pytest.raises(errors.AuthenticationError):
+            await owner.auth.whoami()
+
+
 async def test_list_can_be_iterated_again(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:

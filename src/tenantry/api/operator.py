@@ -83,7 +83,7 @@ def operator_routes(
         return await tenants.show(tenant_id)
 
     @get(PATH + "/api-keys", guards=[operator], summary="Find API keys of all tenants (operator)")
-    async def find_api_keys(
+    async def list_any_api_keys(
         search: Annotated[
             str,
             QueryParameter(
@@ -105,7 +105,7 @@ def operator_routes(
         summary="Revoke any API key (operator)",
         opt=raises("last_owner"),
     )
-    async def revoke_any_api_key(
+    async def delete_any_api_key(
         author: ChangeAuthor,
         key_id: KeyId,
         *,
@@ -128,4 +128,4 @@ def operator_routes(
         """
         return await events.list_page(limit, cursor)
 
-    return [list_all_tenants, get_any_tenant, find_api_keys, revoke_any_api_key, list_parked_events]
+    return [list_all_tenants, get_any_tenant, list_any_api_keys, delete_any_api_key, list_parked_events]
