@@ -22,6 +22,15 @@ def signed(body: bytes = BODY, secret: str = SECRET, at: int = NOW) -> dict[str,
 
 
 _SIGNATURE: Final = signed()[HEADER]
+
+
+def _altered(place: int) -> dict[str, str]:
+    """The headers of `BODY` with one character of the signature changed."""
+    stamp, digits = _SIGNATURE.split(",v1=")
+    other = "0" if digits[place] != "0" else "1"
+    return {HEADER: f"{stamp},v1={digits[:place]}{other}{digits[place + 1 :]}"}
+
+
 DELIVERIES: Final = (
     Delivery({HEADER: _SIGNATURE}),
     Delivery({"provider-signature": _SIGNATURE}),
@@ -53,6 +62,7 @@ DELIVERIES: Final = (
     Delivery({HEADER: f"t={NOW},v1=\u00e9"}, "no signature matches"),
     Delivery({HEADER: f"t={NOW},v1=\udcff"}, "no signature matches"),
     Delivery({HEADER: _SIGNATURE.upper().replace("T=", "t=").replace("V1=", "v1=")}, "no signature matches"),
+    *(Delivery(_altered(place), "no signature matches") for place in range(64)),
     Delivery({HEADER: _SIGNATURE[:-1]}, "no signature matches"),
     Delivery({HEADER: f"{_SIGNATURE}{_SIGNATURE.rpartition('=')[2]}"}, "no signature matches"),
     Delivery(signed(secret="whsec_another"), "no signature matches"),
