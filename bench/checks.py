@@ -59,7 +59,7 @@ class ServerConnection:
         self._connection.close()
 
     def _send(self, method: str, body: bytes | None, headers: dict[str, str]) -> Reply:
-        self._connection.request(method, self._server.path, body, headers)
+        self._connection.request(method, self._server.path, body, {**self._server.more_headers, **headers})
         answer = self._connection.getresponse()
         return Reply(answer.status, answer.read())
 

@@ -54,7 +54,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     if options.quick:
-        options.only = options.only or [ours.NAME, upper_bounds.WITHOUT_DATABASE, upper_bounds.CONSTANT]
+        options.only = options.only or [ours.NAME, ours.CORS, upper_bounds.WITHOUT_DATABASE, upper_bounds.CONSTANT]
         options.connections = [report.CONNECTIONS]
     return options
 

@@ -1,7 +1,7 @@
 """What the comparison needs from each contestant, and the data that each contestant gets."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -59,6 +59,8 @@ class Server:
     """The header for the credential, or for the signature of an event."""
     credentials: Sequence[str] = field(default=(), repr=False)
     """Complete header values, one for each key (for each tenant with access tokens)."""
+    more_headers: Mapping[str, str] = field(default_factory=dict)
+    """Further headers of every request."""
 
 
 class Contestant(ABC):

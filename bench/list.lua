@@ -3,7 +3,7 @@ local requests, count, position = {}, 0, 0
 
 function init(_)
   local head = "GET " .. os.getenv("BENCH_PATH") .. " HTTP/1.1\r\nHost: " .. wrk.host .. ":" .. wrk.port .. "\r\n" ..
-    os.getenv("BENCH_HEADER") .. ": "
+    os.getenv("BENCH_MORE_HEADERS") .. os.getenv("BENCH_HEADER") .. ": "
   for line in io.lines(os.getenv("BENCH_CREDENTIALS")) do
     count = count + 1
     requests[count] = head .. line .. "\r\n\r\n"

@@ -25,6 +25,7 @@ JWT: Final = {"RS256": "tenantry/rs256", "ES256": "tenantry/es256"}
 """The names of the contestants that use access tokens, by algorithm."""
 LIMITED: Final = "tenantry/limited"
 EACH: Final = "tenantry/each"
+CORS: Final = "tenantry/cors"
 PLANS_WITHOUT_LIMITS: Final = """
 [[plans]]
 id = "free"
@@ -50,6 +51,8 @@ class Tenantry(Contestant):
     limited: bool = False
     subscriptions: str = "any"
     """The setting SUBSCRIPTIONS."""
+    page_origin: str | None = None
+    """The origin of a page that sends every request, and that CORS_ORIGINS lists."""
     _issuers: dict[str, str] = field(default_factory=dict)
     """The identity provider of each database."""
 
@@ -73,6 +76,8 @@ class Tenantry(Contestant):
             "SESSION_SECRET": support.PEPPER,
             "SUBSCRIPTIONS": self.subscriptions,
         }
+        if self.page_origin is not None:
+            variables["CORS_ORIGINS"] = self.page_origin
         if not self.limited:
             catalog = data.folder / "plans.toml"
             catalog.write_text(PLANS_WITHOUT_LIMITS)
@@ -86,7 +91,9 @@ class Tenantry(Contestant):
             url = f"http://127.0.0.1:{port}{projects.PATH}"
             pid = stack.enter_context(serving(command, data.folder, variables, url=url, log=data.folder / "log"))
             header = "Stripe-Signature" if job is Job.WEBHOOK else "Authorization"
-            yield Server(port, pid, PATHS[job], header, [f"Bearer {credential}" for credential in credentials])
+            origin = {} if self.page_origin is None else {"Origin": self.page_origin}
+            values = [f"Bearer {credential}" for credential in credentials]
+            yield Server(port, pid, PATHS[job], header, values, origin)
 
     def events_stored(self, data: Dataset) -> int:
         """Count the ledger's events."""
@@ -121,6 +128,7 @@ def contestants() -> list[Contestant]:
         Tenantry(NAME, "the service, API keys, plans without request limits", tuple(Job)),
         *tokens,
         Tenantry(LIMITED, limited, (Job.LIST,), (1,), limited=True),
+        Tenantry(CORS, "called by pages of another origin", tuple(Job), (1,), page_origin="https://app.example"),
         Tenantry(EACH, "a state of each subscription", (Job.WEBHOOK,), (1,), subscriptions="each"),
     ]
 

@@ -31,8 +31,8 @@ function init(_)
   local template = file:read("*a")
   file:close()
   local head = "POST " .. os.getenv("BENCH_PATH") .. " HTTP/1.1\r\nHost: " .. wrk.host .. ":" .. wrk.port ..
-    "\r\nContent-Type: application/json; charset=utf-8\r\n" .. os.getenv("BENCH_HEADER") ..
-    ": t=" .. os.getenv("BENCH_STAMP") .. ",v1="
+    "\r\nContent-Type: application/json; charset=utf-8\r\n" .. os.getenv("BENCH_MORE_HEADERS") ..
+    os.getenv("BENCH_HEADER") .. ": t=" .. os.getenv("BENCH_STAMP") .. ",v1="
   for tenant = 0, tenants - 1 do
     local body = cut((string.gsub(template, "<tenant>", tostring(tenant))))
     local length = 0

@@ -81,12 +81,14 @@ def run(
 def _load(
     server: Server, script: str, variables: Mapping[str, str], connections: int, seconds: float
 ) -> tuple[int, ...]:
+    more_headers = "".join(f"{name}: {value}\r\n" for name, value in server.more_headers.items())
+    own = {"BENCH_PATH": server.path, "BENCH_HEADER": server.header, "BENCH_MORE_HEADERS": more_headers}
     done = subprocess.run(
         [
             "wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "2s", "-s", str(_FOLDER / script),
             f"http://127.0.0.1:{server.port}",
         ],
-        env={**os.environ, "BENCH_PATH": server.path, "BENCH_HEADER": server.header, **variables},
+        env={**os.environ, **own, **variables},
         capture_output=True,
         text=True,
         timeout=seconds + _TIMEOUT,

@@ -5,7 +5,6 @@ import logging
 import math
 from collections.abc import Callable, MutableMapping
 from functools import cache
-from http import HTTPStatus
 from time import perf_counter
 from typing import Any, Final
 
@@ -47,6 +46,7 @@ from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
 _AUTHENTICATED: Final = (CALLER, CLAIMS, OPERATOR)
 CLIENT_GONE: Final = 499  # in the metrics only
+_NO_CONTENT: Final = 204
 _WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
 _THROTTLED: Final = frozenset({400, 404, 405, 413, 415})  # statuses of hot routes that do not concern the credential
 _CLIENT_ERRORS: Final = range(400, 500)
@@ -278,7 +278,7 @@ class Dispatcher:
         return response.status
 
     def _complete(self, response: HotResponse, scope: Scope, request_id: bytes) -> HotResponse:
-        if response.status != HTTPStatus.NO_CONTENT:  # which has no length (RFC 9110 section 8.6)
+        if response.status != _NO_CONTENT:  # which has no length (RFC 9110 section 8.6)
             response.headers.append((b"content-length", b"%d" % len(response.body)))
         self._add_headers(response.headers, scope, request_id)
         return response
