@@ -12,6 +12,7 @@ from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.http_client import FetchError
+from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet, PublishedKeys, fetch_published_keys
 from tenantry.integrations.oidc.sign_in import PendingSignIn, SignIn, SignInFailedError, UserInfo
@@ -80,9 +81,9 @@ def check_token_content(data: bytes) -> None:
     claims = _verified(_key().sign(header, payload))
     if claims is None:
         return
-    require_storable(claims, 8192)
+    require_storable(claims, MAX_TOKEN_BYTES)
     content = json.loads(payload)
-    require(json.loads(header)["alg"] == "EdDSA", "another algorithm is accepted", header)
+    require(json.loads(header)["alg"] in ("EdDSA", "Ed25519"), "another algorithm is accepted", header)
     require(content["iss"] == claims.issuer == _ISSUER, "another issuer is accepted", content)
     require(
         AUDIENCE in (content["aud"] if isinstance(content["aud"], list) else [content["aud"]]),
@@ -90,7 +91,7 @@ def check_token_content(data: bytes) -> None:
         content,
     )
     require(
-        content["exp"] > _NOW - 31 and content["iat"] < _NOW + 31 and content["exp"] - content["iat"] <= 86_400,
+        content["exp"] > _NOW - 31 and content["iat"] < _NOW + 31 and content["exp"] - content["iat"] <= 86_430,
         "a time out of bounds",
         content,
     )
@@ -133,11 +134,13 @@ def _content_seeds() -> list[bytes]:
             {"exp": 1e300, "iat": 1e300},
             {"sub": "\u00e9", "a": {"b": [None, True, 1e5]}},
             {"org_id": "\ud800"},
+            {"org_id": None, "org_role": ["admin", "Owner"], "nonce": None, "nbf": None, "token_use": "access"},
         )
     ]
     return [
         *(header + one for one in content),
         b'{"alg": "EdDSA", "crit": ["b64"], "b64": false}\n{}',
+        b'{"alg": "Ed25519", "kid": null, "typ": null}\n' + content[0],
         header + b"[" * 3000,
         header + b'{"iss":' * 900,
         b"\n",
@@ -193,6 +196,7 @@ def _keys_seeds() -> list[bytes]:
         {"kty": "EC", "crv": "P-256", "x": "AA", "y": None},
         {"kty": "OKP", "crv": [], "x": "AA"},
         {"kty": [], "kid": {}},
+        {**signing_key("RS256", "rsa-1").jwk(), "kid": 7, "use": None, "alg": None, "key_ops": [], "issuer": []},
     ]
     return [
         whole,

@@ -19,6 +19,7 @@ from tenantry.integrations.oidc.claims import (
     Header,
     OidcConfig,
     Payload,
+    RoleClaim,
     claim_at,
     decode,
     format_duration,
@@ -63,6 +64,7 @@ class DecodedToken:
     key: Key = field(init=False)  # the key that signed it
     members: dict[str, Any] = field(init=False)
     payload: Payload = field(init=False)
+    role: RoleClaim = field(init=False)
     expires_at: datetime = field(init=False)
     org_id: str | None = field(init=False)
     times: Times = field(init=False)
@@ -79,7 +81,7 @@ class DecodedToken:
             issuer=payload.iss,
             subject=payload.sub,
             org_id=self.org_id,
-            role=role_claim(self.members, self.config).role,
+            role=self.role.role,
             scopes=payload.scopes,
             issued_at=datetime.fromtimestamp(payload.iat, UTC),  # at most the lifetime before the expiry
             expires_at=self.expires_at,
@@ -242,6 +244,7 @@ def _claims(token: DecodedToken) -> str | None:
         return decoded
     token.members, payload = decoded
     token.payload = payload
+    token.role = role_claim(token.members, token.config)
     token.times = Times(payload.iat, payload.nbf, payload.exp)
     try:
         token.expires_at = datetime.fromtimestamp(payload.exp, UTC)
@@ -319,7 +322,7 @@ def _audience(token: DecodedToken) -> str | None:
     audiences = texts(value)
     if audiences is None:
         return f"{claim} is of the wrong type"
-    return None if any(each in config.audiences for each in audiences) else "wrong audience"
+    return "wrong audience" if set(audiences).isdisjoint(config.audiences) else None
 
 
 _ID_TOKEN_CLAIMS: Final = ("nonce", "at_hash")

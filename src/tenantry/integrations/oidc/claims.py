@@ -72,6 +72,9 @@ class RoleClaim(msgspec.Struct, frozen=True):
     known: bool = True
 
 
+_NO_ROLE: Final = RoleClaim(None)
+
+
 class Claims(msgspec.Struct, frozen=True):
     """The claims of a verified token. A user is ``(issuer, subject)``.
 
@@ -98,8 +101,10 @@ def role_claim(members: dict[str, Any], config: OidcConfig) -> RoleClaim:
     """Read the role: the highest known one in a text or a list of texts; any other value counts as member."""
     value = claim_at(members, config.role_claim)
     if value is msgspec.UNSET or value in ("", []):
-        return RoleClaim(None)
-    values = value if isinstance(value, list) else [value]
+        return _NO_ROLE
+    if isinstance(value, str) and value in config.roles:
+        return RoleClaim(config.roles[value])
+    values = value if isinstance(value, list) else []
     roles = [config.roles[each] for each in values if isinstance(each, str) and each in config.roles]
     return RoleClaim(highest_role(roles), known=bool(roles))
 
@@ -168,7 +173,7 @@ def decode(segment: bytes) -> object:
 def claim_at(members: dict[str, Any], name: str) -> object:
     """Return the claim of this name, else the one at this path of member names, else UNSET; UNSET for null."""
     found: Any = members.get(name)
-    if found is None:
+    if found is None and "." in name:
         found = members
         for part in name.split("."):
             found = found.get(part) if isinstance(found, dict) else None
@@ -177,8 +182,9 @@ def claim_at(members: dict[str, Any], name: str) -> object:
 
 def texts(value: object) -> list[str] | None:
     """Return the texts of a claim that holds one or a list of them; None for anything else."""
-    values: list[Any] = value if isinstance(value, list) else [value]
-    return values if all(isinstance(each, str) for each in values) else None
+    if isinstance(value, str):
+        return [value]
+    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
 
 
 def verified_email(email: object, verified: object) -> str | None:

@@ -18,7 +18,7 @@ from tenantry.domain.errors import (
     TokenFault,
 )
 from tenantry.integrations.oidc import claim_checks as checks
-from tenantry.integrations.oidc.claims import Claims, OidcConfig, claim_at, decode, format_json, role_claim
+from tenantry.integrations.oidc.claims import Claims, OidcConfig, claim_at, decode, format_json
 from tenantry.integrations.oidc.keys import KeySet
 
 __all__ = ["Claims", "TokenVerifier"]
@@ -157,7 +157,7 @@ class TokenVerifier:
         if failure is not None:
             self._cache.drop(digest)
             raise _refusal(failure)
-        if not role_claim(decoded.members, self._config).known:
+        if not decoded.role.known:
             self._unknown_role()
         claims = decoded.claims()
         verified = VerifiedToken(decoded.kid, decoded.header.alg, decoded.key, decoded.times, claims)
@@ -205,8 +205,7 @@ def _explanation(
 
 
 def _described_role(token: checks.DecodedToken) -> str:
-    name, roles = token.config.role_claim, token.config.roles
-    found = role_claim(token.members, token.config)
+    name, roles, found = token.config.role_claim, token.config.roles, token.role
     if found.role is None:
         return f"the token has no {name}"
     said = f"{name} is {format_json(claim_at(token.members, name))}"
