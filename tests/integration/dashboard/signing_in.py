@@ -121,7 +121,7 @@ def at_hash(access_token: str) -> str:
     return base64.urlsafe_b64encode(half).rstrip(b"=").decode()
 
 
-def describe(issuer: Issuer, **changes: Any) -> None:
+def describe(issuer: Issuer, /, **changes: Any) -> None:
     """Set the provider's discovery document."""
     metadata = {
         "issuer": issuer.url,

@@ -1,0 +1,123 @@
+"""A service whose identity provider has an issuer for each directory, as Microsoft Entra ID."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from tests.support.app import running_app
+from tests.support.billing import until_blocked
+from tests.support.emptying import SharedDatabase
+from tests.support.issuer import DISCOVERY, JWKS, Answer, running_issuer
+from tests.support.members import accept_path, path_of
+from tests.support.service import TENANTS, WHOAMI, Caller, JsonObject, ManualClock, Service, identity_settings, refusal
+
+MEMBERS = "/api/v1/members"
+FIRST, SECOND = "dir-1", "dir-2"
+
+
+@pytest.fixture(scope="module")
+async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
+    clock = ManualClock()
+    async with running_issuer() as issuer:
+        template = issuer.url + "/{tenantid}/v2.0"
+        document = {"issuer": template, "jwks_uri": issuer.url + JWKS}
+        issuer.answers["/organizations/v2.0" + DISCOVERY] = Answer(200, json.dumps(document).encode())
+        settings = {**identity_settings(issuer), "OIDC_ISSUER": template, "OIDC_DIRECTORIES": f"{FIRST},{SECOND}"}
+        async with running_app(shared_database.conninfo, clock=clock, **settings) as client:
+            yield Service(client, clock, issuer, shared_database.conninfo)
+
+
+def user(
+    service: Service,
+    directory: str,
+    sub: str,
+    *,
+    org: str | None = None,
+    role: str | None = None,
+    asks_for: str | None = None,
+) -> Caller:
+    """A user of a directory."""
+    issuer = f"{service.issuer.url}/{directory}/v2.0"
+    return service.user(sub, org=org, role=role, asks_for=asks_for, iss=issuer, tid=directory)
+
+
+async def tenant(service: Service, name: str) -> Caller:
+    """The owner of a new tenant with this id, of the first directory."""
+    answer = await service.operator.put(f"{TENANTS}/{name}", {"name": name, "ownerEmail": "owner@x.example"})
+    assert answer.status_code == 201
+    return user(service, FIRST, "owner", org=name, role="owner")
+
+
+async def add(author: Caller, user_id: str, role: str = "admin") -> JsonObject:
+    """The member whom this caller adds."""
+    answer = await author.post(MEMBERS, {"userId": user_id, "role": role})
+    assert answer.status_code == 201, answer.text
+    added: JsonObject = answer.json()
+    return added
+
+
+async def test_users_of_every_listed_directory_are_accepted(service: Service) -> None:
+    await tenant(service, "open")
+    for directory in (FIRST, SECOND):
+        answer = await user(service, directory, "ann", org="open").get(WHOAMI)
+        assert (answer.status_code, answer.json()["id"]) == (200, "ann")
+    assert refusal(await user(service, "dir-3", "ann", org="open").get(WHOAMI)) == (401, "invalid_credential")
+
+
+async def test_added_member_is_a_user_of_the_authors_directory(service: Service) -> None:
+    owner = await tenant(service, "ours")
+    member = await add(owner, "ann")
+    ours, theirs = user(service, FIRST, "ann"), user(service, SECOND, "ann")
+    assert (await ours.post(accept_path(member))).status_code == 200
+    assert (await ours.get(WHOAMI)).json()["orgId"] == "ours"
+    assert refusal(await theirs.get(WHOAMI)) == (403, "no_organization")
+    assert refusal(await theirs.delete(f"/api/v1/me/memberships/{member['id']}")) == (404, "not_found")
+
+
+async def test_members_of_all_directories_are_listed_and_managed(service: Service) -> None:
+    owner = await tenant(service, "mixed")
+    await add(owner, "ann")
+    other = user(service, SECOND, "boss", org="mixed", role="owner")
+    await add(other, "ann", "member")
+    listed = (await owner.get(f"{MEMBERS}?userId=ann")).json()["data"]
+    assert [(each["userId"], each["role"]) for each in listed] == [("ann", "member"), ("ann", "admin")]
+    for each in listed:
+        assert (await owner.delete(path_of(each))).status_code == 204
+
+
+async def test_key_adds_no_member_because_it_has_no_directory(service: Service) -> None:
+    owner = await tenant(service, "keyed")
+    body = {"orgId": "keyed", "name": "key", "scopes": [], "accessLevel": "OWNER"}
+    key = service.caller((await owner.post("/api/v1/api-keys", body)).json()["secret"])
+    answer = await key.post(MEMBERS, {"userId": "ann", "role": "member"})
+    assert refusal(answer) == (422, "validation_failed")
+    assert "repeat this with the token of a user" in answer.text
+
+
+async def test_waiting_request_of_a_removed_member_is_rejected(service: Service) -> None:
+    """A change is authorized again under the tenant's lock, with the issuer of the caller's token."""
+    owner = await tenant(service, "locked")
+    member = await add(owner, "mallory")
+    mallory = user(service, FIRST, "mallory", asks_for="locked")
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute("SELECT 1 FROM tenants WHERE id = 'locked' FOR UPDATE")
+        removal = asyncio.ensure_future(owner.delete(path_of(member)))
+        await until_blocked(service.conninfo, 1)
+        comeback = asyncio.ensure_future(mallory.post(MEMBERS, {"userId": "mallory", "role": "admin"}))
+        await until_blocked(service.conninfo, 2)
+    assert (await removal).status_code == 204
+    assert refusal(await comeback) == (403, "no_organization")
+
+
+async def test_owner_of_another_directory_counts_as_an_owner(service: Service) -> None:
+    owner = await tenant(service, "two-owners")
+    theirs = user(service, SECOND, "boss", org="two-owners", role="owner")
+    for author, name in ((owner, "owner"), (theirs, "boss")):
+        await add(author, name, "owner")
+    (member,) = (await owner.get(f"{MEMBERS}?userId=owner")).json()["data"]
+    assert (await owner.delete(path_of(member))).status_code == 204
+    (last,) = (await theirs.get(f"{MEMBERS}?userId=boss")).json()["data"]
+    assert refusal(await theirs.delete(path_of(last))) == (409, "last_owner")
