@@ -63,8 +63,8 @@ def _directory(settings: Settings, database: Database) -> TenantDirectory:
 
 @click.command("list-tenants")
 @click.option("--search", type=_text, metavar="TEXT", help="Part of the name, id, owner's address or a customer's id.")
-@click.option("--plan", metavar="PLAN", help="Only tenants on this plan.")
-@click.option("--status", metavar="STATUS", help="Only tenants whose subscription has this status.")
+@click.option("--plan", type=_text, metavar="PLAN", help="Only tenants on this plan.")
+@click.option("--status", type=_text, metavar="STATUS", help="Only tenants whose subscription has this status.")
 @click.option("--access", type=click.Choice(["full", "grace", "none"]), help="Only tenants with this access now.")
 @click.option("--suspended/--not-suspended", default=None, help="Only suspended tenants, or only the others.")
 @_limit
