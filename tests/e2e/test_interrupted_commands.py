@@ -135,6 +135,34 @@ async def test_replay_ends_after_the_tenants_in_flight_and_goes_on_after_them(
     assert done.out.splitlines()[-1].startswith("50 tenants, 0 events folded in ")
 
 
+async def test_after_restore_ends_after_the_change_in_flight_and_can_be_run_again(operator: Operator) -> None:
+    service = operator.provider.service
+    organization = await service.organization()
+    ended = [await service.key(organization.owner, organization.id, "projects:read") for _ in range(3)]
+    for key in ended:
+        await organization.owner.delete(key.path)
+    exported = await invoke_async("admin", "export-audit", folder=operator.folder, **operator.settings)
+    (operator.folder / "audit.ndjson").write_text(exported.out)
+    ids = [key.id for key in ended]
+    with psycopg.connect(operator.conninfo) as connection:  # as it was at the backup
+        connection.execute("SET session_replication_role = replica")  # the trail is append-only
+        connection.execute("DELETE FROM audit_events WHERE target_id = ANY(%s) AND action = 'api_key.revoked'", (ids,))
+        connection.execute("UPDATE api_keys SET revoked_at = NULL WHERE id = ANY(%s)", (ids,))
+    command = ("admin", "after-restore", "--audit", "audit.ndjson")
+    with psycopg.connect(operator.conninfo) as locking:
+        locking.execute("SELECT FROM api_keys WHERE id = %s FOR UPDATE", (ids[0],))
+        async with running(*command, folder=operator.folder, **operator.settings) as redoing:
+            await until_blocked(operator.conninfo)
+            await interrupt(redoing)
+            locking.rollback()
+            assert await redoing.wait() == 1
+    assert ids[0] in redoing.text["out"]
+    assert redoing.text["out"].endswith("1 change lost: 1 redone, 0 already done, 0 missing, 0 manual\n")
+    assert "Interrupted. The other changes are not redone, and no session is ended" in redoing.text["err"]
+    done = await invoke_async(*command, folder=operator.folder, **operator.settings)
+    assert done.out.splitlines()[-1].startswith("3 changes lost: 2 redone, 1 already done,")
+
+
 @pytest.mark.parametrize("plain", [{}, {"NO_COLOR": "1"}], ids=["color", "NO_COLOR"])
 async def test_progress_is_shown_on_a_terminal(operator: Operator, plain: dict[str, str]) -> None:
     home = Home(operator.folder)

@@ -56,6 +56,18 @@ class LostChange(NamedTuple):
     why: str = ""
 
 
+class LostEntries(NamedTuple):
+    """The entries that the restored database lacks, oldest first, and what supersedes them.
+
+    ``newest`` is the time of the newest change of each kind that the database has, by organization and target;
+    ``last_suspensions`` the id of the exported trail's last change of a suspension, by organization.
+    """
+
+    entries: list[AuditEvent]
+    newest: Mapping[tuple[str, str], Mapping[Action, datetime]]
+    last_suspensions: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class Restore:
     """The steps between a restore and the start of the service. Each can be repeated."""
@@ -66,13 +78,8 @@ class Restore:
     tenants: TenantService
     clock: Clock
 
-    async def reapply_revocations(self, trail: Iterable[AuditEvent], *, dry_run: bool) -> list[LostChange]:
-        """Redo those changes of an exported trail that the database lacks, oldest first.
-
-        Revokes and changes keys, removes members and lowers roles, ends and suspends tenants. Creations, and changes
-        that extend access, resume a tenant or transfer it, are only reported. Entries may be duplicate and in any
-        order. ``dry_run`` examines each change separately, and does not foresee errors.
-        """
+    async def lost_entries(self, trail: Iterable[AuditEvent]) -> LostEntries:
+        """Find the entries of an exported trail that the database lacks. They may be duplicate and in any order."""
         unique = {entry.id: entry for entry in trail}
         entries = sorted(unique.values(), key=lambda entry: (entry.at, entry.id))
         by_org: defaultdict[str, list[AuditEvent]] = defaultdict(list)
@@ -90,13 +97,19 @@ class Restore:
             for entry in entries
             if entry.action is Action.TENANT_UPDATED and "suspended" in (entry.after or {})
         }
-        found = []
-        for entry in entries:
-            if entry.id in known:
-                continue
-            is_last = last_suspensions.get(entry.org_id) == entry.id
+        return LostEntries([entry for entry in entries if entry.id not in known], newest, last_suspensions)
+
+    async def reapply_revocations(self, lost: LostEntries, *, dry_run: bool) -> AsyncGenerator[LostChange, None]:
+        """Redo lost changes, oldest first, each in transactions of its own.
+
+        Revokes and changes keys, removes members and lowers roles, ends and suspends tenants. Creations, and changes
+        that extend access, resume a tenant or transfer it, are only reported. ``dry_run`` examines each change
+        separately, and does not foresee errors.
+        """
+        for entry in lost.entries:
+            is_last = lost.last_suspensions.get(entry.org_id) == entry.id
             try:
-                if since := _superseded_by(entry, newest.get((entry.org_id, entry.target_id), {})):
+                if since := _superseded_by(entry, lost.newest.get((entry.org_id, entry.target_id), {})):
                     verdict = RestoreOutcome.ALREADY_DONE, since
                 else:
                     verdict = await self._redo(entry, is_last_suspension=is_last, dry_run=dry_run)
@@ -104,8 +117,7 @@ class Restore:
                 verdict = RestoreOutcome.MISSING, "it was created after the backup"
             except DomainError as error:
                 verdict = RestoreOutcome.MANUAL, error.detail
-            found.append(LostChange(entry, *verdict))
-        return found
+            yield LostChange(entry, *verdict)
 
     async def end_sessions(self) -> int:
         """End all dashboard sessions, because ended ones exist again; return how many."""

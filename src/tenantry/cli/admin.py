@@ -19,7 +19,18 @@ from tenantry.accounts.tenants import TenantInput
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
 from tenantry.cli.database import on_database, outbox
-from tenantry.cli.output import FAILED, access_words, counted, print_json, print_record, printable, shown
+from tenantry.cli.interruption import STOPPED, Interruption
+from tenantry.cli.output import (
+    FAILED,
+    CommandError,
+    access_words,
+    counted,
+    print_json,
+    print_record,
+    printable,
+    progress,
+    shown,
+)
 from tenantry.cli.tenant_support import COMMANDS, tenant_service
 from tenantry.cli.times import future, past
 from tenantry.common.clock import system_clock
@@ -239,7 +250,8 @@ def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool,
     """Redo the revocations since the backup, in a restored database, before the service starts.
 
     Finds the changes in the exported audit trail that the database has lost. Revokes and changes keys, removes members
-    or lowers their roles, and ends and suspends tenants again. Ends all dashboard sessions. You can run it again.
+    or lowers their roles, and ends and suspends tenants again. Ends all dashboard sessions. You can run it again, also
+    after Ctrl-C, which ends it after the change in flight.
 
     Exits with 1 if some changes need an operator.
 
@@ -252,31 +264,46 @@ def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool,
     trail = [entry for file in files for entry in _read(file)]
     if files and not trail:
         raise click.UsageError("The exported audit trail is empty. Check the files; if there is none, pass --no-audit.")
+    outcomes, interruption = Counter[RestoreOutcome](), Interruption()
 
-    async def restore(settings: Settings, database: Database) -> tuple[list[LostChange], int | None, int | None]:
+    async def restore(settings: Settings, database: Database) -> tuple[int | None, int | None]:
         keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
         members = MemberService(database, settings.issuers, settings.billing.catalog, system_clock)
         tenants = tenant_service(settings, database, asks_provider=False)
         service = Restore(database, keys, members, tenants, system_clock)
-        changes = await service.reapply_revocations(trail, dry_run=dry_run)
-        if dry_run:
-            return changes, None, None
-        return changes, await service.end_sessions(), await service.hold_mail() if hold_mail else None
+        lost = await service.lost_entries(trail)
+        with progress("redoing changes", len(lost.entries)) as advance, interruption.handling():
+            async with aclosing(service.reapply_revocations(lost, dry_run=dry_run)) as changes:
+                async for change in changes:
+                    outcomes[change.outcome] += 1
+                    _show_change(change)
+                    advance(1)
+                    if interruption.is_requested():
+                        break
+        if dry_run or interruption.is_requested():
+            return None, None
+        return await service.end_sessions(), await service.hold_mail() if hold_mail else None
 
-    changes, sessions, mails = on_database(restore)
-    for lost in changes:
-        entry, why = lost.entry, f": {lost.why}" if lost.why else ""
-        line = f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
-        click.echo(printable(line))
-    outcomes = Counter(lost.outcome for lost in changes)
+    sessions, mails = on_database(restore)
     summary = "Revocations since the backup are not known: keys revoked since then work again"
     if not no_audit:
         each = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in RestoreOutcome)
-        summary = f"{counted(len(changes), 'change')} lost: {each}"
-    ended = "nothing written" if sessions is None else f"{counted(sessions, 'session')} ended"
-    held = "" if mails is None else f"; {counted(mails, 'mail')} held back"
-    click.echo(f"{summary}; {ended}{held}")
+        summary = f"{counted(outcomes.total(), 'change')} lost: {each}"
+    ended = "nothing written" if dry_run else "" if sessions is None else f"{counted(sessions, 'session')} ended"
+    held = "" if mails is None else f"{counted(mails, 'mail')} held back"
+    click.echo("; ".join(filter(None, (summary, ended, held))))
+    if interruption.is_requested():
+        raise CommandError(
+            f"{STOPPED} The other changes are not redone, and no session is ended: do not start the service. "
+            "Run the same command again; what is redone stays."
+        )
     sys.exit(FAILED if outcomes[RestoreOutcome.MANUAL] else 0)
+
+
+def _show_change(lost: LostChange) -> None:
+    entry, why = lost.entry, f": {lost.why}" if lost.why else ""
+    line = f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
+    click.echo(printable(line), file=sys.stdout)  # name the file: the progress bar has replaced stdout
 
 
 def _read(file: BinaryIO) -> list[AuditEvent]:
