@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
@@ -329,6 +330,32 @@ async def test_an_issuer_with_a_terminating_slash_is_discovered_without_it(issue
     issuer.answers[DISCOVERY] = Answer(200, json.dumps(document).encode())
     async with key_set(issuer.url + "/") as keys:
         assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+
+
+async def test_null_in_the_discovery_document_is_an_absent_member(issuer: Issuer) -> None:
+    optional = (
+        "userinfo_endpoint", "authorization_endpoint", "token_endpoint", "end_session_endpoint",
+        "token_endpoint_auth_methods_supported", "authorization_response_iss_parameter_supported",
+    )  # fmt: skip
+    document = {"issuer": issuer.url, "jwks_uri": issuer.url + JWKS, **dict.fromkeys(optional)}
+    issuer.answers[DISCOVERY] = Answer(200, json.dumps(document).encode())
+    async with key_set(issuer.url) as keys:
+        assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
+
+
+async def test_ignored_keys_are_logged_with_the_reason_when_they_change(
+    issuer: Issuer, keys: KeySet, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = {"kty": "EC", "crv": "secp256k1", "kid": "odd"}
+    encryption = {**NEW.jwk(), "use": "enc", "kid": "enc-1"}
+    issuer.answers[JWKS] = Answer(200, json.dumps({"keys": [OLD.jwk(), odd, encryption]}).encode())
+    with caplog.at_level(logging.INFO, "tenantry"):
+        for _ in range(3):
+            await keys.refresh()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records if "is ignored" in record.message] == [
+        ("WARNING", "the identity provider's key 'odd' is ignored: its type is not supported: 'EC', curve 'secp256k1'"),
+        ("INFO", "the identity provider's key 'enc-1' is ignored: it is for another use: 'enc'"),
+    ]
 
 
 HUGE = json.dumps({"keys": [], "padding": "x" * 256 * 1024}).encode()

@@ -30,7 +30,7 @@ class NodeProvider(NamedTuple):
     async def token(self, user: str, *, alg: str = "RS256", scope: str = "", **claims: Any) -> str:
         """An access token for `AUDIENCE` with ``user`` as its subject and these claims, valid for an hour.
 
-        ``alg`` is RS256, ES256 or EdDSA. ``scope`` is joined by blanks, of projects:read, projects:write,
+        ``alg`` is any that the service accepts. ``scope`` is joined by blanks, of projects:read, projects:write,
         tenants:read and billing:read. The claims cannot replace those of the provider itself.
         """
         form = {

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tests.support.http_line import Line
 from tests.support.proxies import BALANCERS, running_balancer
@@ -51,9 +52,10 @@ async def balancer(request: pytest.FixtureRequest, application: Application, tmp
         application.let_go.set()
 
 
-async def status(address: str, path: bytes) -> int:
+async def status(address: str, path: bytes, token: bytes = b"") -> int:
     line = await Line.to(address)
-    await line.send(b"GET " + path + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    credential = b"Authorization: Bearer " + token + b"\r\n" if token else b""
+    await line.send(b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n" + credential + b"Connection: close\r\n\r\n")
     found, _ = await line.head()
     line.close()
     return found
@@ -61,6 +63,10 @@ async def status(address: str, path: bytes) -> int:
 
 async def test_metrics_and_readiness_are_hidden(balancer: str) -> None:
     assert [await status(balancer, path) for path in (b"/metrics", b"/readyz", b"/healthz")] == [404, 404, 200]
+
+
+async def test_longest_token_passes(balancer: str) -> None:
+    assert await status(balancer, b"/healthz", b"a" * MAX_TOKEN_BYTES) == 200
 
 
 async def test_address_has_so_much_under_way_and_no_more(balancer: str, application: Application) -> None:

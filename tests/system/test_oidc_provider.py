@@ -10,7 +10,7 @@ from tenantry.common.clock import Clock, system_clock
 from tenantry.domain.errors import InvalidCredentialError, TokenExpiredError
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import KeySet
+from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 from tests.support.node_provider import AUDIENCE, NodeProvider, node_provider
 
@@ -34,7 +34,7 @@ def _verifier(
     return TokenVerifier(config, KeySet(config, client), clock=clock)
 
 
-@pytest.mark.parametrize("alg", ["RS256", "ES256", "EdDSA"])
+@pytest.mark.parametrize("alg", ALGORITHMS)
 async def test_its_access_tokens_are_accepted(provider: NodeProvider, client: httpx2.AsyncClient, alg: str) -> None:
     token = await provider.token("ann", alg=alg)
     claims = await _verifier(provider, client).verify(token)

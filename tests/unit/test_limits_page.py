@@ -7,6 +7,7 @@ import pytest
 from tenantry.auth import rejection_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.integrations.oidc import sign_in
+from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 from tenantry.server import asgi_types, client_limits
 from tenantry.server.load_shedding import MAX_WAIT, MIN_CONCURRENT
 from tenantry.settings import Settings
@@ -24,6 +25,7 @@ LIMITS = client_limits.ClientLimits()
         ("an answer that the client stops reading", f"{LIMITS.reading:g} s"),
         ("the service's own answer, since the request was received", f"{DEFAULT_TIMEOUTS.request:g} s"),
         ("a request's head: target, names and values of fields", f"{client_limits.MAX_HEAD_BYTES} bytes"),
+        ("a credential", f"{MAX_TOKEN_BYTES} bytes"),
         ("fields in a head", f"{client_limits.MAX_HEADERS}"),
         ("target: path and query", f"{client_limits.MAX_TARGET_BYTES} bytes"),
         ("a body, on every route", f"{asgi_types.MAX_BODY} bytes"),

@@ -1,7 +1,7 @@
 // A real OpenID provider on loopback: `node server.js CLIENT...` serves clients of these ids, whose secret is
 // CLIENT_SECRET, prints one line of JSON, {"issuer": ...}, when it is ready, and ends when its standard input does.
-// A client_credentials request names the algorithm of its token by the resource (urn:tenantry:RS256, ...:ES256,
-// ...:EdDSA); the members of the JSON object in its form field `claims` become claims of the token.
+// A client_credentials request names the algorithm of its token by the resource (urn:tenantry:RS256, ...:ES256 and the
+// others of ALGORITHMS); the members of the JSON object in its form field `claims` become claims of the token.
 // `tenantry-cli` is a public client for signing in, and `dashboard` the one with CLIENT_SECRET of a dashboard at
 // DASHBOARD_URL, whose tokens for urn:tenantry:api are good for four hours; at both any name is a user's.
 import { generateKeyPairSync } from 'node:crypto';
@@ -10,7 +10,9 @@ import { createServer } from 'node:http';
 import Provider from 'oidc-provider';
 
 const AUDIENCE = 'tenantry-api';
-const RESOURCE = /^urn:tenantry:(RS256|ES256|EdDSA)$/;
+const RSA = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512'];
+const ALGORITHMS = [...RSA, 'ES256', 'ES384', 'ES512', 'EdDSA', 'Ed25519'];
+const RESOURCE = new RegExp(`^urn:tenantry:(${ALGORITHMS.join('|')})$`);
 const API = 'urn:tenantry:api';
 const HOUR = 3600;
 const SCOPES = 'projects:read projects:write tenants:read billing:read';
@@ -34,9 +36,9 @@ const dashboardAt = (url) => ({
   token_endpoint_auth_method: 'client_secret_post',
 });
 
-const jwk = (alg, type, options) => ({
+// A key without `alg` signs with every algorithm that fits it.
+const jwk = (type, options) => ({
   ...generateKeyPairSync(type, options).privateKey.export({ format: 'jwk' }),
-  alg,
   use: 'sig',
 });
 
@@ -71,9 +73,11 @@ const configuration = {
   issueRefreshToken: (ctx, client) => client.grantTypeAllowed('refresh_token'),
   jwks: {
     keys: [
-      jwk('RS256', 'rsa', { modulusLength: 2048 }),
-      jwk('ES256', 'ec', { namedCurve: 'P-256' }),
-      jwk('EdDSA', 'ed25519'),
+      jwk('rsa', { modulusLength: 2048 }),
+      jwk('ec', { namedCurve: 'P-256' }),
+      jwk('ec', { namedCurve: 'P-384' }),
+      jwk('ec', { namedCurve: 'P-521' }),
+      jwk('ed25519'),
     ],
   },
 };

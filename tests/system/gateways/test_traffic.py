@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.support.gateways import CLIENT, Backstage, Gateway, backstage, refused, running_gateway
+from tests.support.service import Organization
 from tests.support.serving import LOOPBACK
 
 
@@ -52,6 +53,14 @@ async def test_refused_upload_is_answered_before_its_body(gateway: Gateway, read
     answers, writer = await gateway.open("POST", "/projects", ("Content-Length", "52428800"), credential=reader)
     assert (await answers.readuntil(b"\r\n")).startswith(b"HTTP/1.1 403 ")
     writer.close()
+
+
+async def test_token_of_157_groups_passes(gateway: Gateway, behind: Backstage, org: Organization) -> None:
+    groups = [f"11111111-2222-4333-8444-{number:012}" for number in range(157)]
+    token = behind.service.user(org=org.id, groups=groups).credential or ""
+    assert 8192 < len(token) < 16_384
+    assert (await gateway.send("GET", "/projects", credential=token)).status == 200
+    assert gateway.application.only().values("x-tenant-id") == [org.id]
 
 
 async def test_connection_to_the_service_is_kept(gateway: Gateway, owner: str) -> None:

@@ -83,8 +83,8 @@ class IssuerMetadata(msgspec.Struct, frozen=True):
     authorization_endpoint: str | None = None
     token_endpoint: str | None = None
     end_session_endpoint: str | None = None
-    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
-    authorization_response_iss_parameter_supported: bool = False
+    token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
+    authorization_response_iss_parameter_supported: bool | None = None
 
     @property
     def can_sign_in(self) -> bool:
@@ -397,7 +397,7 @@ class KeySet:
             return
         for each in published.ignored:
             level = logging.INFO if each.expected else logging.WARNING
-            _log.log(level, "the identity provider's key %s (this key is ignored)", each)
+            _log.log(level, "the identity provider's key %s is ignored: %s", each.kid, each.reason)
         if not published.by_id:
             _log.warning("the identity provider publishes no usable key")
 

@@ -231,7 +231,7 @@ class SignIn:
         if self.client_secret is None:
             return ClientAuth(self.client_id, None, "none")
         secret = self.client_secret.reveal()
-        if "client_secret_post" in metadata.token_endpoint_auth_methods_supported:
+        if "client_secret_post" in (metadata.token_endpoint_auth_methods_supported or ()):
             return ClientAuth(self.client_id, secret, "client_secret_post")
         # The header requires form encoding, which authlib leaves to its caller.
         return ClientAuth(quote_plus(self.client_id), quote_plus(secret), "client_secret_basic")
