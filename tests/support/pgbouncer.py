@@ -1,4 +1,4 @@
-"""A running PgBouncer in transaction mode, in front of the tests' PostgreSQL.
+"""A running PgBouncer, in front of the tests' PostgreSQL.
 
 With ``TENANTRY_TEST_PGBOUNCER=1`` all tests that run the service in their own process have it in between.
 """
@@ -31,11 +31,12 @@ unix_socket_dir = {folder}
 listen_addr =
 listen_port = 6432
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {connections}
 log_connections = 0
 log_disconnections = 0
 {account}
+{more}
 """
 
 
@@ -46,7 +47,7 @@ _running: Final[dict[str, "PgBouncer"]] = {}
 class PgBouncer:
     """A pooler in front of one server, for each of its databases; it runs in ``folder``."""
 
-    def __init__(self, program: str, folder: Path, conninfo: str) -> None:
+    def __init__(self, program: str, folder: Path, conninfo: str, mode: str, connections: int, more: str) -> None:
         parts = conninfo_to_dict(conninfo)
         self._folder = folder
         self._command = [program, str(folder / "pgbouncer.ini")]
@@ -56,7 +57,7 @@ class PgBouncer:
         Path(self._command[1]).write_text(
             _SETTINGS.format(
                 host=parts["host"], port=parts.get("port") or 5432, folder=folder, user=parts["user"],
-                connections=SERVER_CONNECTIONS, account=f"user = {account.pw_name}" if account else "",
+                connections=connections, mode=mode, more=more, account=f"user = {account.pw_name}" if account else "",
             )
         )  # fmt: skip
         if account:
@@ -86,14 +87,16 @@ class PgBouncer:
 
 
 @contextmanager
-def running_pgbouncer(conninfo: str) -> Iterator[PgBouncer]:
-    """A pooler for every database of this server.
+def running_pgbouncer(
+    conninfo: str, *, mode: str = "transaction", connections: int = SERVER_CONNECTIONS, more: str = ""
+) -> Iterator[PgBouncer]:
+    """A pooler for every database of this server, with ``connections`` to each; ``more`` are lines of its settings.
 
     It is required (`tests.support.required`).
     """
     program = debian_program("pgbouncer")
     with tempfile.TemporaryDirectory(prefix="tenantry-pooler-") as folder:
-        pooler = PgBouncer(program, Path(folder), conninfo)
+        pooler = PgBouncer(program, Path(folder), conninfo, mode, connections, more)
         pooler.start()
         try:
             yield pooler

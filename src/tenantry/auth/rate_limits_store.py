@@ -7,7 +7,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.statements import BIGINT, BIGINTS, TEXTS, Statement
 from tenantry.domain.rate_limits import SLOTS, ShareGrant, ShareRequest
 
-SESSION: Final = r"-c synchronous_commit=off -c default_transaction_isolation=read\ committed"
+SESSION: Final = {"synchronous_commit": "off", "default_transaction_isolation": "read committed"}
 """Session settings: a crash may lose counts anyway, and each statement must see the latest ones."""
 
 # A separate statement, because a statement sees only what was committed before it began. The lock's name is not the

@@ -17,6 +17,7 @@ from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REA
 from tenantry.common.logs import redact
 from tenantry.db.database import Database
 from tenantry.db.foreign_tables import ForeignTablesError
+from tenantry.db.pooler_detection import TransactionPoolerError
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.settings import (
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 OWN_DATABASE: Final = "create a database for tenantry alone, and name that one"
 """What to do about tables of others."""
+NO_SESSIONS: Final = (
+    "it leads to a pooler in transaction mode, which does not keep sessions. Set DATABASE_POOLER_URL to that address, "
+    "and DATABASE_URL to the server itself, or to a pooler in session mode."
+)
 
 Result = TypeVar("Result")
 Action = Callable[[Settings, Database], Awaitable[Result]]
@@ -163,6 +168,8 @@ def migrated(
         return migrate(conninfo)
     except ForeignTablesError as error:
         raise of_others(error, conninfo, setting, remedy) from None
+    except TransactionPoolerError:
+        raise CommandError(f"{setting}: {NO_SESSIONS}") from None
     except psycopg.errors.InsufficientPrivilege as error:
         raise CommandError(
             f"{setting}: its role may not bring the schema up to date: {error.diag.message_primary}. "

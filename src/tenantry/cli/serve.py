@@ -24,11 +24,12 @@ import psycopg
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
-from tenantry.cli.database import database, migrated, of_others, settings_errors
+from tenantry.cli.database import NO_SESSIONS, database, migrated, of_others, settings_errors
 from tenantry.cli.output import CommandError
 from tenantry.common import clock, logs
 from tenantry.common import process as this_process
 from tenantry.db.foreign_tables import ForeignTablesError, check_database_is_own
+from tenantry.db.pooler_detection import TransactionPoolerError, check_sessions
 from tenantry.server.accept_loop import HANDSHAKE_SECONDS, AcceptLoop, reject_new_connections
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.connection_balance import NOT_ACCEPTING
@@ -145,10 +146,13 @@ def _check_schema(settings: Settings, conninfo: str) -> None:
 
     try:
         with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
+            check_sessions(connection, conninfo)
             check_database_is_own(connection)
             revision, newest = current_revision(connection), newest_revision()
     except ForeignTablesError as error:
         raise of_others(error, conninfo) from None
+    except TransactionPoolerError:
+        raise CommandError(f"DATABASE_URL: {NO_SESSIONS}") from None
     except psycopg.OperationalError:
         return
     except psycopg.errors.InsufficientPrivilege:

@@ -2,7 +2,7 @@
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, LiteralString, NamedTuple, TypeVar
 
@@ -19,6 +19,22 @@ PEOPLE: Final = "tenantry_people"
 BATCH: Final = "tenantry_batch"
 READ: Final = "tenantry_read"
 TENANT: Final = "tenantry.tenant_id"  # the transaction's setting that names the tenant for row-level security
+
+
+SessionSettings = Mapping[str, str]
+"""PostgreSQL's settings of a session, by name."""
+NO_SETTINGS: Final[SessionSettings] = {}
+_SET: Final = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
+
+
+async def set_session(connection: psycopg.AsyncConnection[Any], settings: SessionSettings) -> None:
+    """Set these settings for the rest of the session.
+
+    PgBouncer rejects a connection with startup options, or drops them. In session mode it keeps what is set here.
+    """
+    if settings:
+        await connection.execute(_SET, (list(settings), list(settings.values())), prepare=False)
+        await connection.commit()
 
 
 class TransactionScope(NamedTuple):

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import psycopg
@@ -14,7 +14,7 @@ from psycopg_pool import AsyncConnectionPool
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.tracing import Tracing
 from tenantry.db.batcher import NO_BATCH_METRICS, BatchMetrics
-from tenantry.db.connection import Connection, TransactionScope
+from tenantry.db.connection import NO_SETTINGS, Connection, SessionSettings, TransactionScope, set_session
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.roles import RLS_ENABLED, TAKE_BATCH
 from tenantry.db.statements import TEXT, Statement
@@ -32,10 +32,14 @@ _UNREACHABLE: Final = "The database is unreachable. Try again shortly."
 OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
 """Errors after which a new connection may reach another server, or find roles that now exist."""
 # The server's side of `_KEEPALIVE`, UTC for times, and a limit for clients that hang in a transaction with locks.
-_SESSION: Final = (
-    "-c TimeZone=UTC -c idle_in_transaction_session_timeout=10000 "
-    "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=20000"
-)
+_SESSION: Final[SessionSettings] = {
+    "TimeZone": "UTC",
+    "idle_in_transaction_session_timeout": "10000",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
 _FOR_TRANSACTION: Final = Statement(
     "SELECT set_config('statement_timeout', $1, true), set_config('TimeZone', 'UTC', true), "
     "set_config('idle_in_transaction_session_timeout', '10000', true)",
@@ -44,18 +48,22 @@ _FOR_TRANSACTION: Final = Statement(
 _SNAPSHOT: Final = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 # Cached plans made while a table is small would still read all of it when it has grown. A bitmap scan would read a
 # tenant's whole history to find the next event. Planning again, or compiling, costs more than it gains.
-_BY_INDEX: Final = (
-    "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off "
-    "-c plan_cache_mode=force_generic_plan"
-)
+_BY_INDEX: Final[SessionSettings] = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
 # Detect a dead connection within half a minute instead of a quarter of an hour.
 _KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
 
 
-def with_statement_timeout(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> str:
-    """Add a timeout for every statement, UTC and keepalives to a connection string."""
-    timeout = f"-c statement_timeout={round(timeouts.statement * 1000)}"
-    return _with_options(_with_keepalives(conninfo, timeouts), f"{_SESSION} {timeout}")
+def servers(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> FailoverDetector:
+    """Return the servers of a connection string, whose sessions have a time limit for each statement and UTC."""
+    limit = str(round(timeouts.statement * 1000))
+    return FailoverDetector(_with_keepalives(conninfo, timeouts), {**_SESSION, "statement_timeout": limit})
 
 
 def has_several_hosts(conninfo: str) -> bool:
@@ -75,11 +83,6 @@ def _with_keepalives(conninfo: str, timeouts: Timeouts) -> str:
     return make_conninfo(**{**given, "connect_timeout": math.ceil(timeouts.connect)})
 
 
-def _with_options(conninfo: str, options: str) -> str:
-    given = conninfo_to_dict(conninfo).get("options")
-    return make_conninfo(conninfo, options=f"{given} {options}" if given else options)
-
-
 def _name_of(conninfo: str) -> str:
     return str(conninfo_to_dict(conninfo).get("dbname") or "")
 
@@ -95,6 +98,7 @@ def new_pool(
     """Make a closed pool. ``prepare`` runs on each new connection; ``prepare_threshold`` is psycopg's."""
 
     async def configure(connection: Connection) -> None:
+        await set_session(connection, failover.settings)
         await failover.accept(connection)
         await prepare(connection)
 
@@ -141,7 +145,7 @@ class Database:
     """The connections of one process to PostgreSQL: a pool for ordinary work, and `Lane`s for batches of many tenants.
 
     ``pooler`` connects to the same database through a pooler in transaction mode, for ordinary work only. Such a pooler
-    takes no options, and keeps neither settings nor prepared statements. ``metrics_of`` returns the metrics of the lane
+    keeps neither settings nor prepared statements. ``metrics_of`` returns the metrics of the lane
     of a name; with ``tracing`` transactions are spans.
     """
 
@@ -160,7 +164,7 @@ class Database:
         self._tracing = tracing
         self._name = _name_of(conninfo)
         self._uses_pooler = pooler is not None
-        self.failover = FailoverDetector(with_statement_timeout(conninfo, timeouts))
+        self.failover = servers(conninfo, timeouts)
         self._pool = new_pool(
             FailoverDetector(_with_keepalives(pooler, timeouts)) if pooler else self.failover,
             pool_size,
@@ -213,9 +217,9 @@ class Database:
         """Return the pool's statistics (`AsyncConnectionPool.pop_stats`), and reset its counts."""
         return self._pool.pop_stats()
 
-    def lane(self, options: str = "", *, name: str = "") -> "Lane":
-        """Make a lane; ``options`` are further settings of its session, ``name`` is its label in the metrics."""
-        lane = Lane(self.failover, options, self._metrics_of(name), self.timeouts)
+    def lane(self, settings: SessionSettings = NO_SETTINGS, *, name: str = "") -> "Lane":
+        """Make a lane; ``settings`` are further ones of its session, ``name`` is its label in the metrics."""
+        lane = Lane(self.failover, settings, self._metrics_of(name), self.timeouts)
         self._lanes.append(lane)
         return lane
 
@@ -234,7 +238,7 @@ class Lane:
     """
 
     failover: FailoverDetector
-    options: str = ""
+    settings: SessionSettings = field(default_factory=dict)
     metrics: BatchMetrics = NO_BATCH_METRICS
     timeouts: Timeouts = DEFAULT_TIMEOUTS
 
@@ -281,9 +285,10 @@ class Lane:
 
     async def _connect(self, *, autocommit: bool) -> Connection:
         try:
-            conninfo = _with_options(self.failover.conninfo(), f"{_BY_INDEX} {self.options}")
+            conninfo = self.failover.conninfo()
             connection = await Connection.connect(conninfo, autocommit=autocommit, prepare_threshold=0)
             try:
+                await set_session(connection, {**self.failover.settings, **_BY_INDEX, **self.settings})
                 await self.failover.accept(connection)
                 await take_role(connection)
             except BaseException:

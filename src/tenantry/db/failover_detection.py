@@ -8,7 +8,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.common.clock import exponential
-from tenantry.db.connection import Connection, PrimaryEpoch
+from tenantry.db.connection import NO_SETTINGS, Connection, PrimaryEpoch, SessionSettings, set_session
 
 _HOST_KEYS: Final = ("host", "hostaddr", "port")
 # The timeline that the server writes to. A promotion increases it at once; checkpoints report it late.
@@ -36,7 +36,9 @@ class FailoverDetector:
     This is not fencing: a process that cannot reach the new primary continues with the old one.
     """
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, conninfo: str, settings: SessionSettings = NO_SETTINGS) -> None:
+        self.settings = settings
+        """Those of every session on these servers."""
         self._given = conninfo_to_dict(conninfo)
         lists = [(key, str(self._given[key]).split(",")) for key in _HOST_KEYS if key in self._given]
         count = max((len(parts) for _, parts in lists), default=1)
@@ -85,6 +87,7 @@ class FailoverDetector:
         while True:
             try:
                 async with await Connection.connect(conninfo) as connection:
+                    await set_session(connection, self.settings)
                     failures = 0
                     while True:
                         async with asyncio.timeout(_ANSWER_TIMEOUT):

@@ -13,6 +13,7 @@ from tenantry.db import roles
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database, for_writes
 from tenantry.db.foreign_tables import VERSION_TABLE, check_database_is_own
+from tenantry.db.pooler_detection import check_sessions
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_310_422_019  # arbitrary, and the same in every release: one migration runs at a time
@@ -64,10 +65,12 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
 
     If the server has the roles of `tenantry.db.roles`, also grant their privileges and enable row-level security. Safe
     in several processes at once and while services run. Retries locks for some minutes. Raises `ForeignTablesError` for
-    a database of others, and `psycopg.OperationalError` if it is unreachable or a table stays locked.
+    a database of others, `TransactionPoolerError`, and `psycopg.OperationalError` if the database is unreachable or a
+    table stays locked.
     """
     conninfo = for_writes(conninfo)
     with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
+        check_sessions(connection, conninfo)  # the lock is one of the session
         _lock(connection)
         try:
             check_database_is_own(connection)

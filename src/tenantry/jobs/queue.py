@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
@@ -18,8 +18,8 @@ from psycopg_pool import PoolTimeout
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts, exponential
 from tenantry.common.tracing import Tracing
-from tenantry.db.connection import Connection
-from tenantry.db.database import OUTGROWN, UNAVAILABLE, new_pool, take_role, with_statement_timeout
+from tenantry.db.connection import Connection, set_session
+from tenantry.db.database import OUTGROWN, UNAVAILABLE, new_pool, servers, take_role
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -149,12 +149,17 @@ class JobQueue:
     ) -> None:
         self._asks_provider = asks_provider
         self._tracing = tracing
-        self._app = App(connector=PsycopgConnector(configure=take_role))  # for the listening connection
+        failover = failover or servers(conninfo, timeouts)
+        self._pool = new_pool(failover, _POOL_SIZE, take_role, timeouts=timeouts)
+
+        async def prepare_listening(connection: psycopg.AsyncConnection[Any]) -> None:
+            await set_session(connection, failover.settings)
+            await take_role(connection)
+
+        self._app = App(connector=PsycopgConnector(configure=prepare_listening))
         logging.getLogger("procrastinate.worker").addFilter(_as_information)
         logging.getLogger("asyncio").addFilter(_keep_unless_unavailable)  # some of it only when the process ends
         register(self._app, self.requeue_stalled)
-        failover = failover or FailoverDetector(with_statement_timeout(conninfo, timeouts))
-        self._pool = new_pool(failover, _POOL_SIZE, take_role, timeouts=timeouts)
 
     async def open(self) -> None:
         """Start connecting, without waiting for the database."""

@@ -1,5 +1,6 @@
 """Checks of the database: the server, the schema, the login, and the data that needs attention."""
 
+import asyncio
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,6 +19,7 @@ from tenantry.db.database import Lane, for_writes, has_several_hosts, take_role
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.foreign_tables import listed
 from tenantry.db.migrate import newest_revision
+from tenantry.db.pooler_detection import keeps_sessions
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.errors import DatabaseUnavailableError
@@ -68,9 +70,12 @@ async def check_database(
     ``statement_timeout`` seconds.
     """
     try:
-        lane = Lane(FailoverDetector(for_writes(conninfo)), f"-c statement_timeout={round(statement_timeout * 1000)}")
+        limit = str(round(statement_timeout * 1000))
+        lane = Lane(FailoverDetector(for_writes(conninfo)), {"statement_timeout": limit})
     except psycopg.ProgrammingError:
         return [problem("database.unusable", trouble="the address cannot be parsed")]
+    if await _is_transaction_pooler(conninfo):
+        return [problem("database.transaction_pooler")]
     try:
         async with lane.use(autocommit=True) as connection:
             revision = await store.read_revision(connection)
@@ -99,6 +104,13 @@ async def check_database(
         return [problem("database.unusable", trouble=f"a query failed (SQLSTATE {error.sqlstate})")]
     finally:
         await lane.close()
+
+
+async def _is_transaction_pooler(conninfo: str) -> bool:
+    try:
+        return not await asyncio.to_thread(keeps_sessions, for_writes(conninfo))
+    except psycopg.Error:  # the other checks report it
+        return False
 
 
 async def _run(subject: str, check: Awaitable[list[Finding]]) -> list[Finding]:
