@@ -10,6 +10,7 @@ import ipaddress
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from importlib import resources
@@ -271,21 +272,21 @@ def _read_directory(text: str) -> str:
     return text
 
 
+def _read_role(text: str) -> tuple[str, Role]:
+    theirs, _, ours = (part.strip() for part in text.rpartition("="))
+    if not theirs or ours not in set(Role):
+        raise ValueError(f"{text!r} is not `theirs=ours`: ours is one of {', '.join(Role)}")
+    return theirs, Role(ours)
+
+
 def _read_role_map(text: str) -> Mapping[str, Role]:
-    roles, faults = dict[str, Role](), list[str]()
-    for entry in filter(None, map(str.strip, text.split(","))):
-        theirs, equals, ours = (part.strip() for part in entry.rpartition("="))
-        if not equals or not theirs or ours not in set(Role):
-            faults.append(f"{entry!r} is not `theirs=ours`: ours is one of {', '.join(Role)}")
-        elif theirs in roles:
-            faults.append(f"{theirs!r} is mapped twice")
-        else:
-            roles[theirs] = Role(ours)
-    if not roles and not faults:
-        faults.append("maps no role")
-    if faults:
-        raise ValueError(*faults)
-    return roles
+    pairs = _read_each(_read_role, filter(None, map(str.strip, text.split(","))))
+    if not pairs:
+        raise ValueError("maps no role")
+    numbers = Counter(theirs for theirs, _ in pairs)
+    if twice := [f"{theirs!r} is mapped twice" for theirs, number in numbers.items() if number > 1]:
+        raise ValueError(*twice)
+    return dict(pairs)
 
 
 _NOTICES: Final = ", ".join(f"`{notice}`" for notice in OwnerNotice)
@@ -513,7 +514,7 @@ class Settings:
     """
     _token_lifetime = Setting("OIDC_TOKEN_LIFETIME", number(1, 31_536_000), TOKEN_LIFETIME)
     """How many seconds may lie between `iat` and `exp` of a token; 30 s of leeway are added."""
-    _client_id = Setting("OIDC_CLIENT_ID", Kind("text", str, "differs from `OIDC_AUDIENCE`"), None)
+    _client_id = Setting("OIDC_CLIENT_ID", Kind("text", str, "no audience, unless these are clients"), None)
     """The client that users sign in to the dashboard with. Unset: the dashboard has no sign-in. The API rejects a token
     whose only audience in `aud` is this client: it is an ID token.
     """

@@ -32,6 +32,7 @@ from tests.support.in_process import (
     running_app,
 )
 from tests.support.issuer import running_issuer
+from tests.support.logs import watched
 from tests.support.postgres import PostgresServer
 from tests.support.service import HURRIED, WHOAMI, Caller, Organization, Service, refusal, running_service
 
@@ -415,6 +416,18 @@ async def test_rejections_are_equal_in_every_app(service: Service, app: Authenti
     assert ("retry-after" in answer.headers) == (row.status == 429)
     here = AuthenticatedApp(SERVICE, service.client)
     assert comparable(answer) == comparable(await here.get(headers, row.scope))
+
+
+@pytest.mark.parametrize("app", KINDS, indirect=True)
+async def test_refused_token_leaves_one_line_in_every_application(service: Service, app: AuthenticatedApp) -> None:
+    prepare = REFUSED["expired token"].prepare
+    headers = await prepare(service, app)
+    with watched("tenantry") as log:
+        answer = await app.get(headers, None)
+    assert answer.status_code == 401
+    request_id = answer.headers["x-request-id"]
+    assert log.count(f"bearer token refused: reason=expiry request={request_id}: expired") == 1
+    assert log.count("bearer token refused") == 1
 
 
 @pytest.mark.parametrize(("app", "name"), asked(LET_IN), indirect=["app"])

@@ -23,7 +23,15 @@ from tenantry.api.parameters import in_words
 from tenantry.common.encoding import NOT_JSON, camel_case
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.server.asgi_types import MAX_BODY, OUTCOME, REQUEST_ID
-from tenantry.server.problems import VARIES, Refusal, fault_of, internal_error, refuse, refuse_domain_error
+from tenantry.server.problems import (
+    VARIES,
+    Refusal,
+    fault_of,
+    internal_error,
+    log_refused_token,
+    refuse,
+    refuse_domain_error,
+)
 
 API_TITLE: Final = "tenantry"
 _LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]
@@ -152,6 +160,7 @@ def _response(request: AnyRequest, refusal: Refusal) -> Response[bytes]:
 
 
 def _on_domain_error(request: AnyRequest, error: DomainError) -> Response[bytes]:
+    log_refused_token(error, _request_id(request))
     return _response(request, refuse_domain_error(error, _request_id(request)))
 
 

@@ -14,7 +14,7 @@ from tenantry.domain.access import TenantAccess, to_access
 from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.domain.permissions import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.server.asgi_types import HotRequest, HotResponse
-from tenantry.server.problems import refuse_domain_error
+from tenantry.server.problems import log_refused_token, refuse_domain_error
 
 WHOAMI_PATH: Final = "/api/v1/auth/whoami"
 VERIFY_PREFIX: Final = "/api/v1/auth/verify/"
@@ -88,6 +88,7 @@ async def answer_gateway(admission: Admission, request: HotRequest) -> HotRespon
     try:
         return await _check(admission, request)
     except DomainError as error:
+        log_refused_token(error, request.request_id.decode())
         refusal = refuse_domain_error(error, request.request_id.decode())
         refusal.headers.append((PROBLEM_HEADER, refusal.body))
         return refusal

@@ -11,7 +11,7 @@ from tenantry.domain.permissions import Principal
 from tenantry.domain.rate_limits import RateLimitStatus
 from tenantry.in_process.tenantry import Credentials
 from tenantry.server.asgi_types import Header
-from tenantry.server.problems import Refusal, internal_error, refuse_domain_error
+from tenantry.server.problems import Refusal, internal_error, log_refused_token, refuse_domain_error
 from tenantry.server.rate_limit_headers import rate_headers
 from tenantry.server.security_headers import SECURITY_HEADERS
 
@@ -61,6 +61,9 @@ class RequestContext:
                 admitted = await self.tenantry.authenticate(credentials)
             except RateLimitedError as error:
                 self.rate_limit_status = error.rate_limits
+                raise
+            except DomainError as error:
+                log_refused_token(error, self.request_id.decode())
                 raise
             self.principal, self.rate_limit_status = admitted.principal, admitted.rate_limits
         return self.principal

@@ -39,7 +39,15 @@ from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, Clien
 from tenantry.server.cors import CORS_POLICY, CorsPolicy
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
-from tenantry.server.problems import CREDENTIAL, VARIES, Refusal, internal_error, refuse, refuse_domain_error
+from tenantry.server.problems import (
+    CREDENTIAL,
+    VARIES,
+    Refusal,
+    internal_error,
+    log_refused_token,
+    refuse,
+    refuse_domain_error,
+)
 from tenantry.server.rate_limit_headers import headers_of
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
@@ -204,6 +212,7 @@ class Dispatcher:
         try:
             response = await route.handler(request)
         except DomainError as error:
+            log_refused_token(error, request.request_id.decode())
             response = refuse_domain_error(error, request.request_id.decode())
         except ClientGoneError:
             response = HotResponse(CLIENT_GONE, [])

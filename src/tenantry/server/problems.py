@@ -149,9 +149,7 @@ def internal_error(request_id: str) -> Refusal:
 
 
 def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:
-    """Compose the error answer for a refusal of the domain, and log why a bearer token was refused."""
-    if fault := error.token_fault:
-        logger.warning("bearer token refused: reason=%s request=%s: %s", fault.check, request_id, fault.reason)
+    """Compose the error answer for a refusal of the domain."""
     return refuse(
         error.code,
         error.detail,
@@ -160,6 +158,12 @@ def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:
         object_id=error.object_id if isinstance(error, errors.IdempotencyReplayError) else None,
         headers=_headers(error, STATUSES[type(error)]),
     )
+
+
+def log_refused_token(error: DomainError, request_id: str) -> None:
+    """Log why a request with a bearer token is refused, if it is that."""
+    if fault := error.token_fault:
+        logger.warning("bearer token refused: reason=%s request=%s: %s", fault.check, request_id, fault.reason)
 
 
 def _headers(error: DomainError, status: HTTPStatus) -> list[Header]:
