@@ -447,6 +447,7 @@ def test_demo_keeps_out_of_a_database_of_another_program(tmp_path: Path, shop: s
     )
     assert "hunter2" not in done.err
     assert other_program.dump(shop) == before
+    assert "There is no demo" in invoke("demo", "reset", "--yes", folder=tmp_path).err
 
 
 def test_embedded_database_of_an_older_version_can_be_deleted(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from tenantry.settings import (
 )
 from tenantry_devkit.demo import example_data
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
-from tenantry_devkit.demo.environment import DATABASE_OPTION, RULES, WEBHOOK_SECRET, read_demo_environment
+from tenantry_devkit.demo.environment import RULES, WEBHOOK_SECRET, read_demo_environment
 from tenantry_devkit.demo.example_data import DemoFile, PersistentProvider, read_demo_file
 from tenantry_devkit.embedded_postgres import EmbeddedServer, EmbeddedServerError
 from tenantry_devkit.files import write_private
@@ -51,6 +51,7 @@ from tenantry_devkit.local.samples import catalog_prices
 from tenantry_devkit.serving import free_port
 from tenantry_devkit.simulator import Simulator, WebhookEndpoint
 
+_DATABASE_OPTION: Final = "--database"
 _DATABASE_URL: Final = Settings.database_url.name
 _LOCK_FILE: Final = "demo.lock"
 _GITIGNORE: Final = ".gitignore"
@@ -69,7 +70,7 @@ def _parse_url(_context: click.Context, _param: click.Parameter, url: str | None
 
 @click.group(invoke_without_command=True)
 @click.option(
-    DATABASE_OPTION, "url", metavar="URL", callback=_parse_url,
+    _DATABASE_OPTION, "url", metavar="URL", callback=_parse_url,
     help="Use this PostgreSQL database, which must have no tables of others. Default: an embedded one.",
 )  # fmt: skip
 @click.pass_context
@@ -85,10 +86,11 @@ def demo(context: click.Context, url: str | None) -> None:
     """
     if context.invoked_subcommand is not None:
         if url is not None:
-            raise click.UsageError(f"{DATABASE_OPTION} is for starting the demo.")
+            raise click.UsageError(f"{_DATABASE_OPTION} is for starting the demo.")
         return
     end_on_sigterm()
-    environment, note = read_demo_environment(own_command())
+    hint = f"To use a database of yours: {own_command()} demo {_DATABASE_OPTION} URL" if url is None else ""
+    environment, note = read_demo_environment(hint)
     if note:
         click.echo(note, err=True)
     directory = data_dir(environment)
@@ -139,15 +141,17 @@ def _check_folder(directory: Path, url: str | None) -> None:
             f"delete this demo: {own_command()} demo reset"
         )
     raise CommandError(
-        f"The demo in {directory} uses the database {without_password(former)}. Name it again with {DATABASE_OPTION}, "
+        f"The demo in {directory} uses the database {without_password(former)}. Name it again with {_DATABASE_OPTION}, "
         f"or {other_folder}."
     )
 
 
 def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> None:
-    file = DemoFile(directory / DEMO_FILE)
+    if url is None:
+        DemoFile(directory / DEMO_FILE)  # before the embedded database: an interrupted start leaves a demo
     with ExitStack() as stack:
         conninfo = stack.enter_context(_prepared_database(directory, url))
+        file = DemoFile(directory / DEMO_FILE)
         start = asyncio.run(example_data.next_moment(conninfo, system_clock()))
         provider = PersistentProvider(
             directory / example_data.PROVIDER_FILE,
@@ -188,7 +192,7 @@ def _prepared_database(directory: Path, url: str | None) -> Iterator[str]:
             migrated(conninfo, setting=str(directory), remedy=remedy)
         else:
             _check_tenants(conninfo)
-            migrated(conninfo, setting=DATABASE_OPTION)
+            migrated(conninfo, setting=_DATABASE_OPTION)
         yield conninfo
 
 
@@ -203,7 +207,7 @@ def _check_tenants(conninfo: str) -> None:
         return  # the migration reports the error
     if revision is not None and asyncio.run(example_data.has_other_tenants(conninfo)):
         raise CommandError(
-            f"{DATABASE_OPTION}: that database ({without_password(conninfo)}) has tenants and is not the demo's. The "
+            f"{_DATABASE_OPTION}: that database ({without_password(conninfo)}) has tenants and is not the demo's. The "
             "demo would put a tenant, an OWNER key and a sign-in without a password into it, and deliver its mail to "
             "the demo's inbox. Name an empty database."
         )

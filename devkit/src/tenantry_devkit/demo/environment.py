@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from tenantry.settings import FILE_SUFFIX, VARIABLES, inherited, read_env_file, read_environment
 
-DATABASE_OPTION: Final = "--database"
 WEBHOOK_SECRET: Final = "PROVIDER_WEBHOOK_SECRET"  # noqa: S105  # a variable's name
 _OF_TENANTRY: Final = "TENANTRY_"
 _OWN: Final = frozenset(
@@ -21,7 +20,6 @@ _OWN: Final = frozenset(
 )  # fmt: skip
 _OWN_PREFIXES: Final = ("DATABASE_", "OIDC_", "SMTP_", "OTEL_")
 _NOT_KEPT: Final = frozenset({"PORT", "TENANTRY_DATA_DIR", WEBHOOK_SECRET})
-
 _DATABASE_VARIABLES: Final = frozenset({"DATABASE_URL", "DATABASE_URL_FILE"})
 
 
@@ -41,8 +39,11 @@ class DemoEnvironment(NamedTuple):
     note: str
 
 
-def read_demo_environment(command: str) -> DemoEnvironment:
-    """Read the variables and the ``.env`` file of the current folder; ``command`` is how a user runs tenantry."""
+def read_demo_environment(hint: str) -> DemoEnvironment:
+    """Read the variables and the ``.env`` file of the current folder.
+
+    ``hint`` follows in the note if it names a database.
+    """
     file = read_env_file()
     of_tenantry = {name: value for name, value in file.items() if name.startswith(_OF_TENANTRY)}
     variables = read_environment(of_tenantry)
@@ -50,10 +51,10 @@ def read_demo_environment(command: str) -> DemoEnvironment:
     shell = inherited(VARIABLES)
     ignored_of_shell = [name for name, value in shell.items() if value and _is_own(name)]
     ignored_of_file = [name for name in VARIABLES & file.keys() - of_tenantry.keys() - shell.keys() if file[name]]
-    return DemoEnvironment(values, _note(ignored_of_shell, ignored_of_file, command))
+    return DemoEnvironment(values, _note(ignored_of_shell, ignored_of_file, hint))
 
 
-def _note(of_shell: Collection[str], of_file: Collection[str], command: str) -> str:
+def _note(of_shell: Collection[str], of_file: Collection[str], hint: str) -> str:
     parts = []
     if of_shell:
         parts.append(f"{_listed(of_shell)} of the environment")
@@ -64,7 +65,7 @@ def _note(of_shell: Collection[str], of_file: Collection[str], command: str) -> 
     note = f"The demo ignores {' and '.join(parts)}: it has its own."
     if _DATABASE_VARIABLES.isdisjoint((*of_shell, *of_file)):
         return note
-    return f"{note} To use a database of yours: {command} demo {DATABASE_OPTION} URL"
+    return f"{note} {hint}".rstrip()
 
 
 def _listed(names: Iterable[str]) -> str:
