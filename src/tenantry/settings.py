@@ -486,7 +486,7 @@ class Settings:
     `customer.subscription.trial_will_end` to be enabled at the provider.
     """
     reconcile_hours = Setting("RECONCILE_HOURS", number(0, _HOURS_OF_A_YEAR), 24)
-    """How often tenantry compares each linked tenant with the provider and repairs drift. 0: never. Needs
+    """How often tenantry compares all subscriptions at the provider with the tenants and repairs drift. 0: never. Needs
     `PROVIDER_SECRET_KEY`.
     """
     stale_tenant_hours = Setting("STALE_TENANT_HOURS", number(1, _HOURS_OF_A_YEAR), 24, former_name="PERIOD_NEWS_HOURS")

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from tenantry.cli import main
 from tenantry.common.clock import system_clock
+from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry_devkit.simulator import SECRET_KEY
 from tests.support import events
 from tests.support.billing import Subscriber
@@ -43,7 +44,7 @@ class Operator(NamedTuple):
 @pytest.fixture
 async def operator(conninfo: str, database_url: str, tmp_path: Path) -> AsyncIterator[Operator]:
     """An operator, at the present time: commands look at the clock."""
-    async with running_world(conninfo, now=system_clock() - timedelta(days=3)) as world:
+    async with running_world(conninfo, now=system_clock() - timedelta(days=3), types=KNOWN_TYPES) as world:
         settings = {
             "DATABASE_URL": database_url,
             "PROVIDER_SECRET_KEY": SECRET_KEY,
@@ -87,7 +88,8 @@ async def test_the_document_of_a_comparison(operator: Operator) -> None:
     document = json.loads(done.out)
     first, second = document.pop("details")
     assert document == {
-        "dryRun": False, "compared": 2, "drifted": 2, "repaired": 2, "notCompared": 0, "stopped": None,
+        "dryRun": False, "compared": 2, "drifted": 2, "repaired": 2, "notCompared": 0, "stopped": None, "notPlaced": 0,
+        "subscriptionsNotPlaced": [],
     }  # fmt: skip
     assert first == {
         "tenantId": subscriber.id,
@@ -103,11 +105,31 @@ async def test_the_document_of_a_comparison(operator: Operator) -> None:
             }
         ],
         "trouble": None,
+        "linked": [],
     }
     assert [(field["field"], field["ours"]) for field in second["fields"]] == [
         ("plan", "free"), ("subscriptionStatus", "none"), ("currentPeriodEnd", None),
     ]  # fmt: skip
     assert second["fields"][2]["provider"] == operator.world.truth(other).period_end
+
+
+async def test_a_lost_first_payment_is_shown_and_repaired(operator: Operator) -> None:
+    world = operator.world
+    subscriber = await world.subscriber(linked=False)
+    async with world.losing():
+        world.subscribe(subscriber, "price_pro")
+        stranger = world.simulator.subscribe(world.simulator.customer("cus_stranger"), "price_pro")
+    explained = await operator.runs(f"tenants explain {subscriber.id}")
+    assert f"tenantry reconcile --tenant {subscriber.id}" in explained.out
+    done = await operator.runs("reconcile")
+    assert done.code == 3
+    assert f"{subscriber.id}: repaired\n  plan                free -> pro\n" in done.out
+    assert f"  customer {subscriber.customer} is linked now\n" in done.out
+    assert (
+        f"not placed: subscription {stranger.id} of customer cus_stranger: it names no tenant, and its customer is "
+        "linked to none\n  if it is a tenant's: tenantry admin link cus_stranger --org ORG\n"
+    ) in done.out
+    assert "tenantry reconcile" not in (await operator.runs(f"tenants explain {subscriber.id}")).out
 
 
 async def test_a_tenant_that_cannot_be_compared_exits_with_1_unless_there_is_drift(operator: Operator) -> None:
@@ -124,7 +146,7 @@ async def test_a_tenant_that_cannot_be_compared_exits_with_1_unless_there_is_dri
 async def test_a_tenant_that_does_not_exist_exits_with_5_and_nothing_is_done(operator: Operator) -> None:
     subscriber, _, _ = await lost_upgrade(operator.world)
     done = await operator.runs(f"reconcile --tenant {subscriber.id} --tenant missing")
-    assert done == Done(5, "", "There is no such tenant with a customer at the payment provider: missing.\n")
+    assert done == Done(5, "", "There is no such tenant: missing.\n")
     assert await operator.world.provider.state(subscriber) == ("pro", "active")
 
 

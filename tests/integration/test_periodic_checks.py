@@ -66,5 +66,5 @@ async def test_a_tenant_without_news_is_counted(world: World) -> None:
     async with world.losing():
         await world.passes(days=40)
     await run_job(world, "look_for_silent_tenants")
-    findings = await rows(world.service.conninfo, "SELECT name, number FROM billing_findings")
-    assert findings == [{"name": "silent_tenants", "number": 1}]
+    query = "SELECT number FROM billing_findings WHERE name = 'silent_tenants'"
+    assert await rows(world.service.conninfo, query) == [{"number": 1}]

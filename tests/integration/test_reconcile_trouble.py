@@ -6,19 +6,23 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from tenantry.billing.reconcile import Reconciler
+from tenantry.billing.subscription_survey import MOST_CHECKOUTS
 from tenantry.domain.errors import NotFoundError, ProviderRefusedError, ProviderUnavailableError
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
+from tests.support.facts import ANY
 from tests.support.provider_api import KEY, Answer, ProviderServer, refusal, running_provider
 from tests.support.service import Service
 from tests.support.truth import Desk, drifted, reconciling
 
 BROKEN: Final = refusal(500, type="api_error")
 AN_HOUR: Final = timedelta(hours=1)
+TWO_HOURS: Final = timedelta(hours=2)
 SNAPSHOTS: Final = "SELECT id FROM billing_events WHERE type = 'tenantry.subscription.snapshot'"
 
 
@@ -59,6 +63,11 @@ async def subscribers(provider: Provider, server: ProviderServer, number: int) -
     return made
 
 
+def unreadable(subscriber: Subscriber) -> dict[str, Any]:
+    """A subscription without a status."""
+    return {"id": f"sub_{subscriber.id}", "customer": subscriber.customer}
+
+
 async def plans(provider: Provider, *subscribers: Subscriber) -> list[str]:
     return [(await provider.state(subscriber))[0] for subscriber in subscribers]
 
@@ -70,7 +79,7 @@ async def test_an_unusable_answer_about_one_tenant_leaves_the_others_alone(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
     made = await subscribers(provider, server, 5)
-    server.subscriptions[made[1].customer] = [{"id": "sub_without_anything"}]
+    server.subscriptions[made[1].customer] = [unreadable(made[1])]
     found = await reconciler.run()
     assert [(each.tenant_id, each.trouble) for each in found.troubled] == [
         (made[1].id, "The payment provider's answer cannot be used.")
@@ -85,7 +94,7 @@ async def test_tenants_of_whom_nothing_can_be_learned_do_not_stop_the_run(
 ) -> None:
     made = await subscribers(provider, server, number)
     for subscriber in made:
-        server.subscriptions[subscriber.customer] = [{"id": "sub_without_anything"}]
+        server.subscriptions[subscriber.customer] = [unreadable(subscriber)]
     found = await reconciler.run()
     assert (found.compared, len(found.troubled), found.stopped) == (0, number, None)
 
@@ -136,8 +145,62 @@ async def test_a_subscription_is_not_over_because_it_is_not_listed(
     server.subscriptions |= {other: [], subscriber.customer: []}
     [troubled] = (await reconciler.run()).troubled
     assert troubled.trouble == f"the provider does not know its subscription sub_{subscriber.id}"
-    assert len(server.requests) == len((subscriber.customer, other))  # nothing has happened that would change an answer
+    assert len(server.requests) == 1 + len(
+        (subscriber.customer, other)
+    )  # nothing has happened that would change an answer
     assert await provider.state(subscriber) == ("pro", "active")
+
+
+# How often the provider is asked
+
+
+async def test_only_tenants_that_differ_are_asked_about(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    made = await subscribers(provider, server, 120)
+    await reconciler.run()
+    server.requests.clear()
+    server.subscriptions[made[7].customer][0]["status"] = "past_due"
+    found = await reconciler.run()
+    assert (found.compared, drifted(found)) == (120, [made[7].id])
+    asked = [request.params.get("customer") for request in server.requests if request.path == "/v1/subscriptions"]
+    assert asked == [None, made[7].customer, None]
+
+
+async def test_checkout_sessions_are_asked_for_a_bounded_number_of_subscriptions(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    """An account may have thousands of subscriptions to other products."""
+    for number in range(MOST_CHECKOUTS + 5):
+        server.subscriptions[f"cus_other_{number}"] = [
+            events.subscription(org=None, customer=f"cus_other_{number}", subscription_id=f"sub_other_{number}")
+        ]
+    found = await reconciler.run()
+    assert (found.unplaced_number, found.stopped) == (MOST_CHECKOUTS + 5, None)
+    assert len([each for each in server.requests if each.path == "/v1/checkout/sessions"]) == MOST_CHECKOUTS
+
+
+async def test_a_key_that_may_not_read_checkout_sessions_compares_without_them(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    server.subscriptions["cus_other"] = [events.subscription(org=None, customer="cus_other")]
+    server.answers.extend([Answer(200, whole_list(server)), refusal(403)])
+    found = await reconciler.run()
+    assert (found.unplaced_number, found.stopped) == (1, None)
+
+
+@pytest.mark.parametrize(("livemode", "expected"), [(True, 0), (False, 1)])
+async def test_subscriptions_of_the_mode_that_is_ignored_do_not_count(
+    provider: Provider, server: ProviderServer, *, livemode: bool, expected: int
+) -> None:
+    """With PROVIDER_LIVEMODE=test."""
+    subscriber = await provider.subscriber(linked=False)
+    subscribes(server, subscriber)
+    server.subscriptions[subscriber.customer][0]["livemode"] = livemode
+    policy = msgspec.structs.replace(ANY, livemode=False, ignores_other_mode=True)
+    service = provider.service
+    async with reconciling(service.conninfo, server.url, KEY, clock=service.clock, policy=policy) as desk:
+        assert len((await desk.reconciler.run()).drifted) == expected
 
 
 # A provider that is away or refuses
@@ -183,7 +246,7 @@ async def test_a_key_that_is_refused_stops_the_run(provider: Provider, server: P
         found = await desk.reconciler.run()
     assert isinstance(found.stopped, ProviderRefusedError)
     assert (found.compared, found.troubled) == (0, ())
-    assert len(server.requests) == 4  # those tenants that are asked about at once
+    assert len(server.requests) == 1
     assert await plans(provider, *made) == ["free"] * 5
 
 
@@ -202,7 +265,7 @@ async def test_for_a_tenant_that_does_not_exist_nothing_is_done(
     provider: Provider, server: ProviderServer, reconciler: Reconciler, name: str
 ) -> None:
     [subscriber] = await subscribers(provider, server, 1)
-    with pytest.raises(NotFoundError, match=f"There is no such tenant with a customer at the payment provider: {name}"):
+    with pytest.raises(NotFoundError, match=f"There is no such tenant: {name}"):
         await reconciler.run([subscriber.id, name])
     assert server.requests == []
     assert await provider.state(subscriber) == ("free", "none")
@@ -216,8 +279,24 @@ async def test_nothing_is_locked_while_the_provider_is_slow(
 ) -> None:
     [subscriber] = await subscribers(provider, server, 1)
     server.open.clear()
+    run = asyncio.create_task(reconciler.run([subscriber.id]))
+    await server.until_requested(1)
+    await provider.send(events.updated(**subscriber.names, price="price_business", created=NOW + 60))
+    server.open.set()
+    assert (await run).drifted == ()
+    assert await provider.state(subscriber) == ("business", "active")
+
+
+async def test_a_page_of_the_list_that_is_older_than_an_event_undoes_nothing(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    [subscriber] = await subscribers(provider, server, 1)
+    server.open.clear()
+    server.answers.append(Answer(200, whole_list(server)))
     run = asyncio.create_task(reconciler.run())
     await server.until_requested(1)
+    server.subscriptions.clear()
+    subscribes(server, subscriber, price="price_business")
     await provider.send(events.updated(**subscriber.names, price="price_business", created=NOW + 60))
     server.open.set()
     assert (await run).drifted == ()
@@ -236,7 +315,7 @@ async def test_a_customer_that_is_linked_while_the_provider_is_asked_is_asked_fo
         events.subscription(**{**subscriber.names, "customer": other, "subscription_id": "sub_b"})
     ]
     server.open.clear()
-    run = asyncio.create_task(reconciler.run())
+    run = asyncio.create_task(reconciler.run([subscriber.id]))
     await server.until_requested(1)
     await provider.arrives(subscriber, stripeCustomerId=other)
     await provider.send(
@@ -254,7 +333,7 @@ async def test_a_subscription_that_begins_while_the_provider_is_asked_is_asked_f
     subscriber = await provider.subscriber()
     server.open.clear()
     server.answers.append(Answer(200, {"object": "list", "data": [], "has_more": False}))
-    run = asyncio.create_task(reconciler.run())
+    run = asyncio.create_task(reconciler.run([subscriber.id]))
     await server.until_requested(1)
     await provider.send(events.updated(**subscriber.names, created=NOW - 60))
     subscribes(server, subscriber)
@@ -278,7 +357,7 @@ async def test_a_subscription_that_begins_meanwhile_is_asked_for_again_though_an
             Answer(200, {"object": "list", "data": [], "has_more": False}),
         ]
     )
-    run = asyncio.create_task(reconciler.run())
+    run = asyncio.create_task(reconciler.run([subscriber.id]))
     await server.until_requested(1)
     await provider.send(events.updated(**names, created=NOW - 60))
     server.subscriptions[other] = [events.subscription(**names)]
@@ -309,20 +388,37 @@ async def compared_at(provider: Provider) -> dict[str, Any]:
     return {row["id"]: row["reconciled_at"] for row in found}
 
 
-async def test_those_who_waited_longest_are_compared_and_the_rest_are_left(
+async def test_all_are_compared_from_time_to_time_and_new_ones_in_between(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
-    made = await subscribers(provider, server, 4)
-    for subscriber in made[1:]:
-        provider.service.clock.advance(hours=1)
-        await reconciler.run([subscriber.id])
+    await subscribers(provider, server, 2)
+    assert (await reconciler.run_due(AN_HOUR, 1)).compared == 2
     before = await compared_at(provider)
-    found = await reconciler.run_due(AN_HOUR, 2)
-    after = await compared_at(provider)
-    assert found.compared == 2
-    assert {tenant for tenant in after if after[tenant] != before[tenant]} == {made[0].id, made[1].id}
-    assert (await reconciler.run_due(AN_HOUR, 9)).compared == 1  # the last one was compared less than an hour ago
-    assert (await reconciler.run_due(AN_HOUR, 9)).compared == 0
+    provider.service.clock.advance(minutes=10)
+    made = await subscribers(provider, server, 3)
+    assert drifted(await reconciler.run_due(AN_HOUR, 2)) == [made[0].id, made[1].id]
+    assert drifted(await reconciler.run_due(AN_HOUR, 2)) == [made[2].id]
+    assert (await reconciler.run_due(AN_HOUR, 2)).compared == 0
+    assert before.items() <= (await compared_at(provider)).items()
+    provider.service.clock.advance(minutes=50)
+    assert (await reconciler.run_due(AN_HOUR, 1)).compared == 5
+
+
+async def test_a_run_that_was_stopped_is_repeated_from_the_beginning(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    made = await subscribers(provider, server, 6)
+    server.answers.extend([Answer(200, whole_list(server)), *[BROKEN] * 9])
+    with pytest.raises(ProviderUnavailableError):
+        await reconciler.run_due(AN_HOUR, 1)
+    server.answers.clear()
+    assert (await reconciler.run_due(AN_HOUR, 1)).compared == 6
+    assert await plans(provider, *made) == ["pro"] * 6
+
+
+def whole_list(server: ProviderServer) -> dict[str, Any]:
+    data = [one for listed in server.subscriptions.values() for one in listed]
+    return {"object": "list", "data": data, "has_more": False}
 
 
 async def test_a_dry_run_does_not_count_as_a_comparison(
@@ -338,17 +434,18 @@ async def test_tenants_in_trouble_do_not_keep_the_others_waiting(
 ) -> None:
     made = await subscribers(provider, server, 3)
     for subscriber in made[:2]:
-        server.subscriptions[subscriber.customer] = [{"id": "sub_without_anything"}]
+        server.subscriptions[subscriber.customer] = [unreadable(subscriber)]
     with caplog.at_level(logging.WARNING, "tenantry.billing.reconcile"):
-        assert (await reconciler.run_due(AN_HOUR, 2)).compared == 0
+        assert (await reconciler.run_due(TWO_HOURS, 2)).compared == 1
     why = "The payment provider's answer cannot be used."
     assert caplog.messages[-1] == (
         f"tenants that could not be compared with the provider: 2 ({made[0].id}: {why}; {made[1].id}: {why})"
     )
-    assert (await reconciler.run_due(AN_HOUR, 2)).compared == 1
+    assert (await reconciler.run_due(TWO_HOURS, 2)).compared == 0
     provider.service.clock.advance(hours=1)
     server.subscriptions[made[0].customer] = []
-    assert (await reconciler.run_due(AN_HOUR, 2)).compared == 1
+    found = await reconciler.run_due(TWO_HOURS, 2)
+    assert (found.compared, [each.tenant_id for each in found.troubled]) == (1, [made[1].id])
 
 
 async def test_what_is_repaired_from_time_to_time_is_logged(

@@ -7,7 +7,7 @@ from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry_devkit.simulator import Simulator, State
 from tests.support import figures
 from tests.support.billing import rows
-from tests.support.truth import NOTHING, Record, World, drifted, record_of, running_world
+from tests.support.truth import NOTHING, Record, World, drifted, missed_ids, record_of, running_world
 
 DROPPED: Final = 0.05
 WEEKS: Final = 2
@@ -107,7 +107,7 @@ async def drift_is_repaired(conninfo: str, tenants: int, record_property: figure
 
         repaired = await world.compare()
         assert set(drifted(repaired)) == named
-        assert {each.tenant_id: {event.id for event in each.missed} for each in repaired.drifted} == {
+        assert {each.tenant_id: set(missed_ids(each)) for each in repaired.drifted} == {
             tenant: missing.get(tenant, set()) for tenant in named
         }
         assert await records(world) == true

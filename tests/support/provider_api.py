@@ -49,6 +49,7 @@ class ProviderServer:
     """Answers one API key; keeps idempotency keys and connections as the provider does.
 
     ``subscriptions`` are those of the customers that it knows, and ``events`` the account's, the newest first in both;
+    ``sessions`` are completed checkout sessions;
     ``prices`` are what it says of those that it knows.
     ``answers`` are used up before it answers for itself; ``hang_up`` many connections are cut instead of an answer;
     while ``open`` is not set, requests are taken but not answered. ``date`` is the header of every answer, or None.
@@ -62,6 +63,7 @@ class ProviderServer:
         self.prices: dict[str, dict[str, Any]] = {}
         self.subscriptions: dict[str, list[dict[str, Any]]] = {}
         self.events: list[dict[str, Any]] = []
+        self.sessions: list[dict[str, Any]] = []
         self.date: str | None = DATE
         self.connections = 0
         self.hang_up = 0
@@ -190,6 +192,12 @@ class ProviderServer:
                 return self._subscriptions_page(request)
             case "/v1/events":
                 return self._events_page(request)
+            case "/v1/checkout/sessions":
+                wanted = request.params["subscription"]
+                return _page(request, [one for one in self.sessions if one["subscription"] == wanted])
+        return self._price(request)
+
+    def _price(self, request: Request) -> Answer:
         if request.path.startswith("/v1/prices/"):
             price_id = request.path.rpartition("/")[2]
             if price_id not in self.prices:
@@ -198,7 +206,9 @@ class ProviderServer:
         return refusal(404, message="Unrecognized request URL")
 
     def _subscriptions_page(self, request: Request) -> Answer:
-        customer = request.params["customer"]
+        customer = request.params.get("customer")
+        if customer is None:
+            return _page(request, [one for listed in self.subscriptions.values() for one in listed])
         if customer not in self.subscriptions:
             return refusal(400, code="resource_missing", param="customer", message=f"No such customer: '{customer}'")
         ended = request.params.get("status") == "all"

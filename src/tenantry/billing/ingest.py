@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -136,18 +136,23 @@ def _key(received: ReceivedEvent) -> tuple[str, bool]:
 
 
 async def apply_batch(
-    connection: Connection, received: Sequence[ReceivedEvent], policy: BillingPolicy, now: datetime
+    connection: Connection,
+    received: Sequence[ReceivedEvent],
+    policy: BillingPolicy,
+    now: datetime,
+    held: Collection[NameLock] = (),
 ) -> BatchApplication:
     """Lock the tenants of new events and apply the events in memory; skip events that the ledger has already.
 
     `write` the result and commit, or roll back. Must be first in its transaction, unless the caller holds the one
-    tenant that the events name and that their customer belongs to.
+    tenant that the events name and that their customer belongs to, and before that has locked the names ``held`` that
+    the events may add.
     """
     unique = {each.event.id: each for each in reversed(received)}
     if len(unique) < len(received):
         # of one id the first valid event counts, or the first if none is valid
         unique |= {each.event.id: each for each in reversed(received) if not is_replaceable(each.event, policy)}
-    context = await _lock_context(connection, [each.event for each in unique.values()], policy)
+    context = await _lock_context(connection, [each.event for each in unique.values()], policy, held)
     fresh = [each for each in received if unique[each.event.id] is each and each.event.id not in context.seen]
     numbered = [
         each  # a snapshot has the number that was taken when it was requested
@@ -185,7 +190,9 @@ async def apply_batch(
     return application
 
 
-async def _lock_context(connection: Connection, events: Sequence[BillingEvent], policy: BillingPolicy) -> BatchContext:
+async def _lock_context(
+    connection: Connection, events: Sequence[BillingEvent], policy: BillingPolicy, locked: Collection[NameLock]
+) -> BatchContext:
     """Lock and read what the batch needs, and lock missing names so that no other transaction adds them.
 
     Entries that one of these events replaces do not count as seen.
@@ -195,7 +202,7 @@ async def _lock_context(connection: Connection, events: Sequence[BillingEvent], 
     customers = {event.customer_id for event in usable if event.customer_id}
     subscriptions = {event.subscription_id for event in usable if event.subscription_id and policy.is_each}
     ids = [event.id for event in events]
-    held = set[NameLock]()
+    held = set(locked)
     while True:
         context = await store.read_context(connection, policy, tenants, customers, subscriptions, ids)
         if context.replaceable:

@@ -234,7 +234,11 @@ async def known_events(connection: Connection, ids: Collection[str]) -> dict[str
 
 async def tenants_of_customers(connection: Connection, events: Iterable[BillingEvent]) -> dict[str, str]:
     """Return the tenants of the events' customers, by customer; unlinked customers are left out."""
-    customers = {event.customer_id for event in events if event.customer_id}
+    return await tenants_of(connection, {event.customer_id for event in events if event.customer_id})
+
+
+async def tenants_of(connection: Connection, customers: Collection[str]) -> dict[str, str]:
+    """Return the tenants of customers, by customer; unlinked customers are left out."""
     [rows] = await connection.run_batch(TENANTS_OF_CUSTOMERS(list(customers)))
     return dict(rows)
 

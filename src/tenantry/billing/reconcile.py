@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -16,15 +17,16 @@ from tenantry.billing import reconcile_store as store
 from tenantry.billing.backfill import Backfill, MissedEvent
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.reconcile_store import LedgerPosition, LinkedTenant
-from tenantry.common.clock import Clock
+from tenantry.billing.subscription_survey import SubscriptionSurvey, UnplacedSubscription
+from tenantry.common.clock import Clock, from_epoch
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
-from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, Fact
-from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent
-from tenantry.domain.billing.snapshot import CustomerSubscriptions, snapshots
-from tenantry.domain.billing.state import BillingPolicy, BillingState, fold_key
-from tenantry.domain.billing.tenant_record import differences
+from tenantry.domain.billing.batch_application import BatchApplication
+from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, BillingEvent, Fact
+from tenantry.domain.billing.ledger import BillingAccount, NameLock, ReceivedEvent
+from tenantry.domain.billing.snapshot import CustomerSubscriptions, drift_between, snapshots, unconfirmed
+from tenantry.domain.billing.state import BillingPolicy, fold_key
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, ProviderRefusedError
 from tenantry.domain.plans import OVER
 from tenantry.domain.tenants import is_tenant_id
@@ -33,7 +35,8 @@ from tenantry.integrations.stripe.client import ProviderApi
 EVENTS_KEPT: Final = timedelta(days=30)
 """How long the provider lists an event (its documentation of the events list)."""
 STALE_TENANTS: Final = "silent_tenants"
-"""The name of the finding in the database."""
+UNPLACED: Final = "unplaced_subscriptions"
+"""Names of findings in the database. The second is recorded when all subscriptions have been compared."""
 
 _AT_ONCE: Final = 4
 _PAGE: Final = 200
@@ -44,6 +47,7 @@ _SKIPPED_FOR: Final = timedelta(hours=1)
 _MOST_NAMED: Final = 20
 
 Progress = Callable[[int], None]
+Observer = Callable[["Comparison"], None]
 _Purpose = Literal["snapshot", "repair", "dry run"]
 """What a fetched snapshot is for: only the ledger, or a comparison that finds drift."""
 
@@ -53,8 +57,9 @@ logger = logging.getLogger(__name__)
 class Comparison(msgspec.Struct, frozen=True):
     """A tenant compared with the provider.
 
-    ``drift`` has each field of the tenant record that differs: ours, then the provider's; ``missed`` are the events
-    that never arrived, oldest first. ``trouble`` is why the tenant could not be compared.
+    ``drift`` has each field of the tenant record that differs: ours, then the provider's; ``linked`` are the customers
+    that this links (or would link); ``missed`` are the events that never arrived, oldest first. ``trouble`` is why the
+    tenant could not be compared.
     """
 
     tenant_id: str
@@ -62,18 +67,63 @@ class Comparison(msgspec.Struct, frozen=True):
     repaired: bool = False
     missed: tuple[MissedEvent, ...] = ()
     trouble: str | None = None
+    linked: tuple[str, ...] = ()
+
+    @property
+    def has_drifted(self) -> bool:
+        return self.trouble is None and bool(self.drift or self.linked)
 
 
 class Reconciliation(msgspec.Struct, frozen=True):
     """The number of tenants compared; those that had drifted, and those that could not be compared, by id.
 
-    ``stopped`` is the error that stopped the run, if any.
+    ``unplaced`` are living subscriptions at the provider that count for no tenant, at most 1,000 of
+    ``unplaced_number``; only where all of the account were compared. ``stopped`` is the error that stopped the run, if
+    any.
     """
 
     compared: int
     drifted: tuple[Comparison, ...]
     troubled: tuple[Comparison, ...]
     stopped: DomainError | None = None
+    unplaced: tuple[UnplacedSubscription, ...] = ()
+    unplaced_number: int = 0
+
+
+@dataclass(eq=False)
+class _Tally:
+    """What a run has found so far; ``since`` is the second since which missed events may explain the drift."""
+
+    since: int
+    observer: Observer
+    progress: Progress
+    by_tenant: dict[str, Comparison] = field(default_factory=dict)
+    unchanged: int = 0
+    asked: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, comparison: Comparison, since: int) -> None:
+        """Count a comparison; of two of one tenant the drift of both."""
+        former = self.by_tenant.get(comparison.tenant_id)
+        if former is not None and former.has_drifted and not comparison.trouble:
+            drift = comparison.drift | former.drift
+            comparison = msgspec.structs.replace(former, drift=drift, linked=(*former.linked, *comparison.linked))
+        if comparison.has_drifted:
+            self.since = min(self.since, since)
+        if comparison.has_drifted or comparison.trouble:
+            self.observer(comparison)
+        self.by_tenant[comparison.tenant_id] = comparison
+
+    @property
+    def drifted(self) -> list[Comparison]:
+        return sorted((each for each in self.by_tenant.values() if each.has_drifted), key=lambda each: each.tenant_id)
+
+    @property
+    def troubled(self) -> list[Comparison]:
+        return sorted((each for each in self.by_tenant.values() if each.trouble), key=lambda each: each.tenant_id)
+
+    @property
+    def compared(self) -> int:
+        return self.unchanged + len(self.by_tenant) - len(self.troubled)
 
 
 @dataclass(eq=False)
@@ -99,92 +149,158 @@ class Reconciler:
     async def fetch_snapshot(self, tenant_id: str) -> None:
         """Fetch and fold a tenant's snapshot; do nothing for a tenant that has ended or has no customer."""
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            tenant = await store.linked_tenant(connection, tenant_id)
-        if tenant is not None:
+            tenant = await store.tenant_by_id(connection, tenant_id)
+        if tenant is not None and tenant.all_customers:
             await self._fetch_and_fold(tenant, "snapshot")
 
     async def count(self, tenants: Sequence[str] | None = None) -> int:
-        """Count the tenants that `run` compares.
-
-        Raises `NotFoundError` for a named tenant that does not exist or has no customer.
-        """
+        """Count the tenants that `run` compares. Raises `NotFoundError` for a named tenant that does not exist."""
+        if tenants is not None:
+            return len(await self._named(tenants))
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            if tenants is None:
-                return await store.count_linked_tenants(connection)
-            possible = [tenant_id for tenant_id in set(tenants) if is_tenant_id(tenant_id)]
-            known = await store.linked_tenants(connection, "", possible, len(possible))
-        missing = sorted(set(tenants) - {tenant.id for tenant in known})
-        if missing:
-            raise NotFoundError(f"tenant with a customer at the payment provider: {', '.join(missing)}")
-        return len(known)
+            return await store.count_linked_tenants(connection)
 
     async def run(
-        self, tenants: Sequence[str] | None = None, *, dry_run: bool = False, progress: Progress = lambda _: None
+        self,
+        tenants: Sequence[str] | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress = lambda _: None,
+        observer: Observer = lambda _: None,
     ) -> Reconciliation:
-        """Compare all linked tenants, or those named, with the provider, and repair those that differ.
+        """Compare all tenants with the subscriptions of the provider's account, or those named, and repair.
 
-        With ``dry_run`` nothing is written. ``progress`` is called with the number of tenants done since the last call.
-        Raises `NotFoundError` for a named tenant that does not exist or has no customer; then nothing is done. Another
-        error stops the run and is part of the result.
+        All subscriptions are listed, unless each named tenant has a customer. With ``dry_run`` nothing is written.
+        ``progress`` is called with the number of tenants done since the last call, ``observer`` with each tenant that
+        has drifted or could not be compared, before its missed events are known. Raises `NotFoundError` for a named
+        tenant that does not exist; then nothing is done. Another error stops the run and is part of the result.
         """
-        if tenants is not None:
-            await self.count(tenants)
-        return await self._compare_all(self._linked_groups(tenants), "dry run" if dry_run else "repair", progress)
+        purpose: _Purpose = "dry run" if dry_run else "repair"
+        named = None if tenants is None else await self._named(tenants)
+        tally = _Tally(int(self.clock().timestamp()), observer, progress)
+        if named is None or not all(tenant.all_customers for tenant in named):
+            return await self._compare_account(purpose, tally, named)
+        return await self._compare_tenants(named, purpose, tally)
 
     async def run_due(self, older_than: timedelta, most: int) -> Reconciliation:
-        """Compare, repair and log up to ``most`` tenants whose last comparison is longer ago than ``older_than``.
+        """Compare, repair and log all tenants, if this was last done longer ago than ``older_than``.
 
-        A tenant that cannot be compared is skipped for an hour, so that it does not hold up others.
+        Otherwise up to ``most`` tenants that were not compared since then, such as those that were linked lately. A
+        tenant that cannot be compared is skipped for an hour, so that it does not hold up others.
         """
         now = self.clock()
         self.skipped = {tenant_id: until for tenant_id, until in self.skipped.items() if until > now}
         async with self.database.transaction(ACROSS_TENANTS) as connection:
+            listed_at = await store.found_at(connection, UNPLACED)
             due = await store.due_tenants(connection, now - older_than, most, without=self.skipped)
-        found = await self._compare_all(_groups(due), "repair", lambda _: None)
+        if listed_at is None or listed_at <= now - older_than:
+            found = await self.run()
+        else:
+            tally = _Tally(int(now.timestamp()), lambda _: None, lambda _: None)
+            found = await self._compare_tenants(due, "repair", tally)
         self.skipped |= {comparison.tenant_id: now + _SKIPPED_FOR for comparison in found.troubled}
-        for comparison in found.drifted:
-            logger.warning(
-                "tenant %s had drifted from the provider and is repaired: %s",
-                comparison.tenant_id, ", ".join(sorted(comparison.drift)),
-            )  # fmt: skip
-        if found.troubled:
-            named = "; ".join(f"{each.tenant_id}: {each.trouble}" for each in found.troubled[:_MOST_NAMED])
-            logger.warning("tenants that could not be compared with the provider: %d (%s)", len(found.troubled), named)
+        _log(found)
         if found.stopped is not None:
             raise found.stopped
         return found
 
-    async def _linked_groups(self, only: Sequence[str] | None) -> AsyncIterator[Sequence[LinkedTenant]]:
+    async def _named(self, tenants: Sequence[str]) -> list[LinkedTenant]:
+        """Return the tenants with these ids. Raises `NotFoundError` if one does not exist."""
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            known = await store.tenants_by_id(connection, {each for each in tenants if is_tenant_id(each)})
+        missing = sorted(set(tenants) - {tenant.id for tenant in known})
+        if missing:
+            raise NotFoundError(f"tenant: {', '.join(missing)}")
+        return known
+
+    async def _linked_pages(self) -> AsyncIterator[Sequence[LinkedTenant]]:
         after = ""
         while True:
             async with self.database.transaction(ACROSS_TENANTS) as connection:
-                page = await store.linked_tenants(connection, after, only, _PAGE)
-            async for group in _groups(page):
-                yield group
+                page = await store.linked_tenants(connection, after, None, _PAGE)
+            if page:
+                yield page
             if len(page) < _PAGE:
                 return
             after = page[-1].id
 
-    async def _compare_all(
-        self, groups: AsyncIterator[Sequence[LinkedTenant]], purpose: _Purpose, progress: Progress
+    async def _compare_tenants(
+        self, tenants: Sequence[LinkedTenant], purpose: _Purpose, tally: _Tally
     ) -> Reconciliation:
-        compared, drifted, troubled = 0, list[Comparison](), list[Comparison]()
-        since, stopped = int(self.clock().timestamp()), None
+        """Ask the provider about each customer of these tenants."""
         try:
-            async for group in groups:
-                for tenant, comparison in zip(group, await self._compare(group, purpose), strict=True):
-                    compared += comparison.trouble is None
-                    if comparison.trouble:
-                        troubled.append(comparison)
-                    elif comparison.drift:
-                        drifted.append(comparison)
-                        since = min(since, self._missed_since(tenant))
-                progress(len(group))
-            if drifted:
-                drifted = await self._with_missed(drifted, since, dry_run=purpose == "dry run")
+            await self._compare_each(tenants, purpose, tally)
+            drifted = await self._with_missed(tally, dry_run=purpose == "dry run")
         except DomainError as error:
-            stopped = error
-        return Reconciliation(compared, tuple(drifted), tuple(troubled), stopped)
+            return Reconciliation(tally.compared, tuple(tally.drifted), tuple(tally.troubled), error)
+        return Reconciliation(tally.compared, tuple(drifted), tuple(tally.troubled))
+
+    async def _compare_account(
+        self, purpose: _Purpose, tally: _Tally, named: Sequence[LinkedTenant] | None
+    ) -> Reconciliation:
+        """List all subscriptions, and ask the provider about the customers of those tenants alone that may differ.
+
+        Then compare the tenants, all or those named, of which the list has less than their state says.
+        """
+        now, stopped = self.clock(), None
+        only = None if named is None else {tenant.id for tenant in named}
+        survey = SubscriptionSurvey(self.database, self.provider, self.policy, only)
+        drifted: Sequence[Comparison] = ()
+        try:
+            await self._compare_listed(survey, purpose, tally)
+            async for tenants in self._linked_pages() if named is None else _as_pages(named):
+                await self._compare_rest(tenants, survey, purpose, tally, now)
+            drifted = await self._with_missed(tally, dry_run=purpose == "dry run")
+            if named is None and purpose == "repair":
+                await self._record_complete(survey, now)
+        except DomainError as error:
+            drifted, stopped = tally.drifted, error
+        return Reconciliation(
+            tally.compared,
+            tuple(drifted),
+            tuple(tally.troubled),
+            stopped,
+            tuple(survey.unplaced),
+            survey.unplaced_number,
+        )
+
+    async def _compare_listed(self, survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally) -> None:
+        """Read the list, and ask about the tenants of each page that may differ."""
+        async with aclosing(self.provider.every_subscription()) as pages:
+            async for page in pages:
+                doubtful = await survey.doubtful_on(page)
+                await self._compare_each(_undecided(doubtful, tally), purpose, tally)
+
+    async def _compare_rest(
+        self,
+        tenants: Sequence[LinkedTenant],
+        survey: SubscriptionSurvey,
+        purpose: _Purpose,
+        tally: _Tally,
+        now: datetime,
+    ) -> None:
+        """Ask about those of these tenants of which the list has less than expected; the others are compared by now."""
+        rest = [tenant for tenant in tenants if tenant.id not in tally.by_tenant]
+        doubtful = await survey.doubtful_among(rest)
+        await self._compare_each(doubtful, purpose, tally)
+        confirmed = [tenant.id for tenant in rest if tenant.id not in tally.by_tenant]
+        tally.unchanged += len(confirmed)
+        tally.progress(len(confirmed))
+        if purpose == "repair":
+            async with self.database.transaction(ACROSS_TENANTS) as connection:
+                await store.mark_compared(connection, confirmed, now)
+
+    async def _record_complete(self, survey: SubscriptionSurvey, now: datetime) -> None:
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            await store.record_finding(connection, UNPLACED, survey.unplaced_number, now)
+
+    async def _compare_each(self, tenants: Sequence[LinkedTenant], purpose: _Purpose, tally: _Tally) -> None:
+        for start in range(0, len(tenants), _AT_ONCE):
+            group = tenants[start : start + _AT_ONCE]
+            for tenant, comparison in zip(group, await self._compare(group, purpose), strict=True):
+                tally.asked[tenant.id].update(tenant.all_customers)
+                tally.add(comparison, self._missed_since(tenant))
+            tally.progress(len(group))
 
     async def _compare(self, group: Sequence[LinkedTenant], purpose: _Purpose) -> list[Comparison]:
         """Compare tenants at the same time. Raises errors that are not about one of them."""
@@ -225,18 +341,29 @@ class Reconciler:
                 position = await store.read_position(connection, tenant.id)
             fetched, unknown = await self._fetch(tenant)
             async with self.database.transaction(ACROSS_TENANTS) as connection:
+                names = self._names_to_claim(tenant, fetched)
+                await ledger_store.lock_names(connection, names)
                 account = await ledger_store.lock_account(connection, tenant.id, self.policy)
-                present = await store.linked_tenant(connection, tenant.id)
+                present = await store.tenant_by_id(connection, tenant.id)
                 if before is None or account is None or present is None:
                     return Comparison(tenant.id)  # it has ended meanwhile
+                present = present.with_listed(tenant.unlinked, tenant.checkouts)
                 if present.all_customers != tenant.all_customers:
                     comparison = Comparison(tenant.id, trouble="its customers changed while the provider was asked")
                 else:
-                    comparison = await self._fold(connection, account, present, position, fetched, unknown, purpose)
+                    snapshot = _FetchedSnapshot(position, fetched, unknown, names)
+                    comparison = await self._fold(connection, account, present, snapshot, purpose)
                     if comparison.trouble is None or account.states() == before.states():
                         return comparison
             tenant = present
         return comparison
+
+    def _names_to_claim(self, tenant: LinkedTenant, fetched: CustomerSubscriptions | None) -> list[NameLock]:
+        """Return the locks of the customers that snapshots may link, and of the subscriptions that they may add."""
+        subscriptions = fetched.subscriptions if fetched else ()
+        names = [f"customer {each}" for each in tenant.unlinked]
+        names += [f"subscription {each.id}" for each in subscriptions] if self.policy.is_each else []
+        return [NameLock(name, claimed=True) for name in names]
 
     async def _fetch(self, tenant: LinkedTenant) -> tuple[CustomerSubscriptions | None, list[str]]:
         """Fetch the subscriptions of a tenant's customers, and which customers the provider does not know."""
@@ -257,9 +384,7 @@ class Reconciler:
         connection: Connection,
         account: BillingAccount,
         tenant: LinkedTenant,
-        position: LedgerPosition,
-        fetched: CustomerSubscriptions | None,
-        unknown: Sequence[str],
+        snapshot: "_FetchedSnapshot",
         purpose: _Purpose,
     ) -> Comparison:
         """Fold snapshots into the locked account; return what that changes (or would change) in the tenant.
@@ -267,61 +392,75 @@ class Reconciler:
         A comparison with trouble has folded nothing: the provider does not know a customer, or a living subscription
         that the tenant's state is from.
         """
-        now, missing = self.clock(), self._unknown_subscriptions(account, fetched)
-        if fetched is None or (unknown and missing):
-            return Comparison(tenant.id, trouble=f"the provider does not know its customer: {', '.join(unknown)}")
+        now, fetched = self.clock(), snapshot.fetched
+        if fetched is None or (snapshot.unknown and self._missing(account, fetched)):
+            customers = ", ".join(snapshot.unknown)
+            return Comparison(tenant.id, trouble=f"the provider does not know its customer: {customers}")
+        with_checkout = {event.customer_id for event in tenant.checkouts}
         events = snapshots(
             fetched.subscriptions, account, self.policy, new_id=partial(new_id, "snapshot"),
             # events that had arrived before the request happened before the snapshot, whatever the clocks say
-            as_of=max(fetched.as_of, position.newest or 0), arrival=position.arrival,
-            unlinked=tenant.unlinked,
+            as_of=max(fetched.as_of, snapshot.position.newest or 0), arrival=snapshot.position.arrival,
+            unlinked=[each for each in tenant.unlinked if each not in with_checkout],
+            links=purpose != "snapshot" and account.customer_id is None,
         )  # fmt: skip
-        if not self.policy.is_each:
-            is_living = account.state.provider_status not in (None, *OVER)
-            missing = [account.state.subscription_id or "(without id)"] if is_living and not events else []
-        if missing:
+        if missing := self._unexplained(account, fetched, events):
             trouble = f"the provider does not know its subscription {', '.join(missing)}"
             return Comparison(tenant.id, trouble=trouble)
         drift: dict[str, tuple[Fact, Fact]] = {}
+        linked: tuple[str, ...] = ()
         if events:
-            received = [ReceivedEvent(event, now) for event in events]
-            application = await ingest.apply_batch(connection, received, self.policy, now)
-            drift, drifted = _drift(account, application.account(tenant.id), self.policy)
+            received = [ReceivedEvent(event, now) for event in (*tenant.checkouts, *events)]
+            application = await ingest.apply_batch(connection, received, self.policy, now, snapshot.names)
+            drift, drifted = drift_between(account, application.account(tenant.id), self.policy)
+            linked = tuple(link.customer_id for link in application.links)
             if purpose != "snapshot":
-                application.entries[:] = [
-                    msgspec.structs.replace(entry, anomalies=(*entry.anomalies, Anomaly.DRIFT))
-                    if fold_key(entry.received.event, self.policy) in drifted
-                    else entry
-                    for entry in application.entries
-                ]
+                self._mark_drift(application, drifted)
             await ingest.write(connection, application, self.outbox, now)
         if purpose == "dry run":
             await connection.rollback()
         elif purpose == "repair":
-            await store.mark_compared(connection, tenant.id, now)
-        return Comparison(tenant.id, drift, repaired=bool(drift) and purpose != "dry run")
+            await store.mark_compared(connection, [tenant.id], now)
+        return Comparison(tenant.id, drift, repaired=bool(drift or linked) and purpose != "dry run", linked=linked)
 
-    def _unknown_subscriptions(self, account: BillingAccount, fetched: CustomerSubscriptions | None) -> list[str]:
+    def _missing(self, account: BillingAccount, fetched: CustomerSubscriptions) -> list[str]:
         """Return the subscriptions that give the tenant its state and that the provider did not return."""
+        return unconfirmed(account, {each.id for each in fetched.subscriptions}, self.policy)
+
+    def _unexplained(
+        self, account: BillingAccount, fetched: CustomerSubscriptions, events: Sequence[BillingEvent]
+    ) -> list[str]:
+        """Return the living subscriptions that the tenant's state is from and no snapshot is of."""
         if self.policy.is_each:
-            living = [key for key, fold in account.folds.items() if fold.state.provider_status not in (None, *OVER)]
-            current = [key for key in living if key and key not in account.moved_at]
-        else:
-            current = [account.state.subscription_id] if account.state.subscription_id else []
-        known = {each.id for each in fetched.subscriptions} if fetched else set()
-        return [each for each in current if each not in known]
+            return self._missing(account, fetched)
+        is_living = account.state.provider_status not in (None, *OVER)
+        return [account.state.subscription_id or "(without id)"] if is_living and not events else []
+
+    def _mark_drift(self, application: BatchApplication, drifted: Collection[str]) -> None:
+        """Add the anomaly to the entries of the folds that have drifted."""
+        application.entries[:] = [
+            msgspec.structs.replace(entry, anomalies=(*entry.anomalies, Anomaly.DRIFT))
+            if fold_key(entry.received.event, self.policy) in drifted
+            else entry
+            for entry in application.entries
+        ]
 
     def _missed_since(self, tenant: LinkedTenant) -> int:
-        """Return the second since which missed events may explain a tenant's drift: that of its last comparison."""
-        since = self.clock() - EVENTS_KEPT
-        if tenant.compared_at is not None:
-            since = max(since, tenant.compared_at - _SKEW)
-        return int(since.timestamp())
+        """Return the second since which missed events may explain a tenant's drift.
 
-    async def _with_missed(self, drifted: Sequence[Comparison], since: int, *, dry_run: bool) -> list[Comparison]:
+        That is the second of its last comparison, else that in which its subscription began.
+        """
+        since = self.clock() - EVENTS_KEPT
+        began = tenant.compared_at or from_epoch(tenant.begun_at)
+        return int((since if began is None else max(since, began - _SKEW)).timestamp())
+
+    async def _with_missed(self, tally: _Tally, *, dry_run: bool) -> list[Comparison]:
         """Ingest the missed events of the drifted tenants, and add them to the comparisons."""
+        drifted = tally.drifted
+        if not drifted:
+            return []
         missed: dict[str, list[MissedEvent]] = {comparison.tenant_id: [] for comparison in drifted}
-        async with aclosing(self.backfill.missed_since(since, only=missed, dry_run=dry_run)) as parts:
+        async with aclosing(self.backfill.missed_since(tally.since, only=missed, dry_run=dry_run)) as parts:
             async for part in parts:
                 for event in part.missed:
                     missed[event.tenant_id or ""].append(event)
@@ -331,27 +470,42 @@ class Reconciler:
         ]
 
 
-def _drift(
-    before: BillingAccount, after: BillingAccount, policy: BillingPolicy
-) -> tuple[dict[str, tuple[Fact, Fact]], set[str]]:
-    """Return the fields that differ, and the keys of the folds that do.
+class _FetchedSnapshot(NamedTuple):
+    """What the provider answered about a tenant; ``position`` is that of the ledger before the request.
 
-    With `SubscriptionRule.EACH` also those of each subscription, as ``sub_1.plan``.
+    ``unknown`` are the customers that the provider does not know, ``names`` those that the transaction has claimed.
     """
-    drift, drifted = differences(before.record, after.record), set[str]()
-    for key, fold in after.folds.items():
-        known = before.folds.get(key)
-        of_fold = differences(known.state if known else BillingState(), fold.state)
-        if of_fold:
-            drifted.add(key)
-        if policy.is_each:
-            drift |= {f"{key}.{name}": values for name, values in of_fold.items()}
-    return drift, drifted
+
+    position: LedgerPosition
+    fetched: CustomerSubscriptions | None
+    unknown: Sequence[str]
+    names: Collection[NameLock]
 
 
-async def _groups(tenants: Sequence[LinkedTenant]) -> AsyncIterator[Sequence[LinkedTenant]]:
-    for start in range(0, len(tenants), _AT_ONCE):
-        yield tenants[start : start + _AT_ONCE]
+def _undecided(tenants: Iterable[LinkedTenant], tally: _Tally) -> list[LinkedTenant]:
+    """Return the tenants that were not compared yet with all of these customers."""
+    return [tenant for tenant in tenants if not tally.asked[tenant.id].issuperset(tenant.all_customers)]
+
+
+async def _as_pages(tenants: Sequence[LinkedTenant]) -> AsyncIterator[Sequence[LinkedTenant]]:
+    yield tenants
+
+
+def _log(found: Reconciliation) -> None:
+    for comparison in found.drifted:
+        logger.warning(
+            "tenant %s had drifted from the provider and is repaired: %s",
+            comparison.tenant_id, ", ".join(sorted((*comparison.drift, *comparison.linked))),
+        )  # fmt: skip
+    if found.troubled:
+        named = "; ".join(f"{each.tenant_id}: {each.trouble}" for each in found.troubled[:_MOST_NAMED])
+        logger.warning("tenants that could not be compared with the provider: %d (%s)", len(found.troubled), named)
+    if found.unplaced:
+        named = "; ".join(
+            f"{each.subscription_id} of customer {each.customer_id}: {each.reason}"
+            for each in found.unplaced[:_MOST_NAMED]
+        )
+        logger.warning("subscriptions at the provider that count for no tenant: %d (%s)", found.unplaced_number, named)
 
 
 async def count_stale_tenants(database: Database, grace: timedelta, clock: Clock) -> int:

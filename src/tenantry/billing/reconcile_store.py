@@ -1,15 +1,15 @@
 """Queries of reconcile: linked tenants, stale tenants and findings."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
 from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
 from tenantry.db.connection import Connection
 from tenantry.domain.access import NO_SUBSCRIPTION
-from tenantry.domain.billing.events import Anomaly
+from tenantry.domain.billing.events import Anomaly, BillingEvent
 from tenantry.domain.plans import OVER
 
 # A tenant may have a subscription of a customer without a link, which an event names.
@@ -24,7 +24,7 @@ _MAY_HAVE_CUSTOMERS: Final = f"""(
          SELECT FROM billing_events e
           WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL)))"""  # noqa: S608  # our own condition
 # PostgreSQL evaluates the subqueries of the select list for the tenants of the page alone.
-_LINKED_TENANTS: Final = f"""
+_TENANTS: Final = f"""
 SELECT t.id,
        ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id ORDER BY c.linked_at, c.id),
        ARRAY((SELECT e.customer_id
@@ -36,8 +36,9 @@ SELECT t.id,
         SELECT s.customer_id {_OF_LIVING_SUBSCRIPTIONS}),
        t.reconciled_at
   FROM tenants t
- WHERE t.deleted_at IS NULL AND {_MAY_HAVE_CUSTOMERS}
+ WHERE t.deleted_at IS NULL
 """  # noqa: S608  # our own condition
+_LINKED_TENANTS: Final = f"{_TENANTS} AND {_MAY_HAVE_CUSTOMERS}"
 LINKED: Final = f"""{_LINKED_TENANTS}
    AND t.id > %(after)s AND (%(only)s::text[] IS NULL OR t.id = ANY(%(only)s))
  ORDER BY t.id
@@ -48,10 +49,17 @@ DUE: Final = f"""{_LINKED_TENANTS}
  ORDER BY t.reconciled_at NULLS FIRST, t.id
  LIMIT %(most)s
 """
+BY_ID: Final = f"{_TENANTS} AND t.id = ANY(%s) ORDER BY t.id"
 COUNT_LINKED: Final = f"SELECT count(*) FROM tenants t WHERE t.deleted_at IS NULL AND {_MAY_HAVE_CUSTOMERS}"  # noqa: S608
 READ_POSITION: Final = (
     "SELECT nextval('billing_arrivals'), (SELECT tip_created FROM tenants WHERE id = %s AND tip_created IS NOT NULL)"
 )
+# All transactions lock tenants in the order of their ids.
+MARK_COMPARED: Final = """
+UPDATE tenants
+   SET reconciled_at = %s
+ WHERE id IN (SELECT id FROM tenants WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE)
+"""
 STALE: Final = """
 SELECT id, count(*) OVER ()
   FROM tenants
@@ -59,6 +67,7 @@ SELECT id, count(*) OVER ()
  ORDER BY current_period_end, id
  LIMIT %(most)s
 """
+FOUND_AT: Final = "SELECT found_at FROM billing_findings WHERE name = %s"
 RECORD_FINDING: Final = """
 INSERT INTO billing_findings (name, number, found_at) VALUES (%s, %s, %s)
     ON CONFLICT (name) DO UPDATE SET number = excluded.number, found_at = excluded.found_at
@@ -68,19 +77,31 @@ INSERT INTO billing_findings (name, number, found_at) VALUES (%s, %s, %s)
 class LinkedTenant(msgspec.Struct, frozen=True):
     """A tenant and its customers at the provider.
 
-    ``unlinked`` are further customers whose subscriptions the tenant's state is from.
-    ``compared_at`` is when the tenant was last compared with the provider.
+    ``unlinked`` are further customers whose subscriptions the tenant's state is from, or that the provider lists with
+    subscriptions of the tenant. ``checkouts`` are completed checkout sessions of the tenant with customers that are not
+    linked. ``compared_at`` is when the tenant was last compared with the provider; ``begun_at`` the second in which the
+    oldest subscription began that may be news.
     """
 
     id: str
     customers: list[str]
     unlinked: list[str] = []
     compared_at: datetime | None = None
+    checkouts: tuple[BillingEvent, ...] = ()
+    begun_at: int | None = None
 
     @property
     def all_customers(self) -> list[str]:
         """All customers whose subscriptions may be the tenant's."""
         return [*self.customers, *self.unlinked]
+
+    def with_listed(
+        self, customers: Collection[str], checkouts: Iterable[BillingEvent], begun_at: int | None = None
+    ) -> Self:
+        """Add customers and checkout sessions that the provider lists, and when the oldest subscription began."""
+        further = sorted({*customers, *self.unlinked} - {*self.customers})
+        unknown = tuple(event for event in checkouts if event.customer_id not in self.customers)
+        return msgspec.structs.replace(self, unlinked=further, checkouts=unknown, begun_at=begun_at)
 
 
 class LedgerPosition(msgspec.Struct, frozen=True):
@@ -98,8 +119,14 @@ async def linked_tenants(
     return [_linked(row) for row in await connection.fetch(LINKED, values)]
 
 
-async def linked_tenant(connection: Connection, tenant_id: str) -> LinkedTenant | None:
-    found = await linked_tenants(connection, "", [tenant_id], 1)
+async def tenants_by_id(connection: Connection, tenants: Collection[str]) -> list[LinkedTenant]:
+    """Return those of these tenants that have not ended, by id, also without any customer."""
+    return [_linked(row) for row in await connection.fetch(BY_ID, (sorted(tenants),))]
+
+
+async def tenant_by_id(connection: Connection, tenant_id: str) -> LinkedTenant | None:
+    """Return a tenant that has not ended."""
+    found = await tenants_by_id(connection, [tenant_id])
     return found[0] if found else None
 
 
@@ -126,8 +153,9 @@ async def read_position(connection: Connection, tenant_id: str) -> LedgerPositio
     return LedgerPosition(*row)
 
 
-async def mark_compared(connection: Connection, tenant_id: str, now: datetime) -> None:
-    await connection.execute("UPDATE tenants SET reconciled_at = %s WHERE id = %s", (now, tenant_id))
+async def mark_compared(connection: Connection, tenants: Collection[str], now: datetime) -> None:
+    """Record when these tenants were compared with the provider."""
+    await connection.execute(MARK_COMPARED, (now, list(tenants)))
 
 
 async def stale_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[str], int]:
@@ -141,6 +169,12 @@ async def stale_tenants(connection: Connection, ended_until: int, most: int) -> 
 
 async def record_finding(connection: Connection, name: str, number: int, now: datetime) -> None:
     await connection.execute(RECORD_FINDING, (name, number, now))
+
+
+async def found_at(connection: Connection, name: str) -> datetime | None:
+    """Return when a finding was last recorded."""
+    moment: datetime | None = await connection.fetch_value(FOUND_AT, (name,))
+    return moment
 
 
 async def read_findings(connection: Connection) -> dict[str, int]:

@@ -54,6 +54,8 @@ from tenantry.integrations.stripe.client import ProviderApi
 from tenantry.settings import Settings
 
 _CONNECTIONS: Final = 5
+_MOST_UNPLACED: Final = 20
+"""How many subscriptions of no tenant `reconcile` names."""
 _EVENT_ID: Final = re.compile(r"evt_[A-Za-z0-9_]{1,250}")
 _JSON_NAMES: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True))
 
@@ -105,10 +107,27 @@ def _explanation_lines(explanation: BillingExplanation) -> Iterator[RenderableTy
     if explanation.earlier:
         yield Text(f"({explanation.earlier:,} earlier left out; --limit shows more)", "dim")
         yield ""
+    if not explanation.entries:
+        yield from _advice_without_events(explanation)
+        yield ""
     for entry in explanation.entries:
         yield from _entry_lines(entry)
         yield ""
     yield from _state_lines(explanation)
+
+
+def _advice_without_events(explanation: BillingExplanation) -> Iterator[RenderableType]:
+    org_id = explanation.tenant.id
+    yield Text("No billing events yet.", "bold")
+    yield _indented(
+        f"If this tenant has paid, its events were lost, or name another tenant. Look at the provider:\n"
+        f"  tenantry reconcile --tenant {org_id}"
+    )
+    if not explanation.customers:
+        yield _indented(
+            f"It finds a subscription whose metadata.orgId is {org_id}. For any other, link the customer that paid:\n"
+            f"  tenantry admin link CUSTOMER --org {org_id}"
+        )
 
 
 def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
@@ -245,8 +264,10 @@ def resend(event_ids: tuple[str, ...], *, as_json: bool) -> None:
 def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
     """Compare tenants with their subscriptions at the payment provider, and repair those that have drifted.
 
-    Compares every tenant with a customer, or only those that you name. Shows each field that differs, ours and then the
-    provider's, and fetches the events that were missed. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
+    Reads all subscriptions of the provider's account, so that it also finds those of which no event arrived; or
+    compares only the tenants that you name. Shows each field that differs, ours and then the provider's, and each
+    customer that it links. Fetches the events that were missed, and lists living subscriptions that count for no
+    tenant. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
 
     \b
     Exits with
@@ -255,8 +276,7 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
          rejects every request
       3  if there was drift, repaired or not
       4  if the provider rejects the API key
-      5  if a tenant that you name does not exist or has no customer; then
-         nothing is done
+      5  if a tenant that you name does not exist; then nothing is done
       6  if the provider or the database is out of reach
 
     \b
@@ -276,11 +296,15 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     repaired = sum(comparison.repaired for comparison in found.drifted)
     if as_json:
         counts = {"compared": found.compared, "drifted": len(found.drifted), "repaired": repaired}
+        unplaced = {"notPlaced": found.unplaced_number, "subscriptionsNotPlaced": found.unplaced}
         end = {"notCompared": len(found.troubled), "stopped": found.stopped and found.stopped.detail}
-        print_json({"dryRun": dry_run, **counts, **end, "details": list(map(_comparison_json, details))})
+        found_now = {**counts, **end, **unplaced, "details": list(map(_comparison_json, details))}
+        print_json({"dryRun": dry_run, **found_now})
     else:
         for comparison in details:
             click.echo("\n".join(_comparison_lines(comparison)))
+        for line in _unplaced_lines(found):
+            click.echo(line)
         if found.compared or found.troubled or found.stopped is None:
             written = "nothing written" if dry_run else f"{repaired:,} repaired"
             troubled = f", {len(found.troubled):,} could not be compared" if found.troubled else ""
@@ -424,18 +448,25 @@ def _rest_of(done: BackfillResult, since: datetime, until: datetime | None, *, d
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     fields = [{"field": name, "ours": ours, "provider": theirs} for name, ours, theirs in _fields(comparison)]
-    found = {"fields": fields, "missed": comparison.missed, "trouble": comparison.trouble}
+    found = {"fields": fields, "linked": comparison.linked, "missed": comparison.missed, "trouble": comparison.trouble}
     return {"tenantId": comparison.tenant_id, "repaired": comparison.repaired, **found}
 
 
 def _fields(comparison: Comparison) -> list[tuple[str, output.Value, output.Value]]:
     """Return each field that differs: its name in JSON, our value, the provider's."""
     drift = comparison.drift.items()
-    return [(_JSON_NAMES[name], _value(name, ours), _value(name, theirs)) for name, (ours, theirs) in drift]
+    return [(_json_name(name), _value(name, ours), _value(name, theirs)) for name, (ours, theirs) in drift]
+
+
+def _json_name(name: str) -> str:
+    """Return the API's name of a field, of the tenant or of one of its subscriptions (``sub_1.plan``)."""
+    subscription, dot, field = name.rpartition(".")
+    return f"{subscription}{dot}{_JSON_NAMES[field]}"
 
 
 def _value(name: str, fact: Fact) -> output.Value:
-    return from_epoch(fact) if name == "current_period_end" and isinstance(fact, int) else fact
+    is_time = name.rpartition(".")[2] == "current_period_end"
+    return from_epoch(fact) if is_time and isinstance(fact, int) else fact
 
 
 def _comparison_lines(comparison: Comparison) -> Iterator[str]:
@@ -446,8 +477,21 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
     fields = _fields(comparison)
     for line in aligned((name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields):
         yield f"  {line}"
+    for customer in comparison.linked:
+        yield f"  customer {printable(customer)} {'is linked now' if comparison.repaired else 'is not linked'}"
     for event in comparison.missed:
         yield f"  missed  {_event_line(event)}"
+
+
+def _unplaced_lines(found: Reconciliation) -> Iterator[str]:
+    """Name subscriptions at the provider that count for no tenant, with the command that places each."""
+    for each in found.unplaced[:_MOST_UNPLACED]:
+        customer = printable(each.customer_id or "(unknown)")
+        yield f"not placed: subscription {printable(each.subscription_id)} of customer {customer}: {each.reason}"
+        if each.org_id is None and each.customer_id is not None:
+            yield f"  if it is a tenant's: tenantry admin link {customer} --org ORG"
+    if (more := found.unplaced_number - _MOST_UNPLACED) > 0:
+        yield f"not placed: {counted(more, 'more subscription')}; --json lists up to 1,000"
 
 
 def _event_line(event: MissedEvent) -> str:

@@ -28,12 +28,14 @@ logger = logging.getLogger(__name__)
 
 LONGEST_JOB: Final = 300.0
 """Seconds after which a job is stopped."""
+LONGEST_RECONCILE: Final = 3600.0
+"""Seconds for the job that reads all subscriptions of the provider: 100 with each request, a few requests a second."""
 
 WORK: Final = "work"
 """The key of `Work` in the context of a job."""
 _MOST_FETCHES: Final = 30
 _MOST_COMPARED: Final = 1000
-"""How many tenants one run compares: enough for some 100,000 tenants several times a day."""
+"""How many new tenants one run asks about; a run that compares all has no limit."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -84,11 +86,13 @@ async def _record(database: Database, task: str, *, succeeded: bool) -> None:
 
 
 @asynccontextmanager
-async def _run(context: JobContext, task: str, traceparent: str | None = None) -> AsyncIterator[Work]:
+async def _run(
+    context: JobContext, task: str, traceparent: str | None = None, longest: float = LONGEST_JOB
+) -> AsyncIterator[Work]:
     """Yield the services for a run of a task; stop it when it takes too long, and count it."""
     work = cast("Work", context.additional_context[WORK])
     with work.tracing.job(task, context.job.queue, traceparent) if work.tracing else nullcontext():
-        async with counted(work.counted_in, task) if work.counted_in else nullcontext(), asyncio.timeout(LONGEST_JOB):
+        async with counted(work.counted_in, task) if work.counted_in else nullcontext(), asyncio.timeout(longest):
             yield work
 
 
@@ -148,16 +152,27 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
         )
         await work.retention.run()
 
-    _schedule(app, jobs.RECONCILE, "*/10 * * * *", Work.reconcile_due_tenants)
+    _schedule(app, jobs.RECONCILE, "*/10 * * * *", Work.reconcile_due_tenants, longest=LONGEST_RECONCILE, is_alone=True)
     _schedule(app, jobs.COUNT_STALE, "41 * * * *", count_stale_tenants)
     _schedule(app, jobs.ACCESS_ENDS, "3-59/5 * * * *", mail_access_ends)
     _schedule(app, jobs.REQUEUE, "* * * * *", lambda _: requeue_stalled())
     _schedule(app, jobs.RETENTION, "7-59/10 * * * *", remove_old_data)
 
 
-def _schedule(app: App, name: str, cron: str, act: Callable[[Work], Awaitable[None]]) -> None:
+def _schedule(
+    app: App,
+    name: str,
+    cron: str,
+    act: Callable[[Work], Awaitable[None]],
+    *,
+    longest: float = LONGEST_JOB,
+    is_alone: bool = False,
+) -> None:
+    """Define a task on a schedule. With ``is_alone`` one job of it runs at a time, and at most one waits."""
+    lock = name if is_alone else None
+
     @app.periodic(cron=cron)
-    @app.task(name=name, queue=MAINTENANCE, pass_context=True)
+    @app.task(name=name, queue=MAINTENANCE, pass_context=True, lock=lock, queueing_lock=lock)
     async def task(context: JobContext, timestamp: int) -> None:  # noqa: ARG001  # its due time
-        async with _run(context, name) as work:
+        async with _run(context, name, longest=longest) as work:
             await act(work)

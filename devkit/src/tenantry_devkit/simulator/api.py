@@ -2,7 +2,7 @@
 
 import hmac
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -181,7 +181,9 @@ class Api:
         customer = getattr(given, "customer", None)
         if customer is not None:
             self._account.find(Customer, customer, param="customer")
-        things = self._account.table(kind).values()
+        things: Iterable[ProviderObject] = self._account.table(kind).values()
+        if customer is not None:  # of thousands, in a fraction of the time of all filters
+            things = [thing for thing in things if getattr(thing, "customer", None) == customer]
         matching = [thing for thing in things if given.matches(thing) and self._is_listed(thing)]
         return params.page(matching[::-1], kind, given)
 

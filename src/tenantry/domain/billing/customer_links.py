@@ -40,7 +40,7 @@ def wants_link(event: BillingEvent, context: BatchContext) -> bool:
     )
 
 
-_LINKING_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | {ev.CHECKOUT_COMPLETED}
+_LINKING_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | {ev.CHECKOUT_COMPLETED, ev.SNAPSHOT}
 
 
 def is_free(holder: str | None, accounts: Mapping[str, BillingAccount]) -> bool:

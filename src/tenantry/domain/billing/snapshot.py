@@ -6,9 +6,11 @@ from typing import Final
 
 import msgspec
 
-from tenantry.domain.billing.events import NO_DETAILS, SNAPSHOT, BillingEvent, SubscriptionDetails
+from tenantry.domain.billing.events import NO_DETAILS, SNAPSHOT, BillingEvent, Fact, SubscriptionDetails
 from tenantry.domain.billing.ledger import BillingAccount
-from tenantry.domain.billing.state import CANCELED, BillingPolicy, BillingState
+from tenantry.domain.billing.state import CANCELED, BillingPolicy, BillingState, apply, fold_key
+from tenantry.domain.billing.tenant_record import differences
+from tenantry.domain.billing.timeline import Folded
 from tenantry.domain.plans import OVER
 
 _INCOMPLETE: Final = "incomplete"
@@ -51,8 +53,12 @@ def snapshots(
     as_of: int,
     arrival: int,
     unlinked: Collection[str] = (),
+    links: bool = False,
 ) -> list[BillingEvent]:
     """Return the snapshots of a tenant from all subscriptions of its customers.
+
+    With ``links`` a subscription that names the tenant names an unlinked customer too, so that the snapshot can link it
+    as an event of the subscription does.
 
     ``arrival`` is the number that was taken when the request was sent; the following ones are free. A subscription
     whose metadata names another tenant does not count, nor one without a tenant of an ``unlinked`` customer, which is
@@ -89,7 +95,7 @@ def snapshots(
             arrival=arrival + number,
             org_id=account.tenant_id,
             # an unlinked customer may be another tenant's, and this event concerns only its own
-            customer_id=None if each.customer_id in unlinked else each.customer_id,
+            customer_id=None if each.customer_id in unlinked and not links else each.customer_id,
             subscription_id=each.id,
             subscription_created=each.created,
             status=each.status,
@@ -100,6 +106,63 @@ def snapshots(
         )
         for number, each in enumerate(sorted(counted, key=_age))
     ]
+
+
+def drift_between(
+    before: BillingAccount, after: BillingAccount, policy: BillingPolicy
+) -> tuple[dict[str, tuple[Fact, Fact]], set[str]]:
+    """Return the fields of the record that differ, with both values, and the keys of the folds that do.
+
+    With `SubscriptionRule.EACH` also those of each subscription, as ``sub_1.plan``.
+    """
+    drift, drifted = differences(before.record, after.record), set[str]()
+    for key, fold in after.folds.items():
+        known = before.folds.get(key)
+        of_fold = differences(known.state if known else BillingState(), fold.state)
+        if of_fold:
+            drifted.add(key)
+        if policy.is_each:
+            drift |= {f"{key}.{name}": values for name, values in of_fold.items()}
+    return drift, drifted
+
+
+def may_differ(
+    subscription: ProviderSubscription, account: BillingAccount, policy: BillingPolicy, *, is_linked: bool
+) -> bool:
+    """Whether a subscription of a tenant may say something else than the tenant's state.
+
+    ``is_linked`` tells whether its customer is linked to the tenant. Looks at this subscription alone: where it is not
+    the one that counts, only all of the tenant's subscriptions together decide.
+    """
+    if not account.is_whole:
+        return True
+    unlinked = () if is_linked else (subscription.customer_id,)
+    newest = (account.tip_created or 0) + 1
+    observed = snapshots(
+        [subscription], account, policy, new_id=str, as_of=newest, arrival=0, unlinked=unlinked
+    )  # fmt: skip
+    folds = dict(account.folds)
+    for event in observed:
+        key = fold_key(event, policy)
+        if key is not None:
+            before = folds[key].state if key in folds else account.beginning_of(key, policy)
+            folds[key] = Folded(apply(before, event, policy).state, newest)
+    return bool(drift_between(account, account.with_folds(folds, policy), policy)[0])
+
+
+def gives_access_or_may(subscription: ProviderSubscription) -> bool:
+    """Whether a subscription has begun and has not ended."""
+    return subscription.status not in _WITHOUT_ACCESS
+
+
+def unconfirmed(account: BillingAccount, known: Collection[str], policy: BillingPolicy) -> list[str]:
+    """Return the living subscriptions that give a tenant its state and are not ``known`` at the provider."""
+    if policy.is_each:
+        living = [key for key, fold in account.folds.items() if fold.state.provider_status not in (None, *OVER)]
+        current = [key for key in living if key and key not in account.moved_at]
+    else:
+        current = [account.state.subscription_id] if account.state.subscription_id else []
+    return [each for each in current if each not in known]
 
 
 def _moved(subscription: ProviderSubscription) -> ProviderSubscription:

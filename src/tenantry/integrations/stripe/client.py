@@ -20,9 +20,15 @@ from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
 from tenantry.domain import errors
+from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
 from tenantry.integrations.stripe.connection import ProviderConnection, RequestRejectedError
-from tenantry.integrations.stripe.decode import NotASubscriptionError, decode_subscription
+from tenantry.integrations.stripe.decode import (
+    NotACheckoutError,
+    NotASubscriptionError,
+    decode_checkout,
+    decode_subscription,
+)
 
 ORG_ID: Final = "orgId"
 """The metadata key that names the tenant (SPEC 2.2)."""
@@ -33,6 +39,7 @@ MOST_PER_PAGE: Final = 100
 
 _MISSING: Final = "resource_missing"
 _SUBSCRIPTIONS: Final = "/v1/subscriptions"
+_CHECKOUTS: Final = "/v1/checkout/sessions"
 _EVENTS: Final = "/v1/events"
 _ENDPOINTS: Final = "/v1/webhook_endpoints"
 _PRICES: Final = "/v1/prices"
@@ -48,6 +55,19 @@ class ProviderEndpoint(msgspec.Struct, frozen=True):
     url: str
     enabled_events: tuple[str, ...]
     status: str
+
+
+class ListedSubscription(NamedTuple):
+    """A subscription of the account's list, which is live or of test mode; None if it cannot be decoded: see ``fault``.
+
+    ``id`` and ``customer_id`` are also known of most that cannot be decoded.
+    """
+
+    id: str
+    customer_id: str | None
+    livemode: bool | None
+    subscription: ProviderSubscription | None
+    fault: str | None = None
 
 
 class ProviderPrice(NamedTuple):
@@ -111,7 +131,7 @@ class ProviderApi:
             params["customer"] = customer_id
         elif customer_email is not None:
             params["customer_email"] = customer_email
-        return await self._create_session("/v1/checkout/sessions", params, idempotency_key)
+        return await self._create_session(_CHECKOUTS, params, idempotency_key)
 
     async def create_portal_session(self, *, customer_id: str, return_url: str, idempotency_key: str | None) -> str:
         """Open the customer portal and return its URL, which for some minutes needs no other credential."""
@@ -178,6 +198,36 @@ class ProviderApi:
         subscriptions = [subscription for page in pages for subscription in _subscriptions(page, customer_id)]
         return CustomerSubscriptions(pages[0].sent_at, tuple(subscriptions))
 
+    async def every_subscription(self) -> AsyncGenerator[list[ListedSubscription], None]:
+        """Yield the subscriptions of all customers of the account, ended ones included, 100 at a time.
+
+        The newest come first; those created meanwhile are not among them. What changes while the list is read may be
+        listed as it was before. Any step can raise the errors of a call.
+        """
+        with self._connected() as connection:
+            async with aclosing(read_pages(connection, _SUBSCRIPTIONS, {"status": "all"}, self.clock)) as pages:
+                async for page in pages:
+                    yield [_listed(raw, page) for raw in page.objects]
+
+    async def checkout_of(self, subscription_id: str, event_id: str, *, reference_links: bool) -> BillingEvent | None:
+        """Return the checkout session that made a subscription, as the event ``event_id`` of its completion.
+
+        None if no session did, if it names no tenant, or if the key lacks the permission to read sessions.
+        """
+        with self._connected() as connection:
+            try:
+                response = await connection.send("GET", _CHECKOUTS, {"subscription": subscription_id, "limit": 1})
+            except RequestRejectedError as error:
+                if error.status == HTTPStatus.FORBIDDEN or error.code == _MISSING:
+                    return None
+                raise
+        try:
+            sessions = msgspec.json.decode(response.body, type=_ListBody).data
+            found = [decode_checkout(bytes(raw), event_id, reference_links=reference_links) for raw in sessions]
+        except (*NOT_JSON, NotACheckoutError) as error:
+            raise _malformed(f"{_CHECKOUTS}: {error}", response.request_id) from None
+        return found[0] if found and found[0].org_id and found[0].customer_id else None
+
     async def events_since(
         self, since: int, types: Collection[str] | None, until: int | None = None
     ) -> AsyncGenerator[bytes, None]:
@@ -241,6 +291,25 @@ def _subscriptions(page: "ListPage", customer_id: str) -> list[ProviderSubscript
     if any(subscription.customer_id != customer_id for subscription in subscriptions):
         raise _malformed(f"{_SUBSCRIPTIONS}: a subscription of another customer", page.request_id)
     return subscriptions
+
+
+def _listed(raw: bytes, page: "ListPage") -> ListedSubscription:
+    try:
+        known = msgspec.json.decode(raw, type=_ListedObject)
+    except NOT_JSON as error:
+        raise _malformed(f"{_SUBSCRIPTIONS}: {error}", page.request_id) from None
+    try:
+        subscription = decode_subscription(raw)
+    except NotASubscriptionError as error:
+        customer_id = known.customer if isinstance(known.customer, str) else None
+        return ListedSubscription(known.id, customer_id, known.livemode, None, str(error))
+    return ListedSubscription(subscription.id, subscription.customer_id, known.livemode, subscription)
+
+
+class _ListedObject(msgspec.Struct):
+    id: str
+    customer: object = None
+    livemode: bool | None = None
 
 
 class _Session(msgspec.Struct):

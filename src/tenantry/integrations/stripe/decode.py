@@ -49,6 +49,10 @@ class NotASubscriptionError(ValueError):
     """The object is not a valid subscription; the message says why, without its values."""
 
 
+class NotACheckoutError(ValueError):
+    """The object is not a valid checkout session; the message says why, without its values."""
+
+
 class _Data(Struct):
     object: msgspec.Raw
     previous_attributes: msgspec.Raw = msgspec.Raw(b"null")
@@ -163,6 +167,10 @@ class _Invoice(Struct):
     parent: _Parent | None = None
 
 
+class _CreatedObject(Struct):
+    created: _Moment
+
+
 class _CheckoutSession(Struct):
     mode: _Text | None = None
     customer: _Text | _Ref | None = None
@@ -254,6 +262,19 @@ def decode_subscription(raw: bytes) -> ProviderSubscription:
     if not facts["subscription_id"] or facts["customer_id"] is None or facts["subscription_created"] is None:
         raise NotASubscriptionError("its id, customer or time of creation is missing")
     return ProviderSubscription(id=facts.pop("subscription_id"), created=facts.pop("subscription_created"), **facts)
+
+
+def decode_checkout(raw: bytes, event_id: str, *, reference_links: bool) -> BillingEvent:
+    """Decode a checkout session as the event of its completion, as `decode_event` does.
+
+    Raises `NotACheckoutError`.
+    """
+    try:
+        created = _decode(_CreatedObject, raw, "created").created
+        facts = _checkout_facts(raw, reference_links=reference_links)
+    except (*NOT_JSON, _MalformedError) as error:
+        raise NotACheckoutError(str(error)) from error
+    return BillingEvent(id=event_id, type=ev.CHECKOUT_COMPLETED, created=created, **facts)
 
 
 class _MalformedError(ValueError):

@@ -1,0 +1,189 @@
+"""The provider's list of all subscriptions, compared with the tenants' states: which tenants to ask about.
+
+Finds; never writes. A listed subscription may be older than an event that has arrived since, so what differs here is
+fetched anew before it counts (`billing.reconcile`).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from tenantry.billing import ledger_store
+from tenantry.billing import reconcile_store as store
+from tenantry.billing.ledger_queries_store import read_accounts
+from tenantry.billing.reconcile_store import LinkedTenant
+from tenantry.common.encoding import new_id
+from tenantry.db.connection import ACROSS_TENANTS
+from tenantry.db.database import Database
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.ledger import BillingAccount
+from tenantry.domain.billing.snapshot import ProviderSubscription, gives_access_or_may, may_differ, unconfirmed
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.plans import OVER
+from tenantry.integrations.stripe.client import ListedSubscription, ProviderApi
+
+MOST_CHECKOUTS: Final = 100
+"""How many checkout sessions one survey asks for: those of the newest living subscriptions that name no tenant."""
+_MOST_UNPLACED: Final = 1000
+
+
+class UnplacedSubscription(msgspec.Struct, frozen=True, rename="camel"):
+    """A living subscription at the provider that counts for no tenant; ``org_id`` is the tenant that it names."""
+
+    subscription_id: str
+    customer_id: str | None
+    org_id: str | None
+    reason: str
+
+
+@dataclass(eq=False)
+class SubscriptionSurvey:
+    """Takes the pages of the provider's list, then all tenants; of the tenants ``only`` these, if given.
+
+    ``unplaced`` are the living subscriptions of no tenant, at most 1,000 of ``unplaced_number``. Methods raise the
+    errors of `ProviderApi` and `DatabaseUnavailableError`.
+    """
+
+    database: Database
+    provider: ProviderApi
+    policy: BillingPolicy
+    only: Collection[str] | None = None
+    unplaced: list[UnplacedSubscription] = field(default_factory=list, init=False)
+    unplaced_number: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._owner_of: dict[str, str] = {}
+        self._checkouts_left = MOST_CHECKOUTS
+
+    async def doubtful_on(self, page: Sequence[ListedSubscription]) -> list[LinkedTenant]:
+        """Return the tenants that a page of the list says something else of than their state."""
+        listed = [each for each in page if not self._is_of_other_mode(each)]
+        subscriptions = [each.subscription for each in listed if each.subscription is not None]
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            customers = {each.customer_id for each in listed if each.customer_id is not None}
+            links = await ledger_store.tenants_of(connection, customers)
+        checkouts = await self._checkouts_of(subscriptions, links)
+        owners = {each.id: _owner(each, links, checkouts.get(each.id)) for each in subscriptions}
+        named = sorted({owner for owner in owners.values() if owner is not None})
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            accounts = {each.tenant_id: each for each in await read_accounts(connection, named, self.policy)}
+            doubtful = self._unreadable(listed, links)
+            for subscription in subscriptions:
+                account = self._placed(subscription, owners[subscription.id], accounts)
+                if account is not None and self._differs(subscription, account, links, checkouts):
+                    doubtful.setdefault(account.tenant_id, []).append(subscription)
+            found = await store.tenants_by_id(connection, doubtful)
+        return [_with_listed(tenant, doubtful[tenant.id], checkouts) for tenant in found]
+
+    def _unreadable(
+        self, listed: Sequence[ListedSubscription], links: Mapping[str, str]
+    ) -> dict[str, list[ProviderSubscription]]:
+        """Return the tenants with a subscription that cannot be read: asking about them says what is wrong."""
+        tenants: dict[str, list[ProviderSubscription]] = {}
+        for each in listed:
+            if each.fault is None:
+                continue
+            owner = links.get(each.customer_id or "")
+            if owner is None:
+                self._leave_out(each.id, each.customer_id, None, f"it cannot be read: {each.fault}")
+            elif self._is_wanted(owner):
+                tenants[owner] = []
+        return tenants
+
+    def _differs(
+        self,
+        subscription: ProviderSubscription,
+        account: BillingAccount,
+        links: Mapping[str, str],
+        checkouts: Mapping[str, BillingEvent],
+    ) -> bool:
+        is_linked = links.get(subscription.customer_id) == account.tenant_id or subscription.id in checkouts
+        return may_differ(subscription, account, self.policy, is_linked=is_linked)
+
+    def _is_wanted(self, tenant_id: str) -> bool:
+        return self.only is None or tenant_id in self.only
+
+    async def doubtful_among(self, tenants: Sequence[LinkedTenant]) -> list[LinkedTenant]:
+        """Return the tenants of which the list, which is read by now, has less than expected.
+
+        They have a living subscription that is not listed as theirs, or were never compared and have none: the provider
+        may not know their customer.
+        """
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            accounts = await read_accounts(connection, [tenant.id for tenant in tenants], self.policy)
+        lost = {account.tenant_id for account in accounts if self._has_lost(account)}
+        listed = set(self._owner_of.values())
+        new = {tenant.id for tenant in tenants if tenant.compared_at is None and tenant.all_customers}
+        return [tenant for tenant in tenants if tenant.id in lost | (new - listed)]
+
+    def _has_lost(self, account: BillingAccount) -> bool:
+        if not self.policy.is_each and account.state.provider_status in (None, *OVER):
+            return False
+        current = unconfirmed(account, (), self.policy)
+        return any(self._owner_of.get(each) != account.tenant_id for each in current)
+
+    def _is_of_other_mode(self, listed: ListedSubscription) -> bool:
+        """Whether PROVIDER_LIVEMODE excludes a subscription, as it does events."""
+        modes = (self.policy.livemode, listed.livemode)
+        return self.policy.ignores_other_mode and None not in modes and modes[0] != modes[1]
+
+    async def _checkouts_of(
+        self, subscriptions: Sequence[ProviderSubscription], links: Mapping[str, str]
+    ) -> dict[str, BillingEvent]:
+        """Ask for the checkout sessions of living subscriptions whose tenant nothing else tells."""
+        nameless = [
+            each
+            for each in subscriptions
+            if each.org_id is None and each.customer_id not in links and gives_access_or_may(each)
+        ]
+        found = {}
+        for each in islice(nameless, self._checkouts_left):
+            self._checkouts_left -= 1
+            session = await self.provider.checkout_of(
+                each.id, new_id("snapshot"), reference_links=self.policy.checkout_reference_links
+            )
+            if session is not None and session.customer_id == each.customer_id:
+                found[each.id] = session
+        return found
+
+    def _placed(
+        self, subscription: ProviderSubscription, owner: str | None, accounts: Mapping[str, BillingAccount]
+    ) -> BillingAccount | None:
+        """Return the tenant that a subscription belongs to, if it is to be compared; note one that has none."""
+        leave_out = partial(self._leave_out, subscription.id, subscription.customer_id, owner)
+        account = accounts.get(owner or "")
+        if account is None or account.deleted:
+            if gives_access_or_may(subscription):
+                leave_out(_why_unplaced(owner, is_known=account is not None))
+            return None
+        self._owner_of[subscription.id] = account.tenant_id
+        return account if self._is_wanted(account.tenant_id) else None
+
+    def _leave_out(self, subscription_id: str, customer_id: str | None, org_id: str | None, reason: str) -> None:
+        self.unplaced_number += 1
+        if len(self.unplaced) < _MOST_UNPLACED:
+            self.unplaced.append(UnplacedSubscription(subscription_id, customer_id, org_id, reason))
+
+
+def _owner(subscription: ProviderSubscription, links: Mapping[str, str], checkout: BillingEvent | None) -> str | None:
+    """Return the tenant that a subscription belongs to: as its events do, else that of its checkout session."""
+    by_customer = links.get(subscription.customer_id)
+    return subscription.org_id or by_customer or (checkout.org_id if checkout else None)
+
+
+def _why_unplaced(owner: str | None, *, is_known: bool) -> str:
+    if owner is None:
+        return "it names no tenant, and its customer is linked to none"
+    return f"it names tenant {owner}, which {'has ended' if is_known else 'does not exist'}"
+
+
+def _with_listed(
+    tenant: LinkedTenant, subscriptions: Sequence[ProviderSubscription], checkouts: Mapping[str, BillingEvent]
+) -> LinkedTenant:
+    sessions = {each.customer_id: checkouts[each.id] for each in subscriptions if each.id in checkouts}
+    begun_at = min((each.created for each in subscriptions), default=None)
+    return tenant.with_listed({each.customer_id for each in subscriptions}, sessions.values(), begun_at)

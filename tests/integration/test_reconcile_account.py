@@ -1,0 +1,168 @@
+"""Reconciling the provider's whole account: subscriptions of which no event arrived, and those that no tenant has."""
+
+from tenantry.billing.customer_links import CustomerLinks
+from tenantry.billing.subscription_survey import UnplacedSubscription
+from tenantry.db.database import Database
+from tenantry.domain.audit import BY_OPERATOR
+from tests.support.billing import Subscriber, rows
+from tests.support.facts import ANY, EACH
+from tests.support.truth import NOTHING, World, drifted, ids, missed_ids, running_world
+
+
+async def customer_of(world: World, subscriber: Subscriber) -> str | None:
+    customer: str | None = (await world.provider.tenant(subscriber))["stripeCustomerId"]
+    return customer
+
+
+async def lost_first_payment(world: World, **options: object) -> Subscriber:
+    """A tenant without a customer, whose owner subscribes while every event is lost."""
+    subscriber = await world.subscriber(linked=False)
+    async with world.losing():
+        world.subscribe(subscriber, "price_pro", **options)
+    return subscriber
+
+
+async def test_a_first_payment_whose_events_were_all_lost_is_found(world: World) -> None:
+    subscriber, neighbour = await lost_first_payment(world), await world.subscriber("price_business")
+    assert await world.record(subscriber) == NOTHING
+    [comparison] = (found := await world.compare()).drifted
+    assert (found.compared, found.troubled, found.stopped) == (2, (), None)
+    assert (comparison.tenant_id, comparison.linked, comparison.repaired) == (
+        subscriber.id, (subscriber.customer,), True,
+    )  # fmt: skip
+    assert set(missed_ids(comparison)) == set(ids(world.lost(subscriber)))
+    assert await world.record(subscriber) == world.truth(subscriber)
+    assert await world.record(neighbour) == world.truth(neighbour)
+    assert await customer_of(world, subscriber) == subscriber.customer
+    assert (await world.compare()).drifted == ()
+
+
+async def test_it_is_found_though_the_provider_lists_its_events_no_more(world: World) -> None:
+    subscriber = await lost_first_payment(world, trial_days=60)
+    await world.passes(days=31)
+    [comparison] = (await world.compare()).drifted
+    assert (comparison.linked, comparison.missed) == ((subscriber.customer,), ())
+    assert await world.record(subscriber) == world.truth(subscriber)
+    assert await customer_of(world, subscriber) == subscriber.customer
+
+
+async def test_of_each_subscription_it_is_found_too(conninfo: str) -> None:
+    """With `SUBSCRIPTIONS=each`, beside another subscription of the tenant."""
+    async with running_world(conninfo, policy=EACH) as world:
+        subscriber, second = await lost_first_payment(world), await world.subscriber("price_pro")
+        async with world.losing():
+            further = world.subscribe(second, "price_business")
+        found = (await world.compare()).drifted
+        assert {each.tenant_id: each.linked for each in found} == {
+            subscriber.id: (subscriber.customer,), second.id: (),
+        }  # fmt: skip
+        assert f"{further.id}.plan" in {name for each in found for name in each.drift}
+        assert await world.record(subscriber) == world.truth(subscriber)
+        assert await world.provider.state(second) == ("business", "active")
+        assert (await world.compare()).drifted == ()
+
+
+async def test_a_dry_run_names_it_and_writes_nothing(world: World) -> None:
+    subscriber = await lost_first_payment(world)
+    [comparison] = (await world.compare(dry_run=True)).drifted
+    assert comparison.linked == (subscriber.customer,)
+    assert comparison.drift["plan"] == ("free", "pro")
+    assert (comparison.repaired, await world.record(subscriber)) == (False, NOTHING)
+    assert await customer_of(world, subscriber) is None
+    assert (
+        await rows(world.service.conninfo, "SELECT FROM billing_findings WHERE name = 'unplaced_subscriptions'") == []
+    )
+
+
+async def test_a_named_tenant_without_a_customer_is_compared(world: World) -> None:
+    subscriber, other = await lost_first_payment(world), await lost_first_payment(world)
+    assert drifted(await world.compare(subscriber)) == [subscriber.id]
+    assert (await world.record(subscriber), await world.record(other)) == (world.truth(subscriber), NOTHING)
+
+
+async def test_a_named_tenant_of_which_the_provider_knows_nothing_is_compared(world: World) -> None:
+    subscriber = await world.subscriber(linked=False)
+    found = await world.compare(subscriber)
+    assert (found.compared, found.drifted, found.unplaced) == (1, (), ())
+
+
+async def test_the_first_claim_on_a_customer_stands(world: World) -> None:
+    holder, second = await world.subscriber(), await world.subscriber(linked=False)
+    async with world.losing():
+        world.simulator.subscribe(holder.customer, "price_pro", metadata={"orgId": second.id})
+    [comparison] = (await world.compare()).drifted
+    assert (comparison.tenant_id, comparison.linked) == (second.id, ())
+    assert (await world.provider.state(second), await world.record(holder)) == (("pro", "active"), NOTHING)
+    assert (await customer_of(world, second), await customer_of(world, holder)) == (None, holder.customer)
+    anomalies = [entry["anomalies"] for entry in (await world.provider.ledger(second)).values()]
+    assert any("customer_taken" in found for found in anomalies)
+
+
+async def test_a_removed_link_is_not_made_again_by_the_question_that_follows_it(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    async with Database(world.service.conninfo, pool_size=1) as database:
+        await CustomerLinks(database, ANY, world.desk.queue, world.service.clock).unlink(
+            BY_OPERATOR, subscriber.customer
+        )
+    await world.reconciler.fetch_snapshot(subscriber.id)
+    assert await customer_of(world, subscriber) is None
+
+
+# Subscriptions that name no tenant
+
+
+async def test_a_checkout_session_places_a_subscription_that_names_no_tenant(world: World) -> None:
+    subscriber = await world.subscriber(linked=False)
+    async with world.losing():
+        session = world.simulator.checkout("price_pro", metadata={"orgId": subscriber.id}, subscription_metadata={})
+        completed = world.simulator.complete(session.id)
+    looked = await world.compare(dry_run=True)
+    assert (drifted(looked), looked.unplaced, await world.record(subscriber)) == ([subscriber.id], (), NOTHING)
+    [comparison] = (await world.compare()).drifted
+    assert comparison.linked == (completed.customer,)
+    assert await world.provider.state(subscriber) == ("pro", "active")
+    assert await customer_of(world, subscriber) == completed.customer
+    assert (await world.compare()).drifted == ()
+
+
+async def test_living_subscriptions_of_no_tenant_are_named_with_the_reason(world: World) -> None:
+    ended = await world.subscriber()
+    await world.service.operator.delete(f"/api/v1/tenants/{ended.id}")
+    for customer in ("cus_nameless", "cus_stranger", "cus_past"):
+        world.simulator.customer(customer)
+    async with world.losing():
+        nameless = world.simulator.subscribe("cus_nameless", "price_pro")
+        stranger = world.simulator.subscribe("cus_stranger", "price_pro", metadata={"orgId": "stranger"})
+        of_ended = world.subscribe(ended, "price_pro")
+        world.simulator.cancel(world.simulator.subscribe("cus_past", "price_pro").id)
+    found = await world.compare()
+    assert found.unplaced == (
+        UnplacedSubscription(of_ended.id, ended.customer, ended.id, f"it names tenant {ended.id}, which has ended"),
+        UnplacedSubscription(
+            stranger.id, "cus_stranger", "stranger", "it names tenant stranger, which does not exist"
+        ),
+        UnplacedSubscription(
+            nameless.id, "cus_nameless", None, "it names no tenant, and its customer is linked to none"
+        ),
+    )  # fmt: skip
+    assert (found.unplaced_number, found.drifted, found.troubled) == (3, (), ())
+    [finding] = await rows(
+        world.service.conninfo, "SELECT number FROM billing_findings WHERE name = 'unplaced_subscriptions'"
+    )
+    assert finding["number"] == 3
+
+
+async def test_a_moved_subscription_is_found_by_its_former_tenant(world: World) -> None:
+    former, present = await world.subscriber("price_pro"), await world.subscriber(linked=False)
+    assert (await world.compare()).drifted == ()
+    async with world.losing():
+        world.simulator.update_subscription(world.subscription(former).id, metadata={"orgId": present.id})
+    assert drifted(await world.compare()) == sorted([former.id, present.id])
+    assert (await world.provider.state(former))[1] == "canceled"
+    assert await world.provider.state(present) == ("pro", "active")
+
+
+async def test_a_suspended_tenant_is_compared(world: World) -> None:
+    subscriber = await lost_first_payment(world)
+    await world.provider.arrives(subscriber, suspended=True)
+    assert drifted(await world.compare()) == [subscriber.id]
