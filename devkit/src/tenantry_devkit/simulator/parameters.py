@@ -106,8 +106,8 @@ class ListParameters(Struct):
 
     def matches(self, thing: Any) -> bool:  # noqa: ANN401
         """Whether an object passes the filters; one that is named like an attribute is for its value."""
-        names = {*self.__struct_fields__} & {*thing.__struct_fields__} - {"created"}
-        is_equal = all(getattr(self, name) in {None, getattr(thing, name)} for name in names)
+        given = [name for name in self.__struct_fields__ if name != "created" and getattr(self, name) is not None]
+        is_equal = all(getattr(self, name) == getattr(thing, name) for name in given if name in thing.__struct_fields__)
         return is_equal and in_range(thing.created, self.created)
 
 
