@@ -119,15 +119,11 @@ def _explanation_lines(explanation: BillingExplanation) -> Iterator[RenderableTy
 def _advice_without_events(explanation: BillingExplanation) -> Iterator[RenderableType]:
     org_id = explanation.tenant.id
     yield Text("No billing events yet.", "bold")
-    yield _indented(
-        f"If this tenant has paid, its events were lost, or name another tenant. Look at the provider:\n"
-        f"  tenantry reconcile --tenant {org_id}"
-    )
+    yield _indented("If this tenant has paid, its events were lost, or name another tenant. Look at the provider:")
+    yield _indented(f"  tenantry reconcile --tenant {org_id}")
     if not explanation.customers:
-        yield _indented(
-            f"It finds a subscription whose metadata.orgId is {org_id}. For any other, link the customer that paid:\n"
-            f"  tenantry admin link CUSTOMER --org {org_id}"
-        )
+        yield _indented(f"It finds a subscription whose metadata.orgId is {org_id}. Else link the customer that paid:")
+        yield _indented(f"  tenantry admin link CUSTOMER --org {org_id}")
 
 
 def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
