@@ -220,7 +220,7 @@ async def test_commands_find_the_demo_and_its_port_from_a_folder_below(shared: S
     for arguments, promised in (
         (("trigger", "invoice.payment_failed"), "invoice.payment_failed  200"),
         (("keys", "list"), "Demo live key"),
-        (("doctor",), f"sends the 5 event types to {shared.base}/api/v1/"),
+        (("doctor",), f"sends the 5 required event types to {shared.base}/api/v1/"),
     ):
         done = await run(*arguments, folder=below, **state)
         assert (done.code, promised in done.out) == (0, True), done
