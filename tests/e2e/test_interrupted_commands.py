@@ -110,6 +110,28 @@ async def test_interrupted_backfill_is_one_json_document(operator: Operator) -> 
     assert document["continueWith"].endswith("--until 2026-01-01T11:56:41Z")
 
 
+async def test_reconcile_ends_after_the_tenants_in_flight_and_can_be_run_again(operator: Operator) -> None:
+    drifted = [await operator.provider.subscriber() for _ in range(6)]
+    for each in drifted:
+        operator.server.subscriptions[each.customer] = [events.subscription(**each.names)]
+    async with running("reconcile", folder=operator.folder, **operator.settings) as command:
+        await operator.server.until_requested(1)  # the list of all subscriptions
+        operator.server.open.clear()
+        await operator.server.until_requested(5)  # the first four tenants
+        await interrupt(command)
+        operator.server.open.set()
+        assert await command.wait() == 1
+    repaired = [line for line in command.text["out"].splitlines() if line.endswith(": repaired")]
+    assert repaired == [f"{each.id}: repaired" for each in drifted[:4]]
+    assert command.text["out"].endswith("4 tenants compared: 4 drifted, 4 repaired\n")
+    assert "Stopped after 4 tenants: Interrupted.\nWhat is repaired stays. Continue with: " in command.text["err"]
+    rest = last_command(command.text["err"])
+    assert rest == ["reconcile"]
+    done = await invoke_async(*rest, folder=operator.folder, **operator.settings)
+    assert (done.code, done.out.count(": repaired\n")) == (3, 2)
+    assert [await operator.provider.state(each) for each in drifted] == [("pro", "active")] * 6
+
+
 @pytest.mark.parametrize("words", [("events", "replay"), ("tenants", "rebuild")], ids=" ".join)
 async def test_replay_ends_after_the_tenants_in_flight_and_goes_on_after_them(
     operator: Operator, words: tuple[str, ...]
@@ -166,9 +188,10 @@ async def test_after_restore_ends_after_the_change_in_flight_and_can_be_run_agai
 @pytest.mark.parametrize("plain", [{}, {"NO_COLOR": "1"}], ids=["color", "NO_COLOR"])
 async def test_progress_is_shown_on_a_terminal(operator: Operator, plain: dict[str, str]) -> None:
     home = Home(operator.folder)
-    for words, label in ((("events", "replay"), "folding tenants"), (BACKFILL, "fetching events")):
+    shown = {("events", "replay"): "folding tenants", BACKFILL: "fetching events", ("reconcile",): "comparing tenants"}
+    for words, label in shown.items():
         seen = await on_terminal(home, {**operator.settings, **plain}, *words)
-        assert seen.code == 0
+        assert seen.code in (0, 1)  # the provider knows none of the customers
         assert label in seen.text
         assert ("\x1b[38" in seen.shown) is not bool(plain)
         apart = await on_terminal(home, {**operator.settings, **plain}, *words, captured=True)

@@ -66,7 +66,10 @@ async def lost_upgrade(world: World) -> tuple[Subscriber, str, str]:
 
 async def test_drift_is_shown_and_repaired(operator: Operator) -> None:
     subscriber, moment, event_id = await lost_upgrade(operator.world)
-    drift = f"  plan  pro -> business\n  missed  {moment}  customer.subscription.updated  {event_id}\n"
+    drift = (
+        "  plan  pro -> business\n"
+        f"{subscriber.id}: 1 missed event\n  {moment}  customer.subscription.updated  {event_id}\n"
+    )
     assert await operator.runs("reconcile --dry-run") == Done(
         3, f"{subscriber.id}: has drifted\n{drift}1 tenant compared: 1 drifted, nothing written\n", ""
     )
@@ -89,7 +92,7 @@ async def test_the_document_of_a_comparison(operator: Operator) -> None:
     first, second = document.pop("details")
     assert document == {
         "dryRun": False, "compared": 2, "drifted": 2, "repaired": 2, "notCompared": 0, "stopped": None, "notPlaced": 0,
-        "subscriptionsNotPlaced": [],
+        "subscriptionsNotPlaced": [], "continueWith": None,
     }  # fmt: skip
     assert first == {
         "tenantId": subscriber.id,

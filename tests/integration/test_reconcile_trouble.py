@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from tenantry.billing.reconcile import Reconciler
+from tenantry.billing.reconcile import Reconciler, RunObserver
 from tenantry.billing.subscription_survey import MOST_CHECKOUTS
 from tenantry.domain.errors import NotFoundError, ProviderRefusedError, ProviderUnavailableError
 from tests.support import events
@@ -222,18 +222,32 @@ async def test_a_provider_that_breaks_in_the_middle_leaves_what_was_done(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
     made = await subscribers(provider, server, 6)
-    found = await reconciler.run(progress=lambda _: server.answers.extend([BROKEN] * 9))
+    found = await reconciler.run(observer=RunObserver(lambda _: server.answers.extend([BROKEN] * 9)))
     assert isinstance(found.stopped, ProviderUnavailableError)
     assert (found.compared, drifted(found)) == (4, [each.id for each in made[:4]])
     assert all(each.repaired for each in found.drifted)
     assert await plans(provider, *made) == ["pro"] * 4 + ["free"] * 2
 
 
+async def test_a_run_that_is_stopped_ends_after_the_tenants_in_flight(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    made = await subscribers(provider, server, 6)
+    seen: list[str] = []
+    observer = RunObserver(found=lambda each: seen.append(each.tenant_id), stops=lambda: bool(seen))
+    found = await reconciler.run(observer=observer)
+    assert (found.interrupted, found.stopped, found.compared) == (True, None, 4)
+    assert seen == drifted(found) == [each.id for each in made[:4]]
+    assert await plans(provider, *made) == ["pro"] * 4 + ["free"] * 2
+    rest = await reconciler.run()
+    assert (rest.interrupted, drifted(rest)) == (False, [each.id for each in made[4:]])
+
+
 async def test_a_provider_that_does_not_list_its_events_leaves_what_was_repaired(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
     [subscriber] = await subscribers(provider, server, 1)
-    found = await reconciler.run(progress=lambda _: server.answers.append(BROKEN))
+    found = await reconciler.run(observer=RunObserver(lambda _: server.answers.append(BROKEN)))
     assert isinstance(found.stopped, ProviderUnavailableError)
     assert drifted(found) == [subscriber.id]
     assert await provider.state(subscriber) == ("pro", "active")

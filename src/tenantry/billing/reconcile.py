@@ -46,8 +46,6 @@ _SKEW: Final = timedelta(hours=1)
 _SKIPPED_FOR: Final = timedelta(hours=1)
 _MOST_NAMED: Final = 20
 
-Progress = Callable[[int], None]
-Observer = Callable[["Comparison"], None]
 _Purpose = Literal["snapshot", "repair", "dry run"]
 """What a fetched snapshot is for: only the ledger, or a comparison that finds drift."""
 
@@ -88,6 +86,24 @@ class Reconciliation(msgspec.Struct, frozen=True):
     stopped: DomainError | None = None
     unplaced: tuple[UnplacedSubscription, ...] = ()
     unplaced_number: int = 0
+    interrupted: bool = False
+
+
+class RunObserver(msgspec.Struct, frozen=True):
+    """What is called during a run.
+
+    ``compared`` gets the number of tenants done since the last call, ``listed`` that of subscriptions read;
+    ``found`` each tenant that has drifted or could not be compared, before its missed events are known. If ``stops``
+    returns True, the run ends after the tenants in flight, with the missed events of those that it has repaired.
+    """
+
+    compared: Callable[[int], None] = lambda _: None
+    listed: Callable[[int], None] = lambda _: None
+    found: Callable[[Comparison], None] = lambda _: None
+    stops: Callable[[], bool] = lambda: False
+
+
+NOBODY: Final = RunObserver()
 
 
 @dataclass(eq=False)
@@ -95,8 +111,7 @@ class _Tally:
     """What a run has found so far; ``since`` is the second since which missed events may explain the drift."""
 
     since: int
-    observer: Observer
-    progress: Progress
+    observer: RunObserver
     by_tenant: dict[str, Comparison] = field(default_factory=dict)
     unchanged: int = 0
     asked: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -110,7 +125,7 @@ class _Tally:
         if comparison.has_drifted:
             self.since = min(self.since, since)
         if comparison.has_drifted or comparison.trouble:
-            self.observer(comparison)
+            self.observer.found(comparison)
         self.by_tenant[comparison.tenant_id] = comparison
 
     @property
@@ -161,23 +176,17 @@ class Reconciler:
             return await store.count_linked_tenants(connection)
 
     async def run(
-        self,
-        tenants: Sequence[str] | None = None,
-        *,
-        dry_run: bool = False,
-        progress: Progress = lambda _: None,
-        observer: Observer = lambda _: None,
+        self, tenants: Sequence[str] | None = None, *, dry_run: bool = False, observer: RunObserver = NOBODY
     ) -> Reconciliation:
         """Compare all tenants with the subscriptions of the provider's account, or those named, and repair.
 
         All subscriptions are listed, unless each named tenant has a customer. With ``dry_run`` nothing is written.
-        ``progress`` is called with the number of tenants done since the last call, ``observer`` with each tenant that
-        has drifted or could not be compared, before its missed events are known. Raises `NotFoundError` for a named
-        tenant that does not exist; then nothing is done. Another error stops the run and is part of the result.
+        Raises `NotFoundError` for a named tenant that does not exist; then nothing is done. Another error stops the run
+        and is part of the result.
         """
         purpose: _Purpose = "dry run" if dry_run else "repair"
         named = None if tenants is None else await self._named(tenants)
-        tally = _Tally(int(self.clock().timestamp()), observer, progress)
+        tally = _Tally(int(self.clock().timestamp()), observer)
         if named is None or not all(tenant.all_customers for tenant in named):
             return await self._compare_account(purpose, tally, named)
         return await self._compare_tenants(named, purpose, tally)
@@ -196,7 +205,7 @@ class Reconciler:
         if listed_at is None or listed_at <= now - older_than:
             found = await self.run()
         else:
-            tally = _Tally(int(now.timestamp()), lambda _: None, lambda _: None)
+            tally = _Tally(int(now.timestamp()), NOBODY)
             found = await self._compare_tenants(due, "repair", tally)
         self.skipped |= {comparison.tenant_id: now + _SKIPPED_FOR for comparison in found.troubled}
         _log(found)
@@ -233,7 +242,8 @@ class Reconciler:
             drifted = await self._with_missed(tally, dry_run=purpose == "dry run")
         except DomainError as error:
             return Reconciliation(tally.compared, tuple(tally.drifted), tuple(tally.troubled), error)
-        return Reconciliation(tally.compared, tuple(drifted), tuple(tally.troubled))
+        interrupted = tally.observer.stops()
+        return Reconciliation(tally.compared, tuple(drifted), tuple(tally.troubled), interrupted=interrupted)
 
     async def _compare_account(
         self, purpose: _Purpose, tally: _Tally, named: Sequence[LinkedTenant] | None
@@ -249,9 +259,11 @@ class Reconciler:
         try:
             await self._compare_listed(survey, purpose, tally)
             async for tenants in self._linked_pages() if named is None else _as_pages(named):
+                if tally.observer.stops():
+                    break
                 await self._compare_rest(tenants, survey, purpose, tally, now)
             drifted = await self._with_missed(tally, dry_run=purpose == "dry run")
-            if named is None and purpose == "repair":
+            if named is None and purpose == "repair" and not tally.observer.stops():
                 await self._record_complete(survey, now)
         except DomainError as error:
             drifted, stopped = tally.drifted, error
@@ -262,6 +274,7 @@ class Reconciler:
             stopped,
             tuple(survey.unplaced),
             survey.unplaced_number,
+            tally.observer.stops(),
         )
 
     async def _compare_listed(self, survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally) -> None:
@@ -269,7 +282,10 @@ class Reconciler:
         async with aclosing(self.provider.every_subscription()) as pages:
             async for page in pages:
                 doubtful = await survey.doubtful_on(page)
+                tally.observer.listed(len(page))
                 await self._compare_each(_undecided(doubtful, tally), purpose, tally)
+                if tally.observer.stops():
+                    return
 
     async def _compare_rest(
         self,
@@ -283,9 +299,11 @@ class Reconciler:
         rest = [tenant for tenant in tenants if tenant.id not in tally.by_tenant]
         doubtful = await survey.doubtful_among(rest)
         await self._compare_each(doubtful, purpose, tally)
+        if tally.observer.stops():
+            return  # some of the doubtful ones may not be compared
         confirmed = [tenant.id for tenant in rest if tenant.id not in tally.by_tenant]
         tally.unchanged += len(confirmed)
-        tally.progress(len(confirmed))
+        tally.observer.compared(len(confirmed))
         if purpose == "repair":
             async with self.database.transaction(ACROSS_TENANTS) as connection:
                 await store.mark_compared(connection, confirmed, now)
@@ -300,7 +318,9 @@ class Reconciler:
             for tenant, comparison in zip(group, await self._compare(group, purpose), strict=True):
                 tally.asked[tenant.id].update(tenant.all_customers)
                 tally.add(comparison, self._missed_since(tenant))
-            tally.progress(len(group))
+            tally.observer.compared(len(group))
+            if tally.observer.stops():
+                return
 
     async def _compare(self, group: Sequence[LinkedTenant], purpose: _Purpose) -> list[Comparison]:
         """Compare tenants at the same time. Raises errors that are not about one of them."""

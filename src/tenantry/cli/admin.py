@@ -272,12 +272,12 @@ def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool,
         tenants = tenant_service(settings, database, asks_provider=False)
         service = Restore(database, keys, members, tenants, system_clock)
         lost = await service.lost_entries(trail)
-        with progress("redoing changes", len(lost.entries)) as advance, interruption.handling():
+        with progress("redoing changes", len(lost.entries)) as bar, interruption.handling():
             async with aclosing(service.reapply_revocations(lost, dry_run=dry_run)) as changes:
                 async for change in changes:
                     outcomes[change.outcome] += 1
                     _show_change(change)
-                    advance(1)
+                    bar.advance(1)
                     if interruption.is_requested():
                         break
         if dry_run or interruption.is_requested():

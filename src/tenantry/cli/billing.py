@@ -2,8 +2,9 @@
 
 import logging
 import re
+import shlex
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -26,7 +27,7 @@ from tenantry.billing.ledger_queries import (
     SubscriptionView,
     raw_body,
 )
-from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reconciliation
+from tenantry.billing.reconcile import EVENTS_KEPT, Comparison, Reconciler, Reconciliation, RunObserver
 from tenantry.cli import output
 from tenantry.cli.database import exit_code, on_database, outbox
 from tenantry.cli.doctor.endpoint_checks import endpoints_at, known_types_of
@@ -36,6 +37,7 @@ from tenantry.cli.output import (
     FAILED,
     NOT_FOUND,
     CommandError,
+    ProgressBar,
     aligned,
     counted,
     own_command,
@@ -269,7 +271,7 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     Exits with
       0  without drift
       1  without drift, if a tenant could not be compared or the provider
-         rejects every request
+         rejects every request; and after Ctrl-C
       3  if there was drift, repaired or not
       4  if the provider rejects the API key
       5  if a tenant that you name does not exist; then nothing is done
@@ -278,38 +280,91 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     \b
       tenantry reconcile --dry-run
       tenantry reconcile --tenant acme
+
+    Ctrl-C ends it after the tenants in flight, with a summary and the command that goes on.
     """
 
+    interruption = Interruption()
+
     async def action(settings: Settings, database: Database) -> Reconciliation:
+        only = tenants or None
         async with _reconciler(settings, database) as reconciler:
-            only = tenants or None
-            with progress("comparing tenants", await reconciler.count(only)) as advance:
-                return await reconciler.run(only, dry_run=dry_run, progress=advance)
+            number = await reconciler.count(only)
+            with progress("comparing tenants", number) as bar, interruption.handling():
+                observer = _observer(bar, interruption, as_json=as_json)
+                return await reconciler.run(only, dry_run=dry_run, observer=observer)
 
     logs.configure("console", logging.WARNING)
     found = on_database(action, pool_size=_CONNECTIONS)
-    details = (*found.drifted, *found.troubled)
-    repaired = sum(comparison.repaired for comparison in found.drifted)
+    why = STOPPED if found.interrupted else found.stopped and found.stopped.detail
     if as_json:
-        counts = {"compared": found.compared, "drifted": len(found.drifted), "repaired": repaired}
-        unplaced = {"notPlaced": found.unplaced_number, "subscriptionsNotPlaced": found.unplaced}
-        end = {"notCompared": len(found.troubled), "stopped": found.stopped and found.stopped.detail}
-        found_now = {**counts, **end, **unplaced, "details": list(map(_comparison_json, details))}
-        print_json({"dryRun": dry_run, **found_now})
+        again = _reconcile_again(tenants, dry_run=dry_run) if why else None
+        print_json({"dryRun": dry_run, **_reconciliation_json(found), "stopped": why, "continueWith": again})
     else:
-        for comparison in details:
-            click.echo("\n".join(_comparison_lines(comparison)))
-        for line in _unplaced_lines(found):
+        for line in _reconciliation_lines(found, dry_run=dry_run):
             click.echo(line)
-        if found.compared or found.troubled or found.stopped is None:
-            written = "nothing written" if dry_run else f"{repaired:,} repaired"
-            troubled = f", {len(found.troubled):,} could not be compared" if found.troubled else ""
-            compared = counted(found.compared, "tenant")
-            click.echo(f"{compared} compared: {len(found.drifted):,} drifted, {written}{troubled}")
-    if found.stopped is not None:
-        message = f"Stopped after {counted(found.compared, 'tenant')}: {found.stopped.detail}"
-        raise CommandError(message, exit_code(found.stopped))
+    if why is not None:
+        again = f"\nWhat is repaired stays. Continue with: {_reconcile_again(tenants, dry_run=dry_run)}"
+        message = f"Stopped after {counted(found.compared, 'tenant')}: {why}{again if found.interrupted else ''}"
+        raise CommandError(message, exit_code(found.stopped) if found.stopped else FAILED)
     sys.exit(DIFFERENCES if found.drifted else FAILED if found.troubled else 0)
+
+
+def _observer(bar: ProgressBar, interruption: Interruption, *, as_json: bool) -> RunObserver:
+    """Return what shows a run: results as they come, unless ``as_json``, and the progress."""
+    subscriptions = 0
+
+    def show_listed(number: int) -> None:
+        nonlocal subscriptions
+        subscriptions += number
+        bar.describe(f"comparing tenants, {counted(subscriptions, 'subscription')} read")
+
+    def show_found(comparison: Comparison) -> None:
+        if not as_json:
+            # name the file: the progress bar has replaced stdout
+            click.echo("\n".join(_comparison_lines(comparison)), file=sys.stdout)
+
+    return RunObserver(bar.advance, show_listed, show_found, interruption.is_requested)
+
+
+def _reconcile_again(tenants: Sequence[str], *, dry_run: bool) -> str:
+    options = [word for tenant_id in tenants for word in ("--tenant", tenant_id)] + ["--dry-run"] * dry_run
+    return f"{own_command()} {shlex.join(['reconcile', *options])}"
+
+
+def _reconciliation_json(found: Reconciliation) -> dict[str, Any]:
+    return {
+        "compared": found.compared,
+        "drifted": len(found.drifted),
+        "repaired": _number_repaired(found),
+        "notCompared": len(found.troubled),
+        "notPlaced": found.unplaced_number,
+        "subscriptionsNotPlaced": found.unplaced,
+        "details": [_comparison_json(comparison) for comparison in (*found.drifted, *found.troubled)],
+    }
+
+
+def _reconciliation_lines(found: Reconciliation, *, dry_run: bool) -> Iterator[str]:
+    """Say what is known only at the end: missed events, subscriptions of no tenant, and the summary."""
+    for comparison in found.drifted:
+        yield from _missed_lines(comparison)
+    yield from _unplaced_lines(found)
+    if found.compared or found.troubled or found.stopped is None:
+        written = "nothing written" if dry_run else f"{_number_repaired(found):,} repaired"
+        troubled = f", {len(found.troubled):,} could not be compared" if found.troubled else ""
+        compared = counted(found.compared, "tenant")
+        yield f"{compared} compared: {len(found.drifted):,} drifted, {written}{troubled}"
+
+
+def _number_repaired(found: Reconciliation) -> int:
+    return sum(comparison.repaired for comparison in found.drifted)
+
+
+def _missed_lines(comparison: Comparison) -> Iterator[str]:
+    if comparison.missed:
+        yield f"{comparison.tenant_id}: {counted(len(comparison.missed), 'missed event')}"
+    for event in comparison.missed:
+        yield f"  {_event_line(event)}"
 
 
 @click.command("backfill")
@@ -352,12 +407,12 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
                 types = await _sent_types(reconciler.provider, settings)
             except DomainError as error:
                 return BackfillResult(0, 0, {}, stopped=error)
-            with progress("fetching events", max(end - begin, 1), is_share=True) as advance, interruption.handling():
+            with progress("fetching events", max(end - begin, 1), is_share=True) as bar, interruption.handling():
                 left = end
 
                 def observe(part: BackfillPart) -> bool:
                     nonlocal left
-                    advance(left - part.oldest.created)
+                    bar.advance(left - part.oldest.created)
                     left = part.oldest.created
                     missed.extend(part.missed)
                     if not as_json:
@@ -475,8 +530,6 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield f"  {line}"
     for customer in comparison.linked:
         yield f"  customer {printable(customer)} {'is linked now' if comparison.repaired else 'is not linked'}"
-    for event in comparison.missed:
-        yield f"  missed  {_event_line(event)}"
 
 
 def _unplaced_lines(found: Reconciliation) -> Iterator[str]:

@@ -18,6 +18,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 T = TypeVar("T")
 Value = str | int | bool | datetime | None
@@ -257,11 +258,27 @@ def _print_rows(columns: Sequence[Column], rows: list[list[str]], *, with_headin
         click.echo(line.rstrip(), color=True)
 
 
+class ProgressBar:
+    """A bar on stderr, where that is a terminal."""
+
+    def __init__(self, bar: "Progress", what: str, total: int) -> None:
+        self._bar = bar
+        self._task = bar.add_task(what, total=total)
+
+    def advance(self, done: int) -> None:
+        """Add finished items."""
+        self._bar.advance(self._task, done)
+
+    def describe(self, what: str) -> None:
+        """Change what it says that it shows."""
+        self._bar.update(self._task, description=what)
+
+
 @contextmanager
 def progress(
     what: str, total: int, *, is_share: bool = False, console: "Console | None" = None
-) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar if stderr is a terminal; gives a function that adds finished items.
+) -> Iterator[ProgressBar]:
+    """Show a progress bar if stderr is a terminal.
 
     With ``is_share`` the bar has the percentage instead of the numbers, for items that mean nothing to the user.
     """
@@ -280,5 +297,4 @@ def progress(
         disable=not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),  # results for a file or pipe must not go to stderr
     ) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
+        yield ProgressBar(bar, what, total)

@@ -120,12 +120,12 @@ async def _fold(
 ) -> str:
     """Fold the tenants, ``number`` of them; return the id of the last one."""
     last = run.selection.after
-    with progress("folding tenants", number) as advance:
+    with progress("folding tenants", number) as bar:
         async with aclosing(service.run(run.selection, dry_run=run.dry_run)) as chunks:
             async for chunk in chunks:
                 for checked in chunk.checked:
                     _add(report, checked, run)
-                advance(chunk.tenants)
+                bar.advance(chunk.tenants)
                 last = chunk.last
                 if interruption.is_requested():
                     break

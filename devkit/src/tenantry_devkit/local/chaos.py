@@ -338,8 +338,10 @@ async def run_chaos(session: TriggerSession) -> int:
             session.write(f"{', '.join(kinds)}; --seed {seed} repeats this run", style="dim")
             session.console.print()
         senders = SENDERS if ChaosKind.REORDER in kinds else 1
-        with progress("sending", len(requests)) as advance:
-            responses = await send(requests, session.endpoint, senders=senders, policy=RetryPolicy(), advance=advance)
+        with progress("sending", len(requests)) as bar:
+            responses = await send(
+                requests, session.endpoint, senders=senders, policy=RetryPolicy(), advance=bar.advance
+            )
         after = await session.reader.tenant_view(tenant_id)
         verdict = None
         if after.tenant is not None:
