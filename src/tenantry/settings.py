@@ -296,7 +296,7 @@ DATABASE_URL: Final = Kind("text", lambda text: None if text == EMBEDDED else re
 POOLER_URL: Final = Kind("text", read_conninfo, "needs `DATABASE_URL`", is_secret=True)
 URL: Final = Kind("address", _read_url, "http or https")
 ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")
-AUDIENCES: Final = several(str, "several by commas: any of them may match")
+AUDIENCES: Final = several(str, "separated by commas")
 CLAIM: Final = Kind("text", _read_claim, "the name of a claim")
 ROLE_MAP: Final = Kind("text", _read_role_map, "`theirs=ours`, separated by commas")
 DIRECTORIES: Final = several(_read_directory, "ids, or `*`")
@@ -507,7 +507,9 @@ class Settings:
     `{tenantid}` in the issuer. `*`: every directory of the provider ([Tokens](tokens.md#several-directories)).
     """
     _audiences = Setting[tuple[str, ...]]("OIDC_AUDIENCE", AUDIENCES, ())
-    """The audience of access tokens for this API; required with `OIDC_ISSUER`."""
+    """The audience of access tokens for this API, or several: a token needs one of them. Required with `OIDC_ISSUER`.
+    The dashboard's sign-in asks for tokens for the first.
+    """
     _audience_claim = Setting("OIDC_AUDIENCE_CLAIM", CLAIM, STANDARD_AUDIENCE)
     """The claim that holds the audience. `client_id` or `azp`, with the ids of your clients as `OIDC_AUDIENCE`, is for
     providers whose access tokens have no `aud`; tokens that have one are then rejected.
