@@ -179,6 +179,15 @@ async def test_malformed_credentials_are_invalid(served: Served, flavour: Flavou
             assert raised.value.headers_to_pass_on["WWW-Authenticate"].startswith('Bearer realm="api"'), name
 
 
+async def test_token_with_many_groups_is_passed_on_whole(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    groups = [f"11111111-2222-4333-8444-{number:012}" for number in range(157)]
+    user = served.service.user("uma", org=organization.id, groups=groups, padding="x" * 4000)
+    assert 14_000 < len(user.credential or "") < 16_384
+    async with checker(served, flavour) as verify:
+        assert (await verify(bearer(user), "projects:read")).org_id == organization.id
+
+
 async def test_repeated_organization_is_not_guessed(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     user = served.service.user("uma", org=organization.id, role="member")
