@@ -28,13 +28,12 @@ _SET: Final = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s:
 
 
 async def set_session(connection: psycopg.AsyncConnection[Any], settings: SessionSettings) -> None:
-    """Set these settings for the rest of the session.
+    """Set these settings for the rest of the session. The caller commits: a rollback would undo them.
 
     PgBouncer rejects a connection with startup options, or drops them. In session mode it keeps what is set here.
     """
     if settings:
         await connection.execute(_SET, (list(settings), list(settings.values())), prepare=False)
-        await connection.commit()
 
 
 class TransactionScope(NamedTuple):

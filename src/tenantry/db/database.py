@@ -95,11 +95,11 @@ def new_pool(
     prepare_threshold: int | None = 5,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
 ) -> AsyncConnectionPool[Connection]:
-    """Make a closed pool. ``prepare`` runs on each new connection; ``prepare_threshold`` is psycopg's."""
+    """Make a closed pool. ``prepare`` runs on each new connection, and commits; ``prepare_threshold`` is psycopg's."""
 
     async def configure(connection: Connection) -> None:
-        await set_session(connection, failover.settings)
         await failover.accept(connection)
+        await set_session(connection, failover.settings)
         await prepare(connection)
 
     async def check(connection: Connection) -> None:
@@ -126,7 +126,7 @@ async def _check_roles(connection: Connection) -> None:
 
 
 async def take_role(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Take the role for many tenants, if the database has it and the login may take it."""
+    """Take the role for many tenants, if the database has it and the login may take it, and commit."""
     await connection.execute(TAKE_BATCH)
     await connection.commit()
 
@@ -288,8 +288,8 @@ class Lane:
             conninfo = self.failover.conninfo()
             connection = await Connection.connect(conninfo, autocommit=autocommit, prepare_threshold=0)
             try:
-                await set_session(connection, {**self.failover.settings, **_BY_INDEX, **self.settings})
                 await self.failover.accept(connection)
+                await set_session(connection, {**self.failover.settings, **_BY_INDEX, **self.settings})
                 await take_role(connection)
             except BaseException:
                 await connection.close()

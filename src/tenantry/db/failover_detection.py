@@ -88,6 +88,7 @@ class FailoverDetector:
             try:
                 async with await Connection.connect(conninfo) as connection:
                     await set_session(connection, self.settings)
+                    await connection.commit()
                     failures = 0
                     while True:
                         async with asyncio.timeout(_ANSWER_TIMEOUT):
