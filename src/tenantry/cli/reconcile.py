@@ -1,0 +1,199 @@
+"""``tenantry reconcile``: compare tenants with the payment provider, and repair them."""
+
+import logging
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import click
+
+from tenantry.billing.ledger_queries import BillingFields
+from tenantry.billing.reconcile import Comparison, Reconciliation, RunObserver
+from tenantry.cli.backfill import CONNECTIONS, event_line, provider_reconciler
+from tenantry.cli.database import exit_code, on_database
+from tenantry.cli.interruption import STOPPED, Interruption
+from tenantry.cli.output import (
+    DIFFERENCES,
+    FAILED,
+    CommandError,
+    ProgressBar,
+    Value,
+    aligned,
+    counted,
+    own_command,
+    print_json,
+    printable,
+    progress,
+    shown,
+)
+from tenantry.common import logs
+from tenantry.common.clock import from_epoch
+from tenantry.db.database import Database
+from tenantry.domain.billing.events import Fact
+from tenantry.settings import Settings
+
+_MOST_UNPLACED: Final = 20
+"""How many subscriptions of no tenant `reconcile` names."""
+_JSON_NAMES: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True))
+
+
+@click.command("reconcile")
+@click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="The drift and repairs as one JSON document.")
+def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
+    """Compare tenants with their subscriptions at the payment provider, and repair those that have drifted.
+
+    Reads all subscriptions of the provider's account, so that it also finds those of which no event arrived; or
+    compares only the tenants that you name. Shows each field that differs, ours and then the provider's, and each
+    customer that it links. Fetches the events that were missed, and lists living subscriptions that count for no
+    tenant. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
+
+    \b
+    Exits with
+      0  without drift
+      1  without drift, if a tenant could not be compared or the provider
+         rejects every request; and after Ctrl-C
+      3  if there was drift, repaired or not
+      4  if the provider rejects the API key
+      5  if a tenant that you name does not exist; then nothing is done
+      6  if the provider or the database is out of reach
+
+    \b
+      tenantry reconcile --dry-run
+      tenantry reconcile --tenant acme
+
+    Ctrl-C ends it after the tenants in flight, with a summary and the command that goes on.
+    """
+
+    interruption = Interruption()
+
+    async def action(settings: Settings, database: Database) -> Reconciliation:
+        only = tenants or None
+        async with provider_reconciler(settings, database) as reconciler:
+            number = await reconciler.count(only)
+            with progress("comparing tenants", number) as bar, interruption.handling():
+                observer = _observer(bar, interruption, as_json=as_json)
+                return await reconciler.run(only, dry_run=dry_run, observer=observer)
+
+    logs.configure("console", logging.WARNING)
+    found = on_database(action, pool_size=CONNECTIONS)
+    again = _again(tenants, dry_run=dry_run)
+    if as_json:
+        is_stopped = found.interrupted or found.stopped is not None
+        end = {"continueWith": again if is_stopped else None}
+        print_json({"dryRun": dry_run, **_reconciliation_json(found), **end})
+    else:
+        for line in _reconciliation_lines(found, dry_run=dry_run):
+            click.echo(line)
+    where = f"Stopped after {counted(found.compared, 'tenant')}"
+    if found.stopped is not None:
+        raise CommandError(f"{where}: {found.stopped.detail}", exit_code(found.stopped))
+    if found.interrupted:
+        raise CommandError(f"{where}: {STOPPED}\nWhat is repaired stays. Continue with: {again}")
+    sys.exit(DIFFERENCES if found.drifted else FAILED if found.troubled else 0)
+
+
+def _observer(bar: ProgressBar, interruption: Interruption, *, as_json: bool) -> RunObserver:
+    """Return what shows a run: results as they come, unless ``as_json``, and the progress."""
+    subscriptions = 0
+
+    def show_listed(number: int) -> None:
+        nonlocal subscriptions
+        subscriptions += number
+        bar.describe(f"comparing tenants, {counted(subscriptions, 'subscription')} read")
+
+    def show_found(comparison: Comparison) -> None:
+        if not as_json:
+            # name the file: the progress bar has replaced stdout
+            click.echo("\n".join(_comparison_lines(comparison)), file=sys.stdout)
+
+    return RunObserver(bar.advance, show_listed, show_found, interruption.is_requested)
+
+
+def _again(tenants: Sequence[str], *, dry_run: bool) -> str:
+    options = [word for tenant_id in tenants for word in ("--tenant", tenant_id)] + ["--dry-run"] * dry_run
+    return f"{own_command()} {shlex.join(['reconcile', *options])}"
+
+
+def _reconciliation_json(found: Reconciliation) -> dict[str, Any]:
+    return {
+        "stopped": STOPPED if found.interrupted else found.stopped and found.stopped.detail,
+        "compared": found.compared,
+        "drifted": len(found.drifted),
+        "repaired": _number_repaired(found),
+        "notCompared": len(found.troubled),
+        "notPlaced": found.unplaced_number,
+        "subscriptionsNotPlaced": found.unplaced,
+        "details": [_comparison_json(comparison) for comparison in (*found.drifted, *found.troubled)],
+    }
+
+
+def _reconciliation_lines(found: Reconciliation, *, dry_run: bool) -> Iterator[str]:
+    """Say what is known only at the end: missed events, subscriptions of no tenant, and the summary."""
+    for comparison in found.drifted:
+        yield from _missed_lines(comparison)
+    yield from _unplaced_lines(found)
+    if found.compared or found.troubled or found.stopped is None:
+        written = "nothing written" if dry_run else f"{_number_repaired(found):,} repaired"
+        troubled = f", {len(found.troubled):,} could not be compared" if found.troubled else ""
+        compared = counted(found.compared, "tenant")
+        yield f"{compared} compared: {len(found.drifted):,} drifted, {written}{troubled}"
+
+
+def _number_repaired(found: Reconciliation) -> int:
+    return sum(comparison.repaired for comparison in found.drifted)
+
+
+def _missed_lines(comparison: Comparison) -> Iterator[str]:
+    if comparison.missed:
+        yield f"{comparison.tenant_id}: {counted(len(comparison.missed), 'missed event')}"
+    for event in comparison.missed:
+        yield f"  {event_line(event)}"
+
+
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
+    fields = [{"field": name, "ours": ours, "provider": theirs} for name, ours, theirs in _fields(comparison)]
+    found = {"fields": fields, "linked": comparison.linked, "missed": comparison.missed, "trouble": comparison.trouble}
+    return {"tenantId": comparison.tenant_id, "repaired": comparison.repaired, **found}
+
+
+def _fields(comparison: Comparison) -> list[tuple[str, Value, Value]]:
+    """Return each field that differs: its name in JSON, our value, the provider's."""
+    drift = comparison.drift.items()
+    return [(_json_name(name), _value(name, ours), _value(name, theirs)) for name, (ours, theirs) in drift]
+
+
+def _json_name(name: str) -> str:
+    """Return the API's name of a field, of the tenant or of one of its subscriptions (``sub_1.plan``)."""
+    subscription, dot, field = name.rpartition(".")
+    return f"{subscription}{dot}{_JSON_NAMES[field]}"
+
+
+def _value(name: str, fact: Fact) -> Value:
+    is_time = name.rpartition(".")[2] == "current_period_end"
+    return from_epoch(fact) if is_time and isinstance(fact, int) else fact
+
+
+def _comparison_lines(comparison: Comparison) -> Iterator[str]:
+    if comparison.trouble:
+        yield f"{comparison.tenant_id}: could not be compared: {printable(comparison.trouble)}"
+        return
+    yield f"{comparison.tenant_id}: {'repaired' if comparison.repaired else 'has drifted'}"
+    fields = _fields(comparison)
+    for line in aligned((name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields):
+        yield f"  {line}"
+    for customer in comparison.linked:
+        yield f"  customer {printable(customer)} {'is linked now' if comparison.repaired else 'is not linked'}"
+
+
+def _unplaced_lines(found: Reconciliation) -> Iterator[str]:
+    """Name subscriptions at the provider that count for no tenant, with the command that places each."""
+    for each in found.unplaced[:_MOST_UNPLACED]:
+        customer = printable(each.customer_id or "(unknown)")
+        yield f"not placed: subscription {printable(each.subscription_id)} of customer {customer}: {each.reason}"
+        if each.org_id is None and each.customer_id is not None:
+            yield f"  if it is a tenant's: tenantry admin link {customer} --org ORG"
+    if (more := found.unplaced_number - _MOST_UNPLACED) > 0:
+        yield f"not placed: {counted(more, 'more subscription')}; --json lists up to 1,000"
