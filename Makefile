@@ -113,7 +113,7 @@ $(VENV)/.release: requirements/release.txt | $(VENV)/bin/python
 $(VENV)/.lowest: requirements/build.txt requirements/dev.txt pyproject.toml sdk/pyproject.toml devkit/pyproject.toml $(VENV)/.release
 	@$(PYTHON) -m venv --clear $(VENV)/lowest
 	@$(VENV)/lowest/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/build.txt -r requirements/dev.txt
-	@$(VENV)/release/bin/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct --reinstall --no-build-isolation \
+	@$(VENV)/release/bin/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct --reinstall --no-build-isolation --no-sources \
 	  --editable ./sdk --editable '.[django,fastapi,flask,otel]' --editable './devkit[testing]'
 	@touch $@
 
