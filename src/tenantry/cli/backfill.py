@@ -217,12 +217,16 @@ def _observer(
         bar.advance(left - part.oldest.created)
         left = part.oldest.created
         missed.extend(part.missed)
-        for event in () if as_json else part.missed:
+        if part.missed and not as_json:
             # name the file: the progress bar has replaced stdout
-            click.echo(f"{event_line(event)}  {shown(event.tenant_id)}  {event.outcome or 'missed'}", file=sys.stdout)
+            click.echo("\n".join(map(_missed_line, part.missed)), file=sys.stdout)
         return interruption.is_requested()
 
     return observe
+
+
+def _missed_line(event: MissedEvent) -> str:
+    return f"{event_line(event)}  {shown(event.tenant_id)}  {event.outcome or 'missed'}"
 
 
 def _counts(done: BackfillResult) -> dict[str, Any]:
