@@ -75,14 +75,18 @@ async def test_metadata_that_is_set_later_counts_from_then_on(provider: Provider
 async def test_events_and_final_links_alone_decide_the_state(emptied: str, policy: BillingPolicy) -> None:
     """Both tenants end as if the last link of their shared customer had always been, whatever came in which order."""
     async with Database(emptied, pool_size=2) as database:
+        webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
         for seed in range(SEEDS):
-            await _Case(seed, emptied, database, policy).check()
+            await _Case(seed, emptied, database, webhooks, policy).check()
+        await webhooks.close()
 
 
 class _Case:
     """Two tenants, and a customer that is linked to one of them or none."""
 
-    def __init__(self, seed: int, conninfo: str, database: Database, policy: BillingPolicy) -> None:
+    def __init__(
+        self, seed: int, conninfo: str, database: Database, webhooks: WebhookService, policy: BillingPolicy
+    ) -> None:
         self._rng = random.Random(seed)  # noqa: S311  # a sample that can be repeated
         self._seed = seed
         self._database = database
@@ -90,7 +94,7 @@ class _Case:
         self._tenants = f"one-{seed}", f"two-{seed}"
         self._customer = f"cus-{seed}"
         queue = JobQueue(conninfo)
-        self._webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
+        self._webhooks = webhooks
         self._links = CustomerLinks(database, policy, queue, lambda: AT)
         self._service = TenantService(database, policy, queue, lambda: AT)
         self._holder: str | None = None
@@ -116,7 +120,6 @@ class _Case:
         replay = ReplayService(self._database, self._policy, lambda: AT)
         checked = [each async for chunk in replay.run(Selection(self._tenants), dry_run=True) for each in chunk.checked]
         assert [each.tenant_id for each in checked if not each.is_right] == []
-        await self._webhooks.close()
 
     def _history(self) -> list[BillingEvent]:
         return [self._event(100 + number) for number in range(self._rng.randint(4, 16))]

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.anomalies import rejection
 from tenantry.domain.billing.batch_application import BatchApplication, is_new_subscription, replay_needs
 from tenantry.domain.billing.customer_links import goes_by_customer, tenant_of, wants_link
@@ -165,7 +166,8 @@ def recorded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingR
     for event in history:
         if (key := fold_key(event, policy)) is not None:
             states[key] = apply(states.get(key, fresh.beginning_of(key, policy)), event, policy).state
-    return record_of(list(states.values()) or [fresh.beginning], policy)
+    known = [state for state in states.values() if state.subscription_status != NO_SUBSCRIPTION]
+    return record_of(known or [fresh.beginning], policy)
 
 
 def refolded(beginning: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy) -> Folded:

@@ -236,7 +236,8 @@ def random_history(seed: int) -> RandomHistory:
     types = rng.choice((ev.REQUIRED_TYPES, ev.KNOWN_TYPES))
     script = RandomScript(rng, types=types, subscriptions=rng.choice((1, 2, 2, 3, 3, 4)))
     script.write(rng.randint(2, 14))
-    sent = tuple(event for event in script.events if event.type in types | {ev.SNAPSHOT})
+    while not (sent := tuple(event for event in script.events if event.type in types | {ev.SNAPSHOT})):
+        script.write(len(script.events) + 1)
     rules = Rules(rng.choice(list(CATALOGS.values())))
     links = ev.SUBSCRIPTION_TYPES & {event.type for event in sent}
     customers = () if links and rng.random() < 0.4 else (CUSTOMER,)
