@@ -168,11 +168,14 @@ def _schedule(
     longest: float = LONGEST_JOB,
     is_alone: bool = False,
 ) -> None:
-    """Define a task on a schedule. With ``is_alone`` one job of it runs at a time, and at most one waits."""
-    lock = name if is_alone else None
+    """Define a task on a schedule. With ``is_alone`` one job of it runs at a time, and others wait.
+
+    No limit on those that wait (``queueing_lock``): one that waits would keep the job of a dead worker, which holds the
+    lock, from being requeued.
+    """
 
     @app.periodic(cron=cron)
-    @app.task(name=name, queue=MAINTENANCE, pass_context=True, lock=lock, queueing_lock=lock)
+    @app.task(name=name, queue=MAINTENANCE, pass_context=True, lock=name if is_alone else None)
     async def task(context: JobContext, timestamp: int) -> None:  # noqa: ARG001  # its due time
         async with _run(context, name, longest=longest) as work:
             await act(work)
