@@ -13,13 +13,14 @@ from click.testing import CliRunner
 from tenantry.cli import main
 from tenantry.common.clock import system_clock
 from tenantry.domain.billing.events import KNOWN_TYPES
+from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry_devkit.simulator import SECRET_KEY
 from tests.support import events
 from tests.support.billing import Subscriber
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
 from tests.support.findings import free_port
-from tests.support.provider_api import KEY, Answer, refusal, running_provider
+from tests.support.provider_api import KEY, Answer, endpoint, refusal, running_provider
 from tests.support.truth import World, running_world
 
 WRONG_KEY: Final = "sk_test_MustNeverBeShown"
@@ -183,6 +184,20 @@ async def test_missed_events_are_processed(operator: Operator) -> None:
     }
     assert await operator.world.provider.state(subscriber) == ("business", "active")
     assert await operator.runs(f"backfill --since {moment}") == Done(0, "1 event listed, 0 missed: nothing to do\n", "")
+
+
+async def test_backfill_fetches_the_further_types_that_the_endpoint_sends(operator: Operator) -> None:
+    subscriber = await operator.world.subscriber()
+    begun = events.begun(**subscriber.names, status="trialing")
+    sent = [*sorted(REQUIRED_TYPES), begun["type"]]
+    async with running_provider() as server:
+        server.events = [begun]
+        provider = {"PROVIDER_API_BASE": server.url, "PROVIDER_SECRET_KEY": KEY, "BASE_URL": "https://api.example"}
+        base = "backfill --since 2026-01-01T00:00:00Z"
+        assert (await operator.runs(base, **provider)).out == "0 events listed, 0 missed: nothing to do\n"
+        server.endpoints = [endpoint(1, "https://api.example/api/v1/webhooks/payment-provider", sent)]
+        assert (await operator.runs(base, **provider)).out.endswith("1 event listed, 1 missed: 1 applied\n")
+    assert await operator.world.provider.state(subscriber) == ("pro", "trialing")
 
 
 async def test_backfill_warns_of_times_that_the_provider_no_longer_lists(operator: Operator) -> None:
