@@ -18,8 +18,8 @@ _READY: Final = "Server is ready to receive web requests."
 _PATIENCE: Final = 60
 _CONFIGURATION: Final = """\
 global:
-  scrape_interval: 250ms
-  scrape_timeout: 250ms
+  scrape_interval: 1s
+  scrape_timeout: 1s
 scrape_configs:
   - job_name: {job}
     static_configs:
@@ -46,14 +46,14 @@ class Prometheus:
         return [Sample(each["metric"], float(each["value"][1])) for each in result["data"]["result"]]
 
     async def scraped(self, times: int) -> None:
-        """Return once it has scraped the service so many times since now."""
+        """Return once it has scraped the service so many times since now; scrapes that fail do not count."""
         before = await self._scrapes()
         async with asyncio.timeout(_PATIENCE):
             while await self._scrapes() < before + times:  # noqa: ASYNC110  # Prometheus gives no notice
                 await asyncio.sleep(0.05)
 
     async def _scrapes(self) -> float:
-        return sum(sample.value for sample in await self.query(f'count_over_time(up{{job="{JOB}"}}[1h])'))
+        return sum(sample.value for sample in await self.query(f'sum_over_time(up{{job="{JOB}"}}[1h])'))
 
 
 @asynccontextmanager
