@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from tenantry.cli import main
 from tenantry.common.clock import system_clock
-from tenantry.domain.billing.events import KNOWN_TYPES
-from tenantry.domain.billing.events import REQUIRED_TYPES
+from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES
 from tenantry_devkit.simulator import SECRET_KEY
 from tests.support import events
 from tests.support.billing import Subscriber
