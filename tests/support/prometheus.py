@@ -37,23 +37,30 @@ class Sample(NamedTuple):
 class Prometheus:
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
+        self._moment: float | None = None
 
     async def query(self, expression: str) -> list[Sample]:
-        """Return what an expression gives now; fail if Prometheus does not accept it."""
-        answer = await self._client.get("/api/v1/query", params={"query": expression})
-        result: dict[str, Any] = answer.json()
-        assert result["status"] == "success", result
-        return [Sample(each["metric"], float(each["value"][1])) for each in result["data"]["result"]]
+        """Return what an expression gives at the last scrape that `scraped` waited for; fail if it is not accepted."""
+        return await self._query(expression, self._moment)
 
     async def scraped(self, times: int) -> None:
         """Return once it has scraped the service so many times since now; scrapes that fail do not count."""
-        before = await self._scrapes()
+        good = f'sum_over_time(up{{job="{JOB}"}}[1h])'
+        before = sum(sample.value for sample in await self._query(good, None))
         async with asyncio.timeout(_PATIENCE):
-            while await self._scrapes() < before + times:  # noqa: ASYNC110  # Prometheus gives no notice
-                await asyncio.sleep(0.05)
+            while True:
+                last = await self._query(f'timestamp(up{{job="{JOB}"}} == 1) and {good} >= {before + times}', None)
+                if last:
+                    self._moment = last[0].value
+                    return
+                await asyncio.sleep(0.05)  # Prometheus gives no notice
 
-    async def _scrapes(self) -> float:
-        return sum(sample.value for sample in await self.query(f'sum_over_time(up{{job="{JOB}"}}[1h])'))
+    async def _query(self, expression: str, moment: float | None) -> list[Sample]:
+        params = {"query": expression} if moment is None else {"query": expression, "time": str(moment)}
+        answer = await self._client.get("/api/v1/query", params=params)
+        result: dict[str, Any] = answer.json()
+        assert result["status"] == "success", result
+        return [Sample(each["metric"], float(each["value"][1])) for each in result["data"]["result"]]
 
 
 @asynccontextmanager
