@@ -55,6 +55,36 @@ async def test_a_moved_customer_takes_its_subscriptions_along(provider: Provider
         assert (await replay_one(provider, subscriber)).is_right
 
 
+@pytest.mark.parametrize("returns", [True, False])
+async def test_a_removed_link_gives_a_subscription_back_to_the_tenant_that_it_named(
+    emptied: str, *, returns: bool
+) -> None:
+    """With `SUBSCRIPTIONS=each`, where the newest event decides which tenant has a subscription."""
+    of_both = {"subscription_id": "sub_1", "customer_id": "cus_1"}
+    async with Database(emptied, pool_size=2) as database:
+        webhooks = WebhookService([database.lane()], EACH, None, lambda: AT)
+        queue = JobQueue(emptied)
+        links = CustomerLinks(database, EACH, queue, lambda: AT)
+        tenants = TenantService(database, EACH, queue, lambda: AT)
+        for tenant in ("acme", "other"):
+            await tenants.put(BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}"))
+        await links.link(BY_OPERATOR, "cus_1", "other")
+        named, nameless = updated(100, "evt_1", **of_both), updated(200, "evt_2", **{**of_both, "org_id": None})
+        await webhooks.apply([ReceivedEvent(event, AT) for event in (named, nameless)])
+        assert await plans(database) == {"acme": "free", "other": "pro"}
+        await links.unlink(BY_OPERATOR, "cus_1")
+        assert await plans(database) == {"acme": "pro", "other": "free"}
+        if returns:
+            await links.link(BY_OPERATOR, "cus_1", "other")
+            assert await plans(database) == {"acme": "free", "other": "pro"}
+        await webhooks.close()
+
+
+async def plans(database: Database) -> dict[str, str]:
+    async with database.transaction(ACROSS_TENANTS) as connection:
+        return dict(await connection.fetch("SELECT id, plan FROM tenants ORDER BY id"))
+
+
 async def test_metadata_that_is_set_later_counts_from_then_on(provider: Provider) -> None:
     """The name in the metadata wins, event by event."""
     by_customer, named = await provider.subscriber(), await provider.subscriber(linked=False)

@@ -10,7 +10,7 @@ from tenantry.audit import trail as audit
 from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import customer_links_store as store
 from tenantry.billing.ledger_queries_store import read_accounts
-from tenantry.billing.replay import fold_ledgers
+from tenantry.billing.replay import fold_ledgers, settle_moves
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
@@ -67,7 +67,9 @@ class CustomerLinks:
             holder = await store.holder_of(connection, customer_id)
             if holder is None:
                 raise NotFoundError("linked customer")
+            sharing = await self._lock_all(connection, customer_id, {holder})
             await unlink_customers(connection, self.policy, author, holder, [customer_id], self.clock())
+            await self._settle_moves(connection, sharing)
             await self.outbox.defer_snapshots(connection, [SnapshotRequest(holder, later=False)])
         return CustomerMove(customer_id, holder, None)
 
@@ -76,8 +78,7 @@ class CustomerLinks:
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             await ingest.claim(connection, tenant_id, [customer_id])
             holder = await store.holder_of(connection, customer_id)
-            # in the order of their ids, as all transactions lock tenants
-            await read_accounts(connection, [tenant_id, *([holder] if holder else [])], self.policy, lock=True)
+            sharing = await self._lock_all(connection, customer_id, {tenant_id, holder or tenant_id})
             target = await find_tenant(connection, tenant_id)
             if target is None:
                 raise NotFoundError("tenant")
@@ -96,9 +97,21 @@ class CustomerLinks:
             await store.set_customer(connection, tenant_id, customer_id, now)
             await _record(connection, author, tenant_id, before, now)
             await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
+            await self._settle_moves(connection, sharing)
             asked = [SnapshotRequest(each, later=False) for each in sorted({tenant_id, holder or tenant_id})]
             await self.outbox.defer_snapshots(connection, asked)
         return move
+
+    async def _lock_all(self, connection: Connection, customer_id: str, tenants: set[str]) -> list[str]:
+        """Lock these tenants and all that share a subscription of the customer, in the order of their ids."""
+        if self.policy.is_each:
+            tenants = tenants.union(await store.tenants_sharing(connection, customer_id))
+        return [each.tenant_id for each in await read_accounts(connection, sorted(tenants), self.policy, lock=True)]
+
+    async def _settle_moves(self, connection: Connection, tenants: Sequence[str]) -> None:
+        """Let a subscription count for the tenant that its newest event belongs to by now."""
+        for tenant_id in tenants if self.policy.is_each and len(tenants) > 1 else ():
+            await settle_moves(connection, tenant_id, self.policy, self.clock())
 
 
 async def unlink_customers(

@@ -280,11 +280,7 @@ class ReplayService:
             tenants = await accounts_store.tenants_with_unsettled_moves(connection)
         for tenant_id in tenants:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                for account in await store.read_accounts(connection, [tenant_id], self._policy, lock=True):
-                    moves = await accounts_store.moves_of(connection, tenant_id)
-                    change = AccountChange(account.with_folds(account.folds, self._policy, moves), account)
-                    calls = accounts_store.update_accounts([change], self._policy, self._clock())
-                    await ledger_store.write(connection, calls, commit=False)
+                await settle_moves(connection, tenant_id, self._policy, self._clock())
 
     async def _forget_subscriptions(self) -> None:
         """Delete the states of subscriptions that mode ``each`` has left behind."""
@@ -294,6 +290,15 @@ class ReplayService:
     def _compared(self, account: BillingAccount, folded: FoldedLedger, parked: Mapping[str, int]) -> TenantReplay:
         fields = compare(account, folded.account, self._policy)
         return TenantReplay(account.tenant_id, folded.events, fields, parked.get(account.tenant_id, 0))
+
+
+async def settle_moves(connection: Connection, tenant_id: str, policy: BillingPolicy, now: datetime) -> None:
+    """Let a tenant's subscriptions count if no other tenant has a newer event of them, and end otherwise."""
+    for account in await store.read_accounts(connection, [tenant_id], policy, lock=True):
+        moves = await accounts_store.moves_of(connection, tenant_id)
+        change = AccountChange(account.with_folds(account.folds, policy, moves), account)
+        calls = accounts_store.update_accounts([change], policy, now)
+        await ledger_store.write(connection, calls, commit=False)
 
 
 async def fold_ledgers(
