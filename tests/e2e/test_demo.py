@@ -249,7 +249,9 @@ async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path:
         '[[plans]]\nid = "business"\nstripe_price_id = "price_of_this_catalog"\n'
     )
     port = free_port()
-    async with demo(tmp_path, port, SUBSCRIPTIONS="each") as command:
+    async with demo(tmp_path, port, SUBSCRIPTIONS="each", OPERATOR_TOKEN="chosen") as command:
+        listed = await get(f"http://127.0.0.1:{port}/api/v1/operator/tenants", "chosen")
+        assert [tenant["id"] for tenant in listed["data"]] == ["demo"]
         story = await run("trigger", "story:replaced-subscription", "--json", folder=below)
         assert (story.code, json.loads(story.out.splitlines()[-1])["tenant"]["plan"]) == (0, "business"), story
         paid = await run("trigger", "invoice.paid", folder=below)
@@ -373,13 +375,13 @@ async def test_demo_runs_beside_another_program_and_uses_nothing_of_it(tmp_path:
     below = tmp_path / "below"
     below.mkdir()
     before = other_program.dump(shop)
-    exported = {"DATABASE_URL": shop, "OPERATOR_TOKEN": "of-the-shop-0123456789-0123456789"}
+    exported = {"DATABASE_URL": shop, "SMTP_URL": "smtp://of-the-shop.example"}
     async with demo(tmp_path, free_port(), WORKERS="2", **exported) as command:
         [note] = [line for line in command.text["err"].splitlines() if "ignores" in line]
         assert note == (
-            "The demo ignores DATABASE_URL and OPERATOR_TOKEN of the environment and API_KEY_PEPPER, BASE_URL, "
+            "The demo ignores DATABASE_URL and SMTP_URL of the environment and API_KEY_PEPPER, BASE_URL, "
             "DATABASE_POOLER_URL, HOST, LOG_FORMAT, MAIL_FROM, OIDC_ISSUER, OIDC_ORG_CLAIM, PROVIDER_LIVEMODE, "
-            "PROVIDER_SECRET_KEY, SESSION_SECRET, SMTP_URL and SUBSCRIPTIONS of .env: it has its own. "
+            "PROVIDER_SECRET_KEY, SESSION_SECRET and SUBSCRIPTIONS of .env: it has its own. "
             f"To use a database of yours: {COMMAND} demo --database URL"
         )
         for folder in (tmp_path, below):

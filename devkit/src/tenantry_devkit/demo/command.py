@@ -41,7 +41,7 @@ from tenantry.settings import (
 )
 from tenantry_devkit.demo import example_data
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
-from tenantry_devkit.demo.environment import RULES, WEBHOOK_SECRET, read_demo_environment
+from tenantry_devkit.demo.environment import OPERATOR_TOKEN, RULES, WEBHOOK_SECRET, read_demo_environment
 from tenantry_devkit.demo.example_data import DemoFile, PersistentProvider, read_demo_file
 from tenantry_devkit.embedded_postgres import EmbeddedServer, EmbeddedServerError
 from tenantry_devkit.files import write_private
@@ -162,6 +162,8 @@ def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> 
         companion = stack.enter_context(_companion(file, directory, provider, environment["PORT"]))
         file.save(_rules(environment, file))
         file.save(_own_settings(companion, provider))
+        if token := environment.get(OPERATOR_TOKEN):
+            file.save({OPERATOR_TOKEN: token})
         values = _values(environment, file, directory, url)
         values |= _for_pages(companion, provider)
         with settings_errors():

@@ -1,8 +1,8 @@
 """Which settings of its surroundings the demo follows.
 
 The demo may start in the folder of another program, whose ``.env`` file and variables have names that tenantry reads
-too. So it follows none that lead to a database, a provider, a mail server or a secret, and of ``.env`` only what no
-other program sets.
+too. So it follows none that lead to a database, a provider or a mail server, no secret but an operator token, and of
+``.env`` only what no other program sets.
 """
 
 from collections.abc import Collection, Iterable
@@ -11,15 +11,16 @@ from typing import Final, NamedTuple
 from tenantry.settings import FILE_SUFFIX, VARIABLES, inherited, read_env_file, read_environment
 
 WEBHOOK_SECRET: Final = "PROVIDER_WEBHOOK_SECRET"  # noqa: S105  # a variable's name
+OPERATOR_TOKEN: Final = "OPERATOR_TOKEN"  # noqa: S105  # a variable's name
 _OF_TENANTRY: Final = "TENANTRY_"
 _OWN: Final = frozenset(
     {
-        "API_KEY_PEPPER", "SESSION_SECRET", "OPERATOR_TOKEN", "HOST", "BASE_URL", "TRUSTED_PROXIES", "MAIL_FROM",
+        "API_KEY_PEPPER", "SESSION_SECRET", "HOST", "BASE_URL", "TRUSTED_PROXIES", "MAIL_FROM",
         "LOG_REQUESTS_TO", "PROVIDER_SECRET_KEY", "PROVIDER_API_BASE", "PROVIDER_ACCOUNTS", "PROVIDER_LIVEMODE",
     }
 )  # fmt: skip
 _OWN_PREFIXES: Final = ("DATABASE_", "OIDC_", "SMTP_", "OTEL_")
-_NOT_KEPT: Final = frozenset({"PORT", "TENANTRY_DATA_DIR", WEBHOOK_SECRET})
+_NOT_KEPT: Final = frozenset({"PORT", "TENANTRY_DATA_DIR", WEBHOOK_SECRET, OPERATOR_TOKEN})
 _DATABASE_VARIABLES: Final = frozenset({"DATABASE_URL", "DATABASE_URL_FILE"})
 
 
