@@ -140,7 +140,8 @@ async def test_every_page_says_what_a_missing_payment_does(
 
 async def test_no_notice_without_a_subscription(owner: Person) -> None:
     page = await owner.open(BILLING)
-    assert "Access None: the limits of the plan Free apply. There is no subscription." in page.text
+    assert "Free plan Subscription No subscription Limits 3 projects" in page.text
+    assert "Access" not in page.text
     assert 'class="notice red"' not in page.html
 
 

@@ -73,6 +73,7 @@ async def test_every_changing_route_writes_an_audit_entry(dashboard: Dashboard) 
             "POST /api/v1/api-keys/report-leak": ("anybody", None),
             "PUT /api/v1/tenants/{tenant_id}": ("operator", None),
             "DELETE /api/v1/tenants/{tenant_id}": ("operator", None),
+            "DELETE /api/v1/operator/api-keys/{key_id}": ("operator", None),
             "POST /api/v1/tenants": ("user", NORA.sub),
             "POST /api/v1/tenants/{tenant_id}/transfer": ("user", BERTA.sub),
         }.get(route, ("user", OLIVIA.sub))
@@ -122,6 +123,12 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
         (f"DELETE {api}/api-keys/{{key_id}}", ("api_key.revoked",), call("DELETE", "/api-keys/{key}")),
         (f"POST {api}/api-keys", ("api_key.created",), lambda: make("leaked", "/api-keys", new_key)),
         (f"POST {api}/api-keys/report-leak", ("api_key.leak_reported",), leak),
+        (f"POST {api}/api-keys", ("api_key.created",), lambda: make("stolen", "/api-keys", new_key)),
+        (
+            f"DELETE {api}/operator/api-keys/{{key_id}}",
+            ("api_key.revoked",),
+            lambda: dashboard.operate("DELETE", f"/operator/api-keys/{ids['stolen']}"),
+        ),
         (
             f"POST {api}/members",
             ("member.invited",),
