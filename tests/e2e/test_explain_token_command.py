@@ -124,7 +124,7 @@ async def test_token_of_a_directory_whose_client_is_the_audience(tmp_path: Path,
     assert '\n  tid     "dir-2"\n' in done.out
     assert '\n  azp     "spa"\n' in done.out
     assert done.out.endswith('The role is owner: roles is ["Reader", "Owner"].\n')
-    unknown = await explain(tmp_path, token(issuer, **claims, roles=["Reader"]), values=values)
+    unknown = await explain(tmp_path, token(issuer, **{**claims, "roles": ["Reader"]}), values=values)
     origin = 'roles is ["Reader"], which is none of Owner: map it with OIDC_ROLE_MAP'
     assert unknown.out.endswith(f"The role is member: {origin}.\n")
 

@@ -188,7 +188,8 @@ async def test_names_in_a_notice_contain_no_link(service: Service, post: Post) -
         ({"email_verified": True}, True),
         ({"email_verified": False}, False),
         ({}, False),
-        ({"email_verified": "true"}, False),
+        ({"email_verified": "true"}, True),  # as Cognito writes it
+        ({"email_verified": "yes"}, False),
     ],
 )
 async def test_only_the_verified_claim_with_that_address_verifies_it(

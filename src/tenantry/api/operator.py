@@ -91,6 +91,7 @@ def operator_routes(
                 max_length=200,
                 description="A key's id, its first or last four characters, or both, such as `svc_live_AbCd...wxyz`; "
                 "upper and lower case are the same. Never send a whole secret.",
+                schema_extra={"example": "svc_live_4fGh...x9Qz"},
             ),
         ],
         limit: Limit = DEFAULT_LIMIT,

@@ -2,11 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 from jinja2 import PackageLoader
@@ -77,12 +77,9 @@ def contents(document: dict[str, Any]) -> dict[str, Any]:
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    groups = [
-        {**tag, "operations": [one for one in operations if tag["name"] in one["tags"]]} for tag in document["tags"]
-    ]
     return {
         "info": document["info"],
-        "groups": groups,
+        "groups": list(_groups(document["tags"], operations, schemas)),
         "operations": operations,
         "shared_codes": set.intersection(*[one["codes"] for one in operations if one["scope"]]),
         "schemas": schemas,
@@ -91,6 +88,16 @@ def contents(document: dict[str, Any]) -> dict[str, Any]:
         "webhook_path": webhooks.PATH,
         "codes_key": CODES_KEY,
     }
+
+
+def _groups(tags: list[Schema], operations: list[Schema], schemas: "Schemas") -> Iterator[Schema]:
+    """Yield each tag with its operations, and with the objects that no group before it shows."""
+    known = set[str]()
+    for tag in tags:
+        own = [operation for operation in operations if tag["name"] in operation["tags"]]
+        objects = [each for each in schemas.objects(own) if each["title"] not in known]
+        known.update(each["title"] for each in objects)
+        yield {**tag, "operations": own, "objects": objects}
 
 
 def prose(text: str) -> Markup:
@@ -193,9 +200,13 @@ def _operation(path: str, method: str, operation: Schema, schemas: Schemas) -> S
 
 def _request(path: str, method: str, operation: Schema, token: str | None, body: object) -> str:
     """Return a command line that makes the request."""
+    needed = []
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
             path = path.replace(f"{{{parameter['name']}}}", quote(parameter["example"], safe=":"))
+        elif parameter["in"] == "query" and parameter["required"]:
+            needed.append((parameter["name"], parameter["example"]))
+    path += f"?{urlencode(needed)}" if needed else ""
     option = "" if method == "get" or (method == "post" and body is not None) else f"-X {method.upper()} "
     lines = [f'curl {option}"$TENANTRY_BASE_URL{path}"']
     if token is not None:
