@@ -61,7 +61,7 @@ def _directory(settings: Settings, database: Database) -> TenantDirectory:
     return TenantDirectory(database, settings.billing.catalog, _key_service(settings, database), system_clock)
 
 
-@click.command("list-tenants")
+@click.command("list-tenants", short_help="List tenants, with filters and search.")
 @click.option("--search", type=_text, metavar="TEXT", help="Part of the name, id, owner's address or a customer's id.")
 @click.option("--plan", type=_text, metavar="PLAN", help="Only tenants on this plan.")
 @click.option("--status", type=_text, metavar="STATUS", help="Only tenants whose subscription has this status.")
@@ -95,11 +95,11 @@ def list_tenants(
     on_database(read)
 
 
-@click.command("find")
+@click.command("find", short_help="Find a tenant by customer, address or key.")
 @click.argument("text", type=_text)
 @_json_lines
 def find(text: str, *, as_json: bool) -> None:
-    """Find the tenant of a customer, an owner's address, or a key, given by its id, first or last four characters.
+    """Find a tenant by a customer, the owner's address, or a key: its id, or four characters of an end of its secret.
 
     TEXT may also be a tenant's id, and a key's characters may be as in logs: svc_live_AbCd...wxyz. Exits with 5 if
     nothing is found. For parts of names use `tenantry admin list-tenants --search`.
@@ -119,7 +119,7 @@ def find(text: str, *, as_json: bool) -> None:
     output.print_table(matches, _MATCH_COLUMNS)
 
 
-@click.command("revoke-key")
+@click.command("revoke-key", short_help="Revoke an API key of any tenant.")
 @click.argument("key_id", metavar="KEY", type=_text)
 @click.option("--force", is_flag=True, help="Also the last OWNER key of a tenant without an owner.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -151,7 +151,7 @@ def revoke_key(key_id: str, *, force: bool, yes: bool, as_json: bool) -> None:
         click.echo(output.printable(f"Revoked {key.id} of {key.org_id}."), err=True)
 
 
-@click.command("suspend")
+@click.command("suspend", short_help="Reject all credentials of a tenant.")
 @click.argument("org_id", metavar="ORG")
 @_as_json
 def suspend(org_id: str, *, as_json: bool) -> None:
@@ -165,7 +165,7 @@ def suspend(org_id: str, *, as_json: bool) -> None:
     _set_suspended(org_id, suspended=True, as_json=as_json)
 
 
-@click.command("resume")
+@click.command("resume", short_help="End the suspension of a tenant.")
 @click.argument("org_id", metavar="ORG")
 @_as_json
 def resume(org_id: str, *, as_json: bool) -> None:
@@ -177,7 +177,7 @@ def resume(org_id: str, *, as_json: bool) -> None:
     _set_suspended(org_id, suspended=False, as_json=as_json)
 
 
-@click.command("parked-events")
+@click.command("parked-events", short_help="List events that belong to no tenant.")
 @_limit
 @_json_lines
 def parked_events(*, limit: int | None, as_json: bool) -> None:
