@@ -471,9 +471,10 @@ def test_address_that_is_none_is_reported_without_its_password(tmp_path: Path, u
     assert (done.code, "must be an address of PostgreSQL" in done.err, "hunter2" in done.err) == (2, True, False)
 
 
-def test_demo_does_not_change_its_database(tmp_path: Path) -> None:
+@pytest.mark.parametrize("url", ["postgresql:///shop", "service=shop", "postgresql://", "hostaddr=127.0.0.9"])
+def test_demo_does_not_change_its_database(tmp_path: Path, url: str) -> None:
     create_demo(Home(tmp_path), "http://127.0.0.1:1")
-    done = invoke("demo", "--database", "postgresql:///shop", folder=tmp_path)
+    done = invoke("demo", "--database", url, folder=tmp_path)
     assert (done.code, "has an embedded database" in done.err) == (1, True)
 
 

@@ -134,6 +134,21 @@ async def test_search_finds_parts_of_name_id_customer_and_address(service: Servi
     assert await ids(service, search="nothing") == []
 
 
+@pytest.mark.parametrize(
+    "name", ["\u039f\u0394\u03a5\u03a3\u03a3\u0395\u038e\u03a3", "\u0130stanbul", "\u01c5", "Stra\u00dfe"]
+)
+async def test_search_finds_each_name_by_itself(service: Service, name: str) -> None:
+    found = (await service.organization(name=name)).id
+    assert found in await ids(service, search=name)
+    assert found in await ids(service, search=name.swapcase()) or len(name.swapcase()) != len(name)
+
+
+async def test_search_for_a_whole_secret_is_refused(service: Service) -> None:
+    secret = str((await service.organization()).owner.credential)
+    answer = await service.operator.get(f"{ALL}?search={secret}")
+    assert (answer.status_code, secret in answer.text) == (422, False)
+
+
 async def test_filters_narrow_together(service: Service) -> None:
     provider = Provider(service)
     paying, free = await provider.subscriber(), await provider.subscriber()

@@ -348,11 +348,11 @@ def test_types_have_the_names_of_the_python_sdk(package: Package) -> None:
 
 async def test_credential_comes_from_one_place(package: Package, served: Served) -> None:
     program = """
-        const options = [{ apiKey: "a", tokens: () => "b" }, { apiKey: "a b" }, { baseUrl: "ftp://x" }];
+        const options = [{ apiKey: "a", tokens: () => "b" }, { apiKey: "a b" }, { apiKey: "" }, { baseUrl: "ftp://x" }];
         print(options.map((one) => { try { new Tenantry({ baseUrl, ...one }); } catch (error) {
             return [error instanceof ConfigurationError, error.name]; } }));
     """
-    assert await package.result_of(program, served.url) == [[True, "ConfigurationError"]] * 3
+    assert await package.result_of(program, served.url) == [[True, "ConfigurationError"]] * 4
 
 
 async def test_webhooks_are_judged_as_by_the_python_sdk(package: Package, served: Served) -> None:

@@ -56,11 +56,11 @@ export class Tenantry extends Api {
 function clientOf(baseUrl: string, fetch: Fetch, options: TenantryOptions): Client {
   const { apiKey, tokens, organization, timeout = 30_000, attemptTimeout = 10_000, retries = 3 } = options;
   if (apiKey !== undefined && tokens !== undefined) throw new ConfigurationError("Pass apiKey or tokens, not both.");
-  const fixed = credentialOf(apiKey);
+  const fixed = apiKey === undefined ? undefined : credentialOf(apiKey, "apiKey");
   const policy: Policy = { timeout, attemptTimeout, retries };
   const client = createClient({
     baseUrl,
-    auth: async () => (tokens === undefined ? fixed : credentialOf(await tokens()))?.reveal(),
+    auth: async () => (tokens === undefined ? fixed : credentialOf(await tokens(), "the result of tokens"))?.reveal(),
     bodySerializer: (body) => JSON.stringify(withoutMask(body)),
     cache: "no-store",
     fetch: (request) => send(request as Request, policy, fetch),
@@ -84,10 +84,10 @@ function clientOf(baseUrl: string, fetch: Fetch, options: TenantryOptions): Clie
 }
 
 /** Return a credential that a header can carry. The error does not show it. */
-function credentialOf(apiKey: string | Secret | undefined): Secret | undefined {
-  if (apiKey === undefined || apiKey === "") return undefined;
-  const credential = revealed(apiKey).trim();
-  if (!/^[\x21-\x7e]+$/.test(credential)) throw new ConfigurationError("apiKey is not a credential");
+function credentialOf(given: string | Secret, source: string): Secret {
+  const credential = revealed(given).trim();
+  if (credential === "") throw new ConfigurationError(`${source} is empty`);
+  if (!/^[\x21-\x7e]+$/.test(credential)) throw new ConfigurationError(`${source} is not a credential`);
   return new Secret(credential);
 }
 

@@ -11,7 +11,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.pagination import Page, window_after
-from tenantry.domain.api_keys import ApiKey, find_key_hint
+from tenantry.domain.api_keys import ApiKey, check_search, find_key_hint
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import ManagedTenant
 
@@ -45,6 +45,7 @@ class TenantDirectory:
 
         Raises `ValidationError` for a whole secret.
         """
+        check_search(text)
         keys = list[ApiKey]()
         if find_key_hint(text) is not None:
             keys = (await self.keys.search(text, directory.MOST_FOUND, None)).data

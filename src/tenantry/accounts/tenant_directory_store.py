@@ -35,12 +35,14 @@ CASE WHEN coalesce(access->0->>'basis', plan || ' ' || subscription_status) = pl
      ELSE 'none'
  END
 """
-# One value a line, so that no search text matches across two of them. A database with the locale C lowers ASCII letters
-# only, so the other letters of the search text are lowered by name.
+# One value a line, so that no search text matches across two of them. The database lowers both sides, so that each name
+# is found by itself. With the locale C it lowers ASCII letters only, so other letters of the text are lowered by name.
 _SEARCHED: Final = """
-(position(%(search)s IN translate(lower(concat_ws(E'\\n', id, name, owner_email)), %(capitals)s, %(small)s)) > 0
- OR id IN (SELECT tenant_id FROM customers WHERE position(%(search)s IN lower(id)) > 0))
+(position(translate(lower(%(search)s::text), %(capitals)s, %(small)s)
+          IN translate(lower(concat_ws(E'\\n', id, name, owner_email)), %(capitals)s, %(small)s)) > 0
+ OR id IN (SELECT tenant_id FROM customers WHERE position(lower(%(search)s::text) IN lower(id)) > 0))
 """
+_FINAL_SIGMA: Final = {"\N{GREEK SMALL LETTER FINAL SIGMA}": "\N{GREEK SMALL LETTER SIGMA}"}
 _CONDITIONS: Final = {
     "search": _SEARCHED,
     "plan": "plan = %(plan)s",
@@ -84,7 +86,7 @@ async def read_page(
     """Read a page of the current tenants that match, newest first, with their access at ``now``; across tenants."""
     values = msgspec.structs.asdict(wanted)
     filtered = [_CONDITIONS[name] for name, value in values.items() if value is not None]
-    values |= _lowered(wanted.search or "")
+    values |= _letters(wanted.search or "")
     values["now"] = now.timestamp()
     values["full"] = statuses_that_give("full", catalog)
     values["grace"] = statuses_that_give("grace", catalog)
@@ -99,11 +101,13 @@ async def read_page(
     return Page(page.data, page.next_cursor)
 
 
-def _lowered(text: str) -> dict[str, str]:
-    """Return a search text in lower case, and its letters beyond ASCII as capitals and as small letters."""
-    text = text.lower()
-    small_of = {letter.upper(): letter for letter in text if not letter.isascii() and len(letter.upper()) == 1}
-    return {"search": text, "capitals": "".join(small_of), "small": "".join(small_of.values())}
+def _letters(text: str) -> dict[str, str]:
+    """Return the letters of a search text beyond ASCII, as capitals and as the small letters of each."""
+    small_of = dict(_FINAL_SIGMA)
+    for letter in filter(lambda each: not each.isascii(), text):
+        small = _FINAL_SIGMA.get(letter.lower(), letter.lower())
+        small_of |= {form: small for form in (letter, letter.upper()) if len(form) == len(small) == 1}
+    return {"capitals": "".join(small_of), "small": "".join(small_of.values())}
 
 
 async def read_named(

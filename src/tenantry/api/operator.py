@@ -16,7 +16,7 @@ from tenantry.api.tenants import TenantId
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.billing.unplaced_events import UnplacedEvent, UnplacedEvents
 from tenantry.db.pagination import Page
-from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.api_keys import ApiKey, check_search
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.plans import AccessState
 from tenantry.domain.tenants import ManagedTenant
@@ -56,6 +56,7 @@ def tenant_filter(
     faults = [(name, "must not contain a NUL") for name, text in texts.items() if text and "\x00" in text]
     if faults:
         raise ValidationError(*faults)
+    check_search(search or "")
     return TenantFilter(search or None, plan, status, access, suspended)
 
 

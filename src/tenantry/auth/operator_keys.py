@@ -6,7 +6,7 @@ from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.pagination import Page, window_after
-from tenantry.domain.api_keys import ApiKey, find_key_hint, is_key_like
+from tenantry.domain.api_keys import ApiKey, check_search, find_key_hint
 from tenantry.domain.audit import Author
 from tenantry.domain.errors import NotFoundError, ValidationError
 
@@ -22,8 +22,7 @@ class OperatorKeyService:
 
         Raises `ValidationError` for a text that names no key, and for a whole secret, and `InvalidCursorError`.
         """
-        if is_key_like(text):
-            raise ValidationError(("search", "is a whole secret: give its first or last four characters alone"))
+        check_search(text)
         hint, window = find_key_hint(text), window_after(limit, cursor)
         if hint is None:
             raise ValidationError(("search", "must be a key's id, or four characters of its start or end"))

@@ -41,6 +41,8 @@ NO_SESSIONS: Final = (
     "and DATABASE_URL to the server itself, or to a pooler in session mode."
 )
 
+_SHOWN_PARTS: Final = ("service", "user", "host", "hostaddr", "port", "dbname")
+
 Result = TypeVar("Result")
 Action = Callable[[Settings, Database], Awaitable[Result]]
 
@@ -129,7 +131,7 @@ def without_password(url: str) -> str:
         parts = conninfo_to_dict(url)
     except (psycopg.ProgrammingError, UnicodeDecodeError):
         return ""
-    return make_conninfo("", **{name: parts[name] for name in ("user", "host", "port", "dbname") if name in parts})
+    return make_conninfo("", **{name: parts[name] for name in _SHOWN_PARTS if name in parts})
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from tenantry.common.encoding import doc
-from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError
+from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
 from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, covers
 
 PREFIXES: Final = {Mode.LIVE: "svc_live_", Mode.TEST: "svc_test_"}
@@ -194,6 +194,12 @@ def find_key_hint(text: str) -> KeyHint | None:
 def is_key_like(text: str) -> bool:
     """Whether a text has more of a secret than its shown characters."""
     return text.startswith(tuple(PREFIXES.values())) and len(text) > _LONGEST_HINT
+
+
+def check_search(text: str) -> None:
+    """Raise `ValidationError` for a whole secret, which belongs into no search."""
+    if is_key_like(text):
+        raise ValidationError(("search", "is a whole secret: give its first or last four characters alone"))
 
 
 def _possible_starts(start: str | None) -> tuple[str, ...]:

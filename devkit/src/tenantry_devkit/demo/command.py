@@ -16,6 +16,7 @@ import click
 import msgspec
 import psycopg
 from jinja2 import StrictUndefined, Template
+from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.database import database, local_values, migrated, settings_errors, without_password
@@ -133,7 +134,7 @@ def _check_folder(directory: Path, url: str | None) -> None:
     if LIVE_KEY not in known:  # it has never started
         return
     former = known.get(_DATABASE_URL)
-    if without_password(former or "") == without_password(url or ""):
+    if _is_same_database(former, url):
         return
     if former is None:
         raise CommandError(
@@ -144,6 +145,16 @@ def _check_folder(directory: Path, url: str | None) -> None:
         f"The demo in {directory} uses the database {without_password(former)}. Name it again with {_DATABASE_OPTION}, "
         f"or {other_folder}."
     )
+
+
+def _is_same_database(former: str | None, url: str | None) -> bool:
+    """Whether two addresses name one database, whatever the passwords; None is the embedded one."""
+    if former is None or url is None:
+        return former == url
+    addresses = [conninfo_to_dict(each) for each in (former, url)]
+    for address in addresses:
+        address.pop("password", None)
+    return addresses[0] == addresses[1]
 
 
 def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> None:

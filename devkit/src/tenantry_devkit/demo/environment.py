@@ -1,8 +1,8 @@
 """Which settings of its surroundings the demo follows.
 
 The demo may start in the folder of another program, whose ``.env`` file and variables have names that tenantry reads
-too. So it follows none that lead to a database, a provider or a mail server, no secret but an operator token, and of
-``.env`` only what no other program sets.
+too. So it follows none that lead to a database, a provider or a mail server, no secret but an operator token and a
+webhook secret, and of ``.env`` only what no other program sets.
 """
 
 from collections.abc import Collection, Iterable
