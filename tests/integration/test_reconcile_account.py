@@ -1,12 +1,20 @@
 """Reconciling the provider's whole account: subscriptions of which no event arrived, and those that no tenant has."""
 
+import asyncio
+from typing import Final
+
+import psycopg
+
 from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.subscription_survey import UnplacedSubscription
 from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
-from tests.support.billing import Subscriber, rows
+from tests.support.billing import Subscriber, rows, until_blocked
 from tests.support.facts import ANY, EACH
 from tests.support.truth import NOTHING, World, drifted, ids, missed_ids, running_world
+
+LOCK_TENANT: Final = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE NOWAIT"
+LOCK_NAME: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 
 
 async def customer_of(world: World, subscriber: Subscriber) -> str | None:
@@ -96,6 +104,46 @@ async def test_the_first_claim_on_a_customer_stands(world: World) -> None:
     assert (await customer_of(world, second), await customer_of(world, holder)) == (None, holder.customer)
     anomalies = [entry["anomalies"] for entry in (await world.provider.ledger(second)).values()]
     assert any("customer_taken" in found for found in anomalies)
+
+
+async def test_a_tenant_is_locked_in_order_with_the_holder_of_the_customer_that_it_claims(world: World) -> None:
+    """While the comparison waits for the holder, another transaction can lock the tenant, whose id is greater."""
+    holder, second = await world.subscriber(), await world.subscriber(linked=False)
+    assert holder.id < second.id
+    async with world.losing():
+        world.simulator.subscribe(holder.customer, "price_pro", metadata={"orgId": second.id})
+    conninfo = world.service.conninfo
+    async with await psycopg.AsyncConnection.connect(conninfo) as other:
+        await other.execute(LOCK_TENANT, (holder.id,))
+        comparing = asyncio.create_task(world.compare())
+        await until_blocked(conninfo)
+        await other.execute(LOCK_TENANT, (second.id,))
+    found = await comparing
+    assert (drifted(found), found.stopped) == ([second.id], None)
+
+
+async def test_a_comparison_that_a_deadlock_ends_is_tried_again(world: World) -> None:
+    """The deadlock is made: the comparison has one name and wants the tenant, another transaction the reverse."""
+    subscriber, conninfo = await world.subscriber(linked=False), world.service.conninfo
+    world.simulator.customer("cus_a")
+    world.simulator.customer("cus_b")
+    async with world.losing():
+        world.simulator.subscribe("cus_a", "price_pro", metadata={"orgId": subscriber.id})
+        world.simulator.subscribe("cus_b", "price_pro", metadata={"orgId": subscriber.id})
+    connect = psycopg.AsyncConnection.connect
+    async with await connect(conninfo) as pausing, await connect(conninfo) as opposing:
+        await opposing.execute("SET deadlock_timeout = '1h'")  # so that the comparison is the one that is ended
+        await pausing.execute(LOCK_NAME, ("customer cus_a",))
+        comparing = asyncio.create_task(world.compare())
+        await until_blocked(conninfo)
+        await opposing.execute(LOCK_TENANT, (subscriber.id,))
+        wanting = asyncio.create_task(opposing.execute(LOCK_NAME, ("customer cus_b",)))
+        await until_blocked(conninfo, 2)
+        await pausing.rollback()
+        await wanting
+        await opposing.rollback()
+    found = await comparing
+    assert (drifted(found), found.troubled, found.stopped) == ([subscriber.id], (), None)
 
 
 async def test_a_removed_link_is_not_made_again_by_the_question_that_follows_it(world: World) -> None:

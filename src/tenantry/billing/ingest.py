@@ -7,14 +7,13 @@ from datetime import datetime
 from typing import Final, Protocol
 
 import msgspec
-import psycopg
 
 from tenantry.billing import accounts_store
 from tenantry.billing import ledger_store as store
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
-from tenantry.db.database import Lane
+from tenantry.db.database import CONFLICTS, Lane
 from tenantry.domain.billing import batch_application as batch
 from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
@@ -33,7 +32,7 @@ DUPLICATE: Final = "duplicate"
 GATHER_SECONDS: Final = 0.001
 """How long a batch waits for events that will probably follow: a batch costs as much as a dozen events."""
 _TRIES: Final = 4
-_RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, store.EntryTakenError)
+_RETRYABLE: Final = (*CONFLICTS, store.EntryTakenError)
 
 logger = logging.getLogger(__name__)
 

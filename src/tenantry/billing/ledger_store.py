@@ -178,8 +178,15 @@ async def lock_names(connection: Connection, locks: Iterable[NameLock]) -> None:
 
 async def lock_account(connection: Connection, tenant_id: str, policy: BillingPolicy) -> BillingAccount | None:
     """Lock one tenant until the transaction ends."""
-    found = await accounts.read_accounts(connection, [tenant_id], policy, lock=True)
-    return found[0] if found else None
+    return (await lock_accounts(connection, [tenant_id], policy)).get(tenant_id)
+
+
+async def lock_accounts(
+    connection: Connection, tenants: Collection[str], policy: BillingPolicy
+) -> dict[str, BillingAccount]:
+    """Lock tenants, in the order of their ids, until the transaction ends."""
+    found = await accounts.read_accounts(connection, sorted(tenants), policy, lock=True)
+    return {account.tenant_id: account for account in found}
 
 
 async def read_events(

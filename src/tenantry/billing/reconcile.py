@@ -21,7 +21,7 @@ from tenantry.billing.subscription_survey import SubscriptionSurvey, UnplacedSub
 from tenantry.common.clock import Clock, from_epoch
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
-from tenantry.db.database import Database
+from tenantry.db.database import CONFLICTS, Database
 from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, BillingEvent, Fact
 from tenantry.domain.billing.ledger import BillingAccount, NameLock, ReceivedEvent
@@ -349,6 +349,17 @@ class Reconciler:
         return comparisons
 
     async def _fetch_and_fold(self, tenant: LinkedTenant, purpose: _Purpose) -> Comparison:
+        """Compare a tenant; try again after a deadlock."""
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._compare_one(tenant, purpose)
+            except DatabaseUnavailableError as error:
+                if not isinstance(error.__cause__, CONFLICTS):
+                    raise
+                logger.info("the comparison of tenant %s is tried again: %s", tenant.id, error.__cause__)
+        return await self._compare_one(tenant, purpose)
+
+    async def _compare_one(self, tenant: LinkedTenant, purpose: _Purpose) -> Comparison:
         """Fetch the subscriptions of all customers of a tenant and fold them.
 
         Try again if the tenant's customers changed meanwhile, or if the snapshot cannot be applied and an event changed
@@ -363,7 +374,7 @@ class Reconciler:
             async with self.database.transaction(ACROSS_TENANTS) as connection:
                 names = self._names_to_claim(tenant, fetched)
                 await ledger_store.lock_names(connection, names)
-                account = await ledger_store.lock_account(connection, tenant.id, self.policy)
+                account = await self._lock(connection, tenant)
                 present = await store.tenant_by_id(connection, tenant.id)
                 if before is None or account is None or present is None:
                     return Comparison(tenant.id)  # it has ended meanwhile
@@ -377,6 +388,15 @@ class Reconciler:
                         return comparison
             tenant = present
         return comparison
+
+    async def _lock(self, connection: Connection, tenant: LinkedTenant) -> BillingAccount | None:
+        """Lock a tenant, together with those that have the customers that its snapshots may link.
+
+        In the order of ids, as all transactions lock tenants. The caller has claimed the names of these customers.
+        """
+        holders = await ledger_store.tenants_of(connection, tenant.unlinked)
+        accounts = await ledger_store.lock_accounts(connection, {tenant.id, *holders.values()}, self.policy)
+        return accounts.get(tenant.id)
 
     def _names_to_claim(self, tenant: LinkedTenant, fetched: CustomerSubscriptions | None) -> list[NameLock]:
         """Return the locks of the customers that snapshots may link, and of the subscriptions that they may add."""

@@ -21,7 +21,8 @@ from tenantry.db.statements import TEXT, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
 
 _RECONNECT_TIMEOUT: Final = 1.0  # after that the next request retries at once
-_RETRYABLE: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+CONFLICTS: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+"""Errors by which the database ends one of several transactions: the same again can succeed at once."""
 UNAVAILABLE: Final = (
     psycopg.OperationalError,  # also a timeout of the pool
     psycopg.InterfaceError,
@@ -29,6 +30,7 @@ UNAVAILABLE: Final = (
     psycopg.errors.IdleInTransactionSessionTimeout,
 )
 _UNREACHABLE: Final = "The database is unreachable. Try again shortly."
+_IN_CONFLICT: Final = "Another change was made to the same data at the same time. Try again."
 OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
 """Errors after which a new connection may reach another server, or find roles that now exist."""
 # The server's side of `_KEEPALIVE`, UTC for times, and a limit for clients that hang in a transaction with locks.
@@ -197,7 +199,10 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, scope: TransactionScope, *, is_snapshot: bool = False) -> AsyncIterator[Connection]:
-        """Run the block in a transaction limited to ``scope``. Raises `DatabaseUnavailableError`."""
+        """Run the block in a transaction limited to ``scope``.
+
+        Raises `DatabaseUnavailableError`, from one of `CONFLICTS` if another transaction was in the way.
+        """
         first = [_SNAPSHOT()] if is_snapshot else []
         if self._uses_pooler:
             first.append(_FOR_TRANSACTION(str(round(self.timeouts.statement * 1000))))
@@ -210,6 +215,8 @@ class Database:
                     except OUTGROWN:
                         await connection.close()
                         raise
+        except CONFLICTS as error:
+            raise DatabaseUnavailableError(_IN_CONFLICT) from error
         except UNAVAILABLE as error:
             raise DatabaseUnavailableError(_UNREACHABLE) from error
 
@@ -256,7 +263,7 @@ class Lane:
             with nullcontext() if tracing is None else tracing.transaction(self._name):
                 yield connection
         except BaseException as error:
-            is_unavailable = isinstance(error, (*UNAVAILABLE, TimeoutError)) and not isinstance(error, _RETRYABLE)
+            is_unavailable = isinstance(error, (*UNAVAILABLE, TimeoutError)) and not isinstance(error, CONFLICTS)
             if is_unavailable or isinstance(error, OUTGROWN) or not isinstance(error, Exception):
                 await self._drop()
             else:
