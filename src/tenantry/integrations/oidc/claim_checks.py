@@ -149,7 +149,7 @@ def _form(token: DecodedToken) -> str | None:
 
 
 def _decode_object(segment: bytes, kind: type[Part]) -> tuple[dict[str, Any], Part] | str:
-    """Return the members of a segment's object, without those that are null, and those of ``kind``; or the fault."""
+    """Return the members of a segment's object, and those of ``kind``; or the fault. A null member stays."""
     try:
         members = decode(segment)
     except (ValueError, RecursionError):
