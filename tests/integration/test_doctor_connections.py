@@ -161,15 +161,17 @@ async def test_keys_of_unusable_kinds_get_advice_about_keys(issuer: Issuer) -> N
     assert "a published key for one of RS256," in (finding.remedy or "")
 
 
-async def test_directories_of_anyone_are_warned_about(issuer: Issuer) -> None:
+async def test_several_directories_whose_claim_names_the_tenant_are_warned_about(issuer: Issuer) -> None:
     template = issuer.url + "/{tenantid}"
     document = {"issuer": template, "jwks_uri": issuer.url + JWKS}
     issuer.answers["/organizations" + DISCOVERY] = Answer(200, json.dumps(document).encode())
     assert levels(await check_identity(OidcConfig(Issuers(template, ("a-1",)), ("api",)))) == {Level.OK}
-    findings = await check_identity(OidcConfig(Issuers(template, ("*",)), ("api",), org_claim="extension_org"))
-    (warning,) = [finding for finding in findings if finding.level is Level.WARNING]
-    assert "OIDC_DIRECTORIES=* accepts tokens of every directory, and their claim extension_org" in warning.message
-    assert levels(await check_identity(OidcConfig(Issuers(template, ("*",)), ("api",), org_claim="tid"))) == {Level.OK}
+    for directories in (("*",), ("a-1", "b-1")):
+        issuers = Issuers(template, directories)
+        findings = await check_identity(OidcConfig(issuers, ("api",), org_claim="extension_org"))
+        (warning,) = [finding for finding in findings if finding.level is Level.WARNING]
+        assert "several directories, and their claim extension_org names the tenant" in warning.message
+        assert levels(await check_identity(OidcConfig(issuers, ("api",), org_claim="tid"))) == {Level.OK}
 
 
 async def test_client_may_be_the_audience_where_another_claim_holds_it(issuer: Issuer) -> None:

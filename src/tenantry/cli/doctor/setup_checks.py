@@ -17,7 +17,7 @@ from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import is_installed
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
-from tenantry.domain.issuers import ANY_DIRECTORY, DIRECTORY_CLAIM
+from tenantry.domain.issuers import DIRECTORY_CLAIM
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.http_client import FetchError, new_http_client
 from tenantry.integrations.oidc.claims import STANDARD_AUDIENCE, OidcConfig
@@ -122,11 +122,11 @@ async def check_identity(config: OidcConfig | None) -> list[Finding]:
     if config is None:
         return [problem("identity provider.not_set")]
     is_client = config.audience_claim == STANDARD_AUDIENCE and config.audiences == (config.client_id,)
-    is_open = ANY_DIRECTORY in config.issuers.directories and config.org_claim != DIRECTORY_CLAIM
+    is_shared = config.issuers.only is None and config.org_claim != DIRECTORY_CLAIM
     return [
         await _discover(config),
         *problem_if(is_client, "identity provider.audience_is_client"),
-        *problem_if(is_open, "identity provider.any_directory", org_claim=config.org_claim),
+        *problem_if(is_shared, "identity provider.several_directories", org_claim=config.org_claim),
     ]
 
 
