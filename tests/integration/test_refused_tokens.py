@@ -7,7 +7,7 @@ import pytest
 from tests.support.forgeries import ATTACKS
 from tests.support.logs import LogWatch, watched
 from tests.support.metrics import Shown
-from tests.support.service import PROJECTS, VERIFY, Caller, Service
+from tests.support.service import PROJECTS, TENANTS, VERIFY, Caller, Service, refusal
 
 MEMBERSHIPS = "/api/v1/me/memberships"
 ROUTES = (PROJECTS, f"{VERIFY}projects:read", "/api/v1/api-keys", MEMBERSHIPS)
@@ -67,6 +67,19 @@ async def test_credential_without_the_form_of_a_token_leaves_a_line(
 
 async def test_user_of_no_organization_leaves_a_line(service: Service) -> None:
     assert "reason=no_organization: " in await line_for(service.user("nowhere"), PROJECTS, 403)
+
+
+@pytest.mark.parametrize(
+    ("org", "asks_for", "reason"), [("org-a", "org-b", "org_mismatch"), ("no tenant's id", None, "no_organization")]
+)
+async def test_user_who_may_not_create_the_claimed_tenant_leaves_a_line(
+    service: Service, org: str, asks_for: str | None, reason: str
+) -> None:
+    with watched("tenantry") as log:
+        answer = await service.user("founder", org=org, asks_for=asks_for).post(TENANTS, {"name": "x"})
+    assert refusal(answer) == (403, reason)
+    (line,) = lines_of(log)
+    assert f"reason={reason} request=" in line
 
 
 async def test_other_requests_leave_none(service: Service) -> None:

@@ -120,13 +120,13 @@ class Access:
                 credential = bearer_credential(authorization)
                 is_key = credential.startswith(b"svc_")
                 claims = None if is_key else await self._authenticator.verify_token(credential)
+                if to_create and claims is not None and claims.org_id is not None:
+                    requested_organization(claims.org_id, header(connection, "x-organization-id"))
             if claims is None:
                 await self._admit(connection)
                 raise errors.UserTokenRequiredError(
                     "This needs a user's token; an API key belongs to a tenant already."
                 )
-            if to_create and claims.org_id is not None:
-                requested_organization(claims.org_id, header(connection, "x-organization-id"))
             if CLAIMS not in extras(connection):  # otherwise the first check counted it
                 extras(connection)[RATE_LIMITS] = await self._admission.count_user(claims, f"{what} of", limit)
             extras(connection)[CLAIMS] = claims
