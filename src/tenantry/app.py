@@ -203,7 +203,7 @@ class Parts:
             self.provider = ProviderApi(key, base, clock, timeout=seconds, tracing=tracing)
 
         # Authentication
-        self.memberships = MembershipService(self.database, clock)
+        self.memberships = MembershipService(self.database, settings.issuers, clock)
         self.owner_addresses = owner_address_writes(self.database, self.queue, clock)
         self.authentication = AuthenticationParts(
             self.database,

@@ -79,7 +79,7 @@ class World:
         clock = lambda: NOW + timedelta(microseconds=next(ticks))  # noqa: E731
         self.service = MemberService(self.database, Issuers(ISSUER), CATALOG, clock)
         self.tenants = TenantService(self.database, BillingPolicy(CATALOG), JobQueue(conninfo), clock, Issuers(ISSUER))
-        self.memberships = MembershipService(self.database, clock)
+        self.memberships = MembershipService(self.database, Issuers(ISSUER), clock)
         self.numbers = itertools.count(1)
         self.run(self.database.open())
 
@@ -104,7 +104,9 @@ class World:
 
     async def members_of(self, org_id: str) -> dict[str, Member]:
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            page = await members.read_page(connection, org_id, [ISSUER], MemberFilter(), Window(100), bounded=False)
+            page = await members.read_page(
+                connection, org_id, Issuers(ISSUER), MemberFilter(), Window(100), bounded=False
+            )
         return {row.user_id: row for row in page.data}
 
 

@@ -53,7 +53,7 @@ class MemberService:
         """Read a page of members, newest first; with ``bounded`` of a bounded search. Raises `InvalidCursorError`."""
         org_id, window = principal.org_id, window_after(limit, cursor)
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            return await members.read_page(connection, org_id, self._known_issuers, wanted, window, bounded=bounded)
+            return await members.read_page(connection, org_id, self.issuers, wanted, window, bounded=bounded)
 
     async def get(self, principal: Principal, member_id: str) -> Member:
         """Read a member, removed ones included. Raises `NotFoundError`."""
@@ -111,7 +111,7 @@ class MemberService:
                     "The membership has ended: invite the user with POST /api/v1/members."
                 )
             if lower_role(before.role, role) is not before.role:
-                await _check_not_last_owner(connection, tenant, self._known_issuers, before)
+                await _check_not_last_owner(connection, tenant, self.issuers, before)
             written = rules.writer(author, caller.access_level, binds=binds)
             return await _set_role(connection, author, written, before, role, now)
 
@@ -129,12 +129,12 @@ class MemberService:
             rules.check_may_manage(caller, before.role)
             written = rules.writer(author, caller.access_level, binds=binds)
             if before.status is not MemberStatus.REMOVED:
-                await _check_not_last_owner(connection, tenant, self._known_issuers, before)
+                await _check_not_last_owner(connection, tenant, self.issuers, before)
             after = before if before.status is MemberStatus.REMOVED else rules.removed(before, now)
             await _save(connection, author, written, Action.MEMBER_REMOVED, before, after, now)
 
     async def _find(self, connection: Connection, principal: Principal, member_id: str) -> Member:
-        member = await members.find(connection, principal.org_id, self._known_issuers, member_id)
+        member = await members.find(connection, principal.org_id, self.issuers, member_id)
         if member is None:
             raise errors.NotFoundError("member")
         return member
@@ -143,26 +143,25 @@ class MemberService:
         """Whether this may be a user's id; an e-mail address only where the identity provider has such ids."""
         return self.email_subjects or not rules.is_email(user_id)
 
-    @property
-    def _known_issuers(self) -> list[str] | None:
-        """The issuers whose members count; None for all."""
-        return self.issuers.known if self.issuers is not None else None
-
     async def _check_member_limit(self, connection: Connection, tenant: TenantRow) -> None:
         access = access_of(tenant.record, self.catalog, self.clock())
         most = limits_of(access, self.catalog).members
         if most is None:
             return
-        if await members.count_current(connection, tenant.record.id, self._known_issuers, most) >= most:
+        if await members.count_current(connection, tenant.record.id, self.issuers, most) >= most:
             allowed = f"{most} members; invitations count as members"
             raise errors.PlanLimitReachedError(limit_text(access, tenant.record.plan, self.catalog, allowed))
 
 
 @dataclass(frozen=True)
 class MembershipService:
-    """A user's own memberships in any tenants. Changes need no role, and lock the tenant's row."""
+    """A user's own memberships in any tenants. Changes need no role, and lock the tenant's row.
+
+    ``issuers`` are those whose users count as other owners.
+    """
 
     database: Database
+    issuers: Issuers | None
     clock: Clock
 
     async def list_page(
@@ -214,7 +213,7 @@ class MembershipService:
         ):
             if member.status is MemberStatus.REMOVED:
                 return
-            await _check_not_last_owner(connection, tenant, [user.issuer], member)
+            await _check_not_last_owner(connection, tenant, self.issuers, member)
             declines = member.status is MemberStatus.INVITED and not leaves
             action, written = (Action.MEMBER_DECLINED, BY_USER) if declines else (Action.MEMBER_LEFT, BY_LEAVER)
             now = self.clock()
@@ -230,7 +229,7 @@ class MembershipService:
             raise errors.NotFoundError("membership")
         async with connection.within(of_tenant(org_id)):
             tenant = await get_tenant(connection, org_id, lock=True)
-            member = await members.find(connection, org_id, [user.issuer], membership_id)
+            member = await members.find(connection, org_id, Issuers(user.issuer), membership_id)
             if member is None:
                 raise errors.NotFoundError("membership")
             yield tenant, member
@@ -271,9 +270,17 @@ async def add_owner(
 
 
 async def hand_over(
-    connection: Connection, author: Author, caller: Principal, previous: User, successor: User, now: datetime
+    connection: Connection,
+    author: Author,
+    caller: Principal,
+    issuers: Issuers | None,
+    owner_id: str,
+    successor: User,
+    now: datetime,
 ) -> None:
     """Make an active member of the caller's tenant its owner; the previous owner, if a member, becomes an admin.
+
+    The previous owner ``owner_id`` may be a user of another one of the ``issuers`` than the successor.
 
     Raises `ScopeEscalationError`, `ModeMismatchError` and `ValidationError`.
     """
@@ -282,14 +289,14 @@ async def hand_over(
     member = await members.find_user(connection, caller.org_id, successor)
     if member is None or member.status is not MemberStatus.ACTIVE:
         raise errors.ValidationError(("userId", "is not an active member of the tenant"))
+    former = await members.find_owner(connection, caller.org_id, issuers, User(successor.issuer, owner_id))
     await _set_role(connection, author, written, member, Role.OWNER, now)
-    former = await members.find_user(connection, caller.org_id, previous)
-    if previous != successor and former is not None and former.status is MemberStatus.ACTIVE:
+    if former is not None and former.id != member.id and former.status is MemberStatus.ACTIVE:
         await _set_role(connection, author, written, former, rules.role_of_former_owner(former.role), now)
 
 
 async def _check_not_last_owner(
-    connection: Connection, tenant: TenantRow, issuers: list[str] | None, member: Member
+    connection: Connection, tenant: TenantRow, issuers: Issuers | None, member: Member
 ) -> None:
     others = await members.count_owners(connection, member.org_id, issuers, except_id=member.id)
     rules.check_not_last_owner(member, owner_id=tenant.record.owner_id, other_owners=others)

@@ -1,4 +1,7 @@
-"""Members of tenants. Most statements name the tenant and the issuers of its users; None means every issuer."""
+"""Members of tenants. Most statements name the tenant and the issuers of its users.
+
+Without an identity provider (None) they read the users of every issuer.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,15 +11,19 @@ import msgspec
 from tenantry.auth.authentication_store import BINDS_OWNER, MEMBER_STATUS
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, SearchPage, Window
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import Member, Membership, MemberStatus, User, Writer
 from tenantry.domain.permissions import Role
 
 _TIMES: Final = "created_at, coalesce(updated_at, removed_at, created_at), removed_at"
 _COLUMNS: Final = f"id, tenant_id, subject, role, {MEMBER_STATUS}, {_TIMES}"
-_FIND: Final = (
-    f"SELECT {_COLUMNS} FROM memberships "  # noqa: S608  # our own columns
-    "WHERE tenant_id = %(org)s AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s)) AND id = %(id)s"
-)
+_OF_ISSUERS: Final = "(%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)"
+_FIND: Final = f"SELECT {_COLUMNS} FROM memberships WHERE tenant_id = %(org)s AND {_OF_ISSUERS} AND id = %(id)s"  # noqa: S608  # our own
+_FIND_OWNER: Final = f"""
+SELECT {_COLUMNS} FROM memberships
+ WHERE tenant_id = %(org)s AND {_OF_ISSUERS} AND subject = %(subject)s
+ ORDER BY role <> 'owner' OR invited OR removed_at IS NOT NULL, issuer <> %(issuer)s, created_at LIMIT 1
+"""  # noqa: S608  # our own
 _LISTING: Final = Listing(_COLUMNS, "memberships", "created_at", most=MAX_SCANNED_RECORDS)
 _NAMED: Final = """
 (SELECT m.id, m.tenant_id, m.issuer, m.subject, m.role, m.invited, m.removed_at, m.created_at, t.name, t.deleted_at
@@ -54,14 +61,14 @@ def _membership(row: Sequence[Any]) -> Membership:
     return Membership(member_id, org_id, name, Role(role), MemberStatus(status))
 
 
+def _issuer_values(issuers: Issuers | None) -> dict[str, Any]:
+    if issuers is None:
+        return {"issuers": None, "pattern": None}
+    return {"issuers": issuers.known, "pattern": issuers.pattern}
+
+
 async def read_page(
-    connection: Connection,
-    org_id: str,
-    issuers: list[str] | None,
-    wanted: MemberFilter,
-    window: Window,
-    *,
-    bounded: bool,
+    connection: Connection, org_id: str, issuers: Issuers | None, wanted: MemberFilter, window: Window, *, bounded: bool
 ) -> SearchPage[Member]:
     """Read a page of a tenant's members, newest first.
 
@@ -69,22 +76,33 @@ async def read_page(
     """
     indexed = "tenant_id = %(org)s"
     if wanted.user_id is not None:
-        indexed += " AND subject = %(user)s" + (" AND issuer = ANY(%(issuers)s)" if issuers is not None else "")
+        is_listed = issuers is not None and issuers.pattern is None
+        indexed += " AND subject = %(user)s" + (" AND issuer = ANY(%(issuers)s)" if is_listed else "")
     filtered = (
-        "(%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s)) AND (%(role)s::text IS NULL OR role = %(role)s)"
+        f"{_OF_ISSUERS} AND (%(role)s::text IS NULL OR role = %(role)s)"
         f" AND (%(status)s::text IS NULL OR {MEMBER_STATUS} = %(status)s)"
         " AND (NOT %(current)s OR removed_at IS NULL)"
     )
     values = {
-        "org": org_id, "issuers": issuers, "user": wanted.user_id, "role": wanted.role, "status": wanted.status,
-        "current": wanted.current,
+        "org": org_id, **_issuer_values(issuers), "user": wanted.user_id, "role": wanted.role,
+        "status": wanted.status, "current": wanted.current,
     }  # fmt: skip
     return await _LISTING.page(connection, indexed, values, window, _member, filtered=filtered, bounded=bounded)
 
 
-async def find(connection: Connection, org_id: str, issuers: list[str] | None, member_id: str) -> Member | None:
+async def find(connection: Connection, org_id: str, issuers: Issuers | None, member_id: str) -> Member | None:
     """Find a member of a tenant, removed ones included."""
-    row = await connection.fetch_row(_FIND, {"org": org_id, "issuers": issuers, "id": member_id})
+    row = await connection.fetch_row(_FIND, {"org": org_id, **_issuer_values(issuers), "id": member_id})
+    return _member(row) if row else None
+
+
+async def find_owner(connection: Connection, org_id: str, issuers: Issuers | None, user: User) -> Member | None:
+    """Find the membership of a tenant's owner, of whom the tenant knows the subject: any issuer's, ``user``'s first.
+
+    An active owner comes before other memberships of that subject, removed ones included.
+    """
+    values = {"org": org_id, **_issuer_values(issuers), **user._asdict()}
+    row = await connection.fetch_row(_FIND_OWNER, values)
     return _member(row) if row else None
 
 
@@ -103,22 +121,21 @@ async def binds_owner(connection: Connection, org_id: str, member_id: str) -> bo
     return bool(await connection.fetch_value(query, (org_id, member_id)))
 
 
-async def count_current(connection: Connection, org_id: str, issuers: list[str] | None, most: int) -> int:
+async def count_current(connection: Connection, org_id: str, issuers: Issuers | None, most: int) -> int:
     """Count a tenant's members and invitations, up to ``most``."""
     return await connection.fetch_count(
-        "SELECT count(*) FROM (SELECT FROM memberships WHERE tenant_id = %(org)s "
-        "AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s)) AND removed_at IS NULL LIMIT %(most)s) counted",
-        {"org": org_id, "issuers": issuers, "most": most},
+        "SELECT count(*) FROM (SELECT FROM memberships WHERE tenant_id = %(org)s "  # noqa: S608  # our own
+        f"AND {_OF_ISSUERS} AND removed_at IS NULL LIMIT %(most)s) counted",
+        {"org": org_id, **_issuer_values(issuers), "most": most},
     )
 
 
-async def count_owners(connection: Connection, org_id: str, issuers: list[str] | None, *, except_id: str) -> int:
+async def count_owners(connection: Connection, org_id: str, issuers: Issuers | None, *, except_id: str) -> int:
     """Count a tenant's active members who are owners, except the one with this id."""
     return await connection.fetch_count(
-        "SELECT count(*) FROM memberships WHERE tenant_id = %(org)s "
-        "AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s)) "
+        f"SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND {_OF_ISSUERS} "  # noqa: S608  # our own
         "AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s",
-        {"org": org_id, "issuers": issuers, "except": except_id},
+        {"org": org_id, **_issuer_values(issuers), "except": except_id},
     )
 
 

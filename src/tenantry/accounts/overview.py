@@ -121,7 +121,7 @@ class OverviewService:
             requests = await count_requests(connection, subject_of_tenant(org_id), since)
         members_used = 0
         if self.issuers is not None:
-            members_used = await members.count_current(connection, org_id, self.issuers.known, MOST_COUNTED + 1)
+            members_used = await members.count_current(connection, org_id, self.issuers, MOST_COUNTED + 1)
         use = PlanUse(
             await count_for_page(connection, principal),
             count_up_to(members_used, MOST_COUNTED),

@@ -221,11 +221,11 @@ class TenantService:
 
             async def transfer() -> Tenant:
                 found, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
-                previous, successor = User(issuer, found.record.owner_id), User(issuer, user_id)
-                await hand_over(connection, author, caller, previous, successor, now)
+                owner_id, successor = found.record.owner_id, User(issuer, user_id)
+                await hand_over(connection, author, caller, self.issuers, owner_id, successor, now)
                 was, transferred = found.owner_address, found
                 address = was.changed(owner_email, verified=email_verified)
-                if previous != successor or address != was or found.owner_email_follows:
+                if user_id != owner_id or address != was or found.owner_email_follows:
                     await tenants.update(connection, found, address, now, owner_id=user_id)
                     transferred = await record_update(connection, author, found, now, Action.TENANT_TRANSFERRED)
                 await announce(connection, self.outbox, tenant_id, was, address, now)

@@ -272,8 +272,7 @@ class ApiKeyService:
 
     async def _check_not_last_owner(self, connection: Connection, key: ApiKey, now: datetime) -> None:
         """Raise `LastOwnerError` if this key is the only way to create another OWNER key."""
-        known = self.issuers.known if self.issuers is not None else []
-        if rules.is_live_owner(key) and not await api_keys.has_other_owner(connection, key, known, now):
+        if rules.is_live_owner(key) and not await api_keys.has_other_owner(connection, key, self.issuers, now):
             raise errors.LastOwnerError(
                 "This is the last OWNER key of a tenant without an owner: make or rotate to another first, "
                 "or repeat with force=true."

@@ -11,6 +11,7 @@ from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, SearchPag
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.api_keys import SOON, ApiKey, KeyHint, KeyState, KeyStatus, status_at
 from tenantry.domain.audit import Action
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.permissions import AccessLevel, Mode
 
 _SHOWN: Final = (
@@ -167,19 +168,26 @@ async def is_any_used(connection: Connection, org_id: str) -> bool:
     return bool(await connection.fetch_value(query, (org_id,)))
 
 
-async def has_other_owner(connection: Connection, key: ApiKey, issuers: list[str] | None, now: datetime) -> bool:
+async def has_other_owner(connection: Connection, key: ApiKey, issuers: Issuers | None, now: datetime) -> bool:
     """Whether a tenant has another live OWNER key that lives at least as long as this one, or a member who is an owner.
 
-    Rotated keys do not count, nor do members of other ``issuers`` than these; None means every issuer.
+    Rotated keys do not count, nor do members of other ``issuers`` than these: without an identity provider, no member.
     """
     found: bool = await connection.fetch_value(
         "SELECT EXISTS (SELECT FROM api_keys WHERE org_id = %(org)s AND id <> %(id)s AND mode = 'live' "  # noqa: S608
         f"AND access_level = 'OWNER' AND superseded_by IS NULL AND {_STATUS[KeyStatus.ACTIVE]} "
         "AND coalesce(expires_at, 'infinity') >= coalesce(%(until)s::timestamptz, 'infinity')) "
         "OR EXISTS (SELECT FROM memberships "
-        "WHERE tenant_id = %(org)s AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s)) "
+        "WHERE tenant_id = %(org)s AND (issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s) "
         "AND role = 'owner' AND removed_at IS NULL AND NOT invited)",
-        {"org": key.org_id, "id": key.id, "until": key.expires_at, "issuers": issuers, "now": now},
+        {
+            "org": key.org_id,
+            "id": key.id,
+            "until": key.expires_at,
+            "now": now,
+            "issuers": issuers.known if issuers else [],
+            "pattern": issuers.pattern if issuers else None,
+        },
     )
     return found
 

@@ -172,8 +172,16 @@ class Authenticator:
         )
 
     def _check_owner_email(self, row: UserAccessRow, claims: Claims, org_id: str) -> None:
-        if row.owner_email is not None and claims.email not in (None, row.owner_email):
+        if row.owner_email is None or claims.email in (None, row.owner_email):
+            return
+        if self._is_surely_owner(row):
             self.owner_seen(org_id, claims)
+
+    def _is_surely_owner(self, row: UserAccessRow) -> bool:
+        """Whether a user with the owner's subject is the owner: of several issuers, each may have such a user."""
+        if self.tokens is not None and self.tokens.issuers.only is not None:
+            return True
+        return row.role == Role.OWNER and not row.removed and not row.invited
 
     async def _find_keys(self, queries: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
         async with self.keys.use(autocommit=True) as connection:

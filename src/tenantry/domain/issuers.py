@@ -32,17 +32,24 @@ class Issuers(msgspec.Struct, frozen=True):
         return DIRECTORY in self.name
 
     @property
-    def known(self) -> list[str] | None:
-        """Every trusted issuer; None if any directory is accepted."""
+    def known(self) -> list[str]:
+        """The trusted issuers by name; empty if any directory is accepted."""
         if not self.is_template:
             return [self.name]
-        return None if ANY_DIRECTORY in self.directories else [self.of(each) for each in self.directories]
+        return [] if ANY_DIRECTORY in self.directories else [self.of(each) for each in self.directories]
+
+    @property
+    def pattern(self) -> str | None:
+        """What the issuers match with SQL's LIKE if any directory is accepted; else None."""
+        if ANY_DIRECTORY not in self.directories:
+            return None
+        literal = self.name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        return literal.replace(DIRECTORY, "%")
 
     @property
     def only(self) -> str | None:
         """The issuer, if there is only one."""
-        known = self.known or []
-        return known[0] if len(known) == 1 else None
+        return self.known[0] if len(self.known) == 1 else None
 
     def of(self, directory: str) -> str:
         """Return the issuer of a directory."""

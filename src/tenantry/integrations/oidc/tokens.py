@@ -17,6 +17,7 @@ from tenantry.domain.errors import (
     TokenExpiredError,
     TokenFault,
 )
+from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc import claim_checks as checks
 from tenantry.integrations.oidc.claims import Claims, OidcConfig, claim_at, decode, format_json
 from tenantry.integrations.oidc.keys import KeySet
@@ -136,6 +137,11 @@ class TokenVerifier:
         self._keys = keys
         self._clock = clock
         self._cache = VerifiedTokenCache() if cache is None else cache
+
+    @property
+    def issuers(self) -> Issuers:
+        """The trusted issuers."""
+        return self._config.issuers
 
     async def verify(self, token: str) -> Claims:
         """Return the claims of a token that passes all checks.
