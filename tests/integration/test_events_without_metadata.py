@@ -1,5 +1,6 @@
 """Subscription events that name no tenant follow their customer, whenever it is linked, moved or unlinked."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -9,21 +10,21 @@ import pytest
 
 from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.billing.customer_links import CustomerLinks
-from tenantry.billing.ingest import WebhookService
+from tenantry.billing.ingest import Outbox, WebhookService
 from tenantry.billing.ledger_store import lock_account
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent
-from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.jobs.queue import JobQueue
 from tests.support import events
-from tests.support.billing import Provider, rows
+from tests.support.billing import Provider, rows, until_blocked
 from tests.support.events import NOW
-from tests.support.facts import ANY, EACH, deleted, failed, succeeded, updated
+from tests.support.facts import ANY, EACH, completed, deleted, failed, succeeded, updated
 from tests.support.ledger import recorded
 from tests.support.orders import in_batches
 from tests.support.replays import replay_one
@@ -99,6 +100,84 @@ async def test_metadata_that_is_set_later_counts_from_then_on(provider: Provider
     )
     links = await rows(provider.service.conninfo, "SELECT tenant_id FROM customers WHERE id = %s", by_customer.customer)
     assert [link["tenant_id"] for link in links] == [by_customer.id]
+
+
+class Gate:
+    """An outbox that stops a transaction just before its commit, until the gate is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = asyncio.Event(), asyncio.Event()
+
+    async def defer_mail(self, *_: object, **__: object) -> None:
+        """Do nothing: no mail matters here."""
+
+    async def defer_snapshots(self, *_: object) -> None:
+        self.reached.set()
+        await self.open.wait()
+
+
+class Rivals:
+    """Two tenants, and a subscription whose oldest event waits for its customer; with `SUBSCRIPTIONS=each`."""
+
+    def __init__(self, database: Database, conninfo: str, outbox: Outbox) -> None:
+        queue = JobQueue(conninfo)
+        self._gated = WebhookService([database.lane()], EACH, outbox, lambda: AT)
+        self._webhooks = WebhookService([database.lane()], EACH, None, lambda: AT)
+        self._links = CustomerLinks(database, EACH, outbox, lambda: AT)
+        self._tenants = TenantService(database, EACH, queue, lambda: AT)
+
+    async def begin(self) -> None:
+        for tenant in ("acme", "other"):
+            await self._tenants.put(BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}"))
+        waiting = updated(100, "evt_1", subscription_id="sub_1", customer_id="cus_1", org_id=None)
+        await self._webhooks.apply([ReceivedEvent(waiting, AT)])
+
+    async def give_to_acme(self, way: str) -> None:
+        """Link the customer to acme, so that it gets the subscription's oldest event."""
+        match way:
+            case "link":
+                await self._links.link(BY_OPERATOR, "cus_1", "acme")
+            case "tenant":
+                given = TenantInput("acme", "owner@x.example", "usr", "cus_1")
+                await self._tenants.put(BY_OPERATOR, "acme", given)
+            case _:
+                session = completed(150, "evt_session", customer_id="cus_1", org_id="acme")
+                [entry] = await self._gated.apply([ReceivedEvent(session, AT)])
+                assert isinstance(entry, LedgerEntry)
+
+    async def give_to_other(self) -> None:
+        """Let the subscription's newest event name the other tenant."""
+        newest = updated(200, "evt_2", subscription_id="sub_1", customer_id="cus_1", org_id="other")
+        [entry] = await self._webhooks.apply([ReceivedEvent(newest, AT)])
+        assert isinstance(entry, LedgerEntry)
+
+
+@pytest.mark.parametrize("way", ["link", "checkout"])
+async def test_two_tenants_that_get_a_subscription_at_the_same_time_do_not_both_have_it(emptied: str, way: str) -> None:
+    gate = Gate()
+    async with Database(emptied, pool_size=2) as database:
+        rivals = Rivals(database, emptied, gate)
+        await rivals.begin()
+        linking = asyncio.create_task(rivals.give_to_acme(way))
+        await gate.reached.wait()
+        naming, blocked = (asyncio.create_task(each) for each in (rivals.give_to_other(), until_blocked(emptied)))
+        await asyncio.wait([naming, blocked], return_when=asyncio.FIRST_COMPLETED)
+        gate.open.set()
+        blocked.cancel()
+        await asyncio.gather(linking, naming)
+        assert await plans(database) == {"acme": "free", "other": "pro"}
+
+
+@pytest.mark.parametrize("way", ["link", "checkout", "tenant"])
+async def test_a_linked_customer_brings_no_subscription_that_names_another_tenant_since(emptied: str, way: str) -> None:
+    gate = Gate()
+    gate.open.set()
+    async with Database(emptied, pool_size=2) as database:
+        rivals = Rivals(database, emptied, gate)
+        await rivals.begin()
+        await rivals.give_to_other()
+        await rivals.give_to_acme(way)
+        assert await plans(database) == {"acme": "free", "other": "pro"}
 
 
 @pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])

@@ -207,15 +207,30 @@ async def _lock_context(
         if context.replaceable:
             replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
             context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
-        wanted = held | batch.needed_locks((event for event in usable if event.id not in context.seen), context, policy)
+        fresh = [event for event in usable if event.id not in context.seen]
+        released = await _released_subscriptions(connection, fresh, context) if policy.is_each else set[str]()
+        wanted = held | batch.needed_locks(fresh, context, policy)
+        wanted |= {NameLock(f"subscription {each}", claimed=True) for each in released}
         # a transaction that this one waited for may have given a subscription to a further tenant
         missing = context.holders.difference(context.accounts) | context.unread
-        if wanted == held and not missing:
+        if wanted == held and released <= subscriptions and not missing:
             return context
-        held, tenants = wanted, tenants | missing
+        held, tenants, subscriptions = wanted, tenants | missing, subscriptions | released
         # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
         await connection.commit()
         await store.lock_names(connection, held)
+
+
+async def _released_subscriptions(
+    connection: Connection, events: Sequence[BillingEvent], context: BatchContext
+) -> set[str]:
+    """Return the subscriptions of events, parked or among these, that will count for a tenant by a link of these."""
+    customers = customer_links.wanted_links(events, context)
+    if not customers:
+        return set()
+    waiting = [each.event for each in await store.read_parked(connection, (), sorted(customers))]
+    of_batch = [event for event in events if customer_links.goes_by_customer(event) and event.customer_id in customers]
+    return {event.subscription_id for event in (*waiting, *of_batch) if event.subscription_id}
 
 
 async def _begin(
@@ -270,16 +285,36 @@ async def write(
 
 
 async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]) -> None:
-    """Lock the names of a new tenant and its customers, so that no other transaction parks events for them.
+    """Lock what `apply_parked` needs, so that no other transaction parks events for it or adds it.
 
-    Call it before `apply_parked`, and before the transaction locks any tenant.
+    That is the names of a new tenant, of its customers and of the subscriptions that events wait for, and then the
+    tenants that have any of them. Call it before the transaction locks any tenant.
     """
     await store.lock_names(connection, [NameLock(f"tenant {tenant_id}", claimed=True)])
-    waiting = await store.read_parked(connection, [tenant_id], ())
-    links = (each.event.customer_id for each in waiting if customer_links.may_link(each.event))
-    names = [f"customer {each}" for each in (*customers, *links)]
-    names += [f"subscription {each.event.subscription_id}" for each in waiting if each.event.subscription_id]
-    await store.lock_names(connection, [NameLock(name, claimed=True) for name in names])
+    held = set[NameLock]()
+    while True:
+        named, subscriptions = await _named_by_waiting(connection, tenant_id, customers)
+        names = [f"customer {each}" for each in named] + [f"subscription {each}" for each in subscriptions]
+        wanted = {NameLock(name, claimed=True) for name in names}
+        if wanted <= held:
+            break
+        # once more only if an event was parked in between: out of order, which may end in a deadlock at worst
+        await store.lock_names(connection, wanted - held)
+        held |= wanted
+    await store.lock_holders(connection, tenant_id, named, subscriptions)
+
+
+async def _named_by_waiting(
+    connection: Connection, tenant_id: str, customers: Sequence[str]
+) -> tuple[set[str], set[str]]:
+    """Return the customers and subscriptions of events that wait for a tenant or these customers.
+
+    A customer that an event of the tenant names may be linked by it, so events may wait for that one too.
+    """
+    of_tenant = await store.read_parked(connection, [tenant_id], customers)
+    named = {*customers, *(each.event.customer_id for each in of_tenant if each.event.customer_id)}
+    waiting = await store.read_parked(connection, [tenant_id], sorted(named))
+    return named, {each.event.subscription_id for each in waiting if each.event.subscription_id}
 
 
 async def apply_parked(
@@ -293,10 +328,9 @@ async def apply_parked(
         waiting = await store.read_parked(connection, [tenant_id], customers, list(subscriptions))
     if not waiting:
         return
-    named = {each.event.customer_id for each in waiting if each.event.customer_id}
-    context = await store.read_context(connection, policy, [tenant_id], named, subscriptions, ())
-    links = {each.event.customer_id for each in waiting if customer_links.wants_link(each.event, context)}
-    waiting_for_link = await store.read_parked(connection, (), [link for link in links if link])
+    context = await _read_with_holders(connection, policy, tenant_id, customers)
+    links = customer_links.wanted_links((each.event for each in waiting), context)
+    waiting_for_link = await store.read_parked(connection, (), sorted(links))
     waiting = [each for each in waiting if _is_for(each.event, tenant_id, context)]
     taken = {each.event.id for each in waiting}
     waiting_for_link = [each for each in waiting_for_link if each.event.id not in taken]
@@ -305,6 +339,22 @@ async def apply_parked(
     application.apply_parked(tenant_id, waiting)
     await write(connection, application, outbox, now)
     log_payments(application.unparked)
+
+
+async def _read_with_holders(
+    connection: Connection, policy: BillingPolicy, tenant_id: str, customers: Sequence[str]
+) -> BatchContext:
+    """Read the context of parked events, with all tenants that have one of their subscriptions.
+
+    `claim` has locked them.
+    """
+    named, found = await _named_by_waiting(connection, tenant_id, customers)
+    subscriptions = found if policy.is_each else ()
+    context = await store.read_context(connection, policy, [tenant_id], named, subscriptions, ())
+    missing = context.holders.difference(context.accounts) | context.unread
+    if not missing:
+        return context
+    return await store.read_context(connection, policy, [tenant_id, *missing], named, subscriptions, ())
 
 
 def _is_for(event: BillingEvent, tenant_id: str, context: BatchContext) -> bool:

@@ -65,6 +65,23 @@ SELECT CASE WHEN claimed THEN pg_advisory_xact_lock(hashtextextended(name, 0))
             ELSE pg_advisory_xact_lock_shared(hashtextextended(name, 0)) END
   FROM unnest(%s::text[], %s::boolean[]) AS wanted (name, claimed)
 """
+# The tenants that have one of these customers or subscriptions, or a subscription of one of these customers.
+LOCK_HOLDERS: Final = """
+SELECT
+  FROM tenants
+ WHERE id = ANY(ARRAY(
+         SELECT %(tenant)s
+          UNION
+         SELECT tenant_id FROM customers WHERE id = ANY(%(customers)s)
+          UNION
+         SELECT tenant_id FROM subscriptions WHERE id = ANY(%(subscriptions)s)
+          UNION
+         SELECT tenant_id
+           FROM subscriptions
+          WHERE id IN (SELECT id FROM subscriptions WHERE customer_id = ANY(%(customers)s))))
+ ORDER BY id
+   FOR NO KEY UPDATE
+"""
 
 _FACT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     "id": TEXTS, "arrival": BIGINTS, "type": TEXTS, "created": BIGINTS, "livemode": BOOLEANS, "api_version": TEXTS,
@@ -174,6 +191,14 @@ async def lock_names(connection: Connection, locks: Iterable[NameLock]) -> None:
     names = sorted(claimed, reverse=True)
     if names:
         await connection.execute(LOCK_NAMES, (names, [claimed[name] for name in names]))
+
+
+async def lock_holders(
+    connection: Connection, tenant_id: str, customers: Collection[str], subscriptions: Collection[str]
+) -> None:
+    """Lock a tenant and those that have these names, in the order of their ids, until the transaction ends."""
+    values = {"tenant": tenant_id, "customers": list(customers), "subscriptions": list(subscriptions)}
+    await connection.execute(LOCK_HOLDERS, values)
 
 
 async def lock_account(connection: Connection, tenant_id: str, policy: BillingPolicy) -> BillingAccount | None:

@@ -1,6 +1,6 @@
 """Which tenant an event belongs to, and when an event links a customer of the provider to a tenant (CONTRACT 6)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tenantry.domain.billing import events as ev
@@ -38,6 +38,11 @@ def wants_link(event: BillingEvent, context: BatchContext) -> bool:
         and is_free(context.known.tenant_of_customer.get(event.customer_id or ""), context.accounts)
         and (event.type == ev.CHECKOUT_COMPLETED or account.customer_id is None)
     )
+
+
+def wanted_links(events: Iterable[BillingEvent], context: BatchContext) -> set[str]:
+    """Return the customers that these events would link."""
+    return {event.customer_id for event in events if event.customer_id and wants_link(event, context)}
 
 
 _LINKING_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | {ev.CHECKOUT_COMPLETED, ev.SNAPSHOT}
