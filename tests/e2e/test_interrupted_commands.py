@@ -107,7 +107,7 @@ async def test_interrupted_backfill_is_one_json_document(operator: Operator) -> 
         assert await command.wait() == 1
     document = json.loads(command.text["out"])
     assert (document["stopped"], document["listed"], len(document["details"])) == ("Interrupted.", 200, 200)
-    assert document["continueWith"].endswith("--until 2026-01-01T11:56:41Z")
+    assert document["continueWith"].endswith("--until 2026-01-01T11:56:41Z --json")
 
 
 async def test_reconcile_ends_after_the_tenants_in_flight_and_can_be_run_again(operator: Operator) -> None:

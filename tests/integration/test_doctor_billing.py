@@ -132,6 +132,15 @@ async def test_parked_events_are_counted_and_what_they_wait_for_is_named(provide
     assert "tenantry admin parked-events" in remedy(findings)
 
 
+async def test_an_event_that_waits_for_its_subscription_names_that(provider: Provider) -> None:
+    """It has a customer too, which is linked: another tenant has taken over the subscription."""
+    unlinked = provider.unlinked()
+    await provider.send(events.failed(customer=unlinked.customer))
+    statement = "UPDATE billing_events SET reason = 'Waits: subscription sub_1 is not known yet.'"
+    await rows(provider.service.conninfo, statement)
+    assert message(await check(provider)).endswith("that is not known: 1 (they wait for subscription sub_1)")
+
+
 async def test_malformed_events_are_counted(provider: Provider) -> None:
     unusable = events.updated()
     unusable["data"]["object"]["status"] = 5

@@ -6,6 +6,7 @@ from typing import Final
 import psycopg
 
 from tenantry.billing.customer_links import CustomerLinks
+from tenantry.billing.reconcile import Comparison, RunObserver
 from tenantry.billing.subscription_survey import UnplacedSubscription
 from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
@@ -94,6 +95,47 @@ async def test_a_named_tenant_of_which_the_provider_knows_nothing_is_compared(wo
     assert (found.compared, found.drifted, found.unplaced) == (1, (), ())
 
 
+async def test_a_named_tenant_is_compared_with_customers_that_are_not_linked(world: World) -> None:
+    """It has a customer, whose subscription is over, and has paid by another one."""
+    subscriber = await world.subscriber("price_pro")
+    world.simulator.cancel(world.subscription(subscriber).id)
+    await world.passes(minutes=1)
+    async with world.losing():
+        world.simulator.subscribe(
+            world.simulator.customer("cus_second"), "price_business", metadata={"orgId": subscriber.id}
+        )  # fmt: skip
+    assert drifted(await world.compare(subscriber, dry_run=True)) == [subscriber.id]
+    assert drifted(await world.compare(subscriber)) == [subscriber.id]
+    assert await world.provider.state(subscriber) == ("business", "active")
+
+
+async def test_a_comparison_of_named_tenants_says_nothing_of_other_subscriptions(world: World) -> None:
+    subscriber = await lost_first_payment(world)
+    world.simulator.subscribe(world.simulator.customer("cus_stranger"), "price_pro")
+    found = await world.compare(subscriber)
+    assert (drifted(found), found.unplaced, found.unplaced_number) == ([subscriber.id], (), 0)
+
+
+async def test_a_tenant_with_subscriptions_on_two_pages_is_told_once(world: World) -> None:
+    subscriber = await world.subscriber(linked=False)
+    async with world.losing():
+        world.simulator.subscribe(
+            world.simulator.customer("cus_first"), "price_business", metadata={"orgId": subscriber.id}
+        )  # fmt: skip
+        for number in range(100):
+            world.simulator.subscribe(
+                world.simulator.customer(f"cus_{number}"), "price_pro", metadata={"orgId": "stranger"}
+            )  # fmt: skip
+        await world.passes(minutes=1)
+        world.simulator.subscribe(
+            world.simulator.customer("cus_second"), "price_pro", metadata={"orgId": subscriber.id}
+        )  # fmt: skip
+    await world.passes(minutes=1)
+    told: list[Comparison] = []
+    found = await world.reconciler.run(observer=RunObserver(found=told.append))
+    assert [each.linked for each in told] == [each.linked for each in found.drifted] == [("cus_second",)]
+
+
 async def test_the_first_claim_on_a_customer_stands(world: World) -> None:
     holder, second = await world.subscriber(), await world.subscriber(linked=False)
     async with world.losing():
@@ -156,6 +198,21 @@ async def test_a_removed_link_is_not_made_again_by_the_question_that_follows_it(
     assert await customer_of(world, subscriber) is None
 
 
+async def test_a_removed_link_is_not_made_again_by_the_checkout_session_that_had_made_it(world: World) -> None:
+    subscriber = await world.subscriber(linked=False)
+    session = world.simulator.checkout("price_pro", metadata={"orgId": subscriber.id}, subscription_metadata={})
+    completed = world.simulator.complete(session.id)
+    await world.passes(minutes=1)
+    assert await customer_of(world, subscriber) == completed.customer
+    async with Database(world.service.conninfo, pool_size=1) as database:
+        await CustomerLinks(database, ANY, world.desk.queue, world.service.clock).unlink(
+            BY_OPERATOR, f"{completed.customer}"
+        )
+    found = await world.compare()
+    assert (found.drifted, [each.customer_id for each in found.unplaced]) == ((), [completed.customer])
+    assert (await customer_of(world, subscriber), await world.record(subscriber)) == (None, NOTHING)
+
+
 # Subscriptions that name no tenant
 
 
@@ -171,6 +228,15 @@ async def test_a_checkout_session_places_a_subscription_that_names_no_tenant(wor
     assert await world.provider.state(subscriber) == ("pro", "active")
     assert await customer_of(world, subscriber) == completed.customer
     assert (await world.compare()).drifted == ()
+
+
+async def test_the_checkout_session_of_another_product_leaves_the_tenants_alone(world: World) -> None:
+    subscriber = await lost_first_payment(world)
+    session = world.simulator.checkout("price_pro", metadata={"orgId": "Acme GmbH"}, subscription_metadata={})
+    foreign = world.simulator.complete(session.id)
+    found = await world.compare()
+    assert (drifted(found), found.stopped) == ([subscriber.id], None)
+    assert [each.customer_id for each in found.unplaced] == [foreign.customer]
 
 
 async def test_living_subscriptions_of_no_tenant_are_named_with_the_reason(world: World) -> None:

@@ -3,13 +3,13 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 import pytest
 
-from tenantry.billing.reconcile import Reconciler, RunObserver
+from tenantry.billing.reconcile import Comparison, Reconciler, RunObserver
 from tenantry.billing.subscription_survey import MOST_CHECKOUTS
 from tenantry.domain.errors import NotFoundError, ProviderRefusedError, ProviderUnavailableError
 from tests.support import events
@@ -168,14 +168,17 @@ async def test_only_tenants_that_differ_are_asked_about(
 
 
 async def test_checkout_sessions_are_asked_for_a_bounded_number_of_subscriptions(
-    provider: Provider, server: ProviderServer, reconciler: Reconciler
+    provider: Provider, server: ProviderServer, reconciler: Reconciler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An account may have thousands of subscriptions to other products."""
     for number in range(MOST_CHECKOUTS + 5):
         server.subscriptions[f"cus_other_{number}"] = [
             events.subscription(org=None, customer=f"cus_other_{number}", subscription_id=f"sub_other_{number}")
         ]
-    found = await reconciler.run()
+    with caplog.at_level(logging.WARNING, "tenantry.billing.subscription_survey"):
+        found = await reconciler.run()
+    [limit] = caplog.messages
+    assert limit.startswith(f"more than {MOST_CHECKOUTS} living subscriptions at the provider name no tenant")
     assert (found.unplaced_number, found.stopped) == (MOST_CHECKOUTS + 5, None)
     assert len([each for each in server.requests if each.path == "/v1/checkout/sessions"]) == MOST_CHECKOUTS
 
@@ -203,6 +206,28 @@ async def test_subscriptions_of_the_mode_that_is_ignored_do_not_count(
         assert len((await desk.reconciler.run()).drifted) == expected
 
 
+async def test_trouble_with_a_second_question_does_not_hide_what_the_first_has_repaired(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    [subscriber] = await subscribers(provider, server, 1)
+    for number in range(100):
+        server.subscriptions[f"cus_{number}"] = [
+            events.subscription(org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}")
+        ]
+    server.subscriptions["cus_second"] = [
+        events.subscription(
+            org=subscriber.id, customer="cus_second", subscription_id="sub_second", price="price_business"
+        )
+    ]
+
+    def break_answers(_: Comparison) -> None:
+        server.subscriptions[subscriber.customer] = [unreadable(subscriber)]
+
+    found = await reconciler.run(observer=RunObserver(found=break_answers))
+    assert (drifted(found), [each.tenant_id for each in found.troubled]) == ([subscriber.id], [subscriber.id])
+    assert found.drifted[0].repaired
+
+
 # A provider that is away or refuses
 
 
@@ -227,6 +252,34 @@ async def test_a_provider_that_breaks_in_the_middle_leaves_what_was_done(
     assert (found.compared, drifted(found)) == (4, [each.id for each in made[:4]])
     assert all(each.repaired for each in found.drifted)
     assert await plans(provider, *made) == ["pro"] * 4 + ["free"] * 2
+
+
+STOPPING: Final = (BROKEN,) * 3
+"""The answers to the questions about two tenants, and to the one that asks whether the provider answers at all."""
+
+
+async def test_an_error_does_not_lose_the_missed_events_of_repaired_tenants(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    made = await subscribers(provider, server, 6)
+    server.events = [events.updated(**made[0].names, event_id="evt_missed")]
+    found = await reconciler.run(observer=RunObserver(lambda _: server.answers.extend(STOPPING)))
+    assert isinstance(found.stopped, ProviderUnavailableError)
+    assert [[event.id for event in each.missed] for each in found.drifted] == [["evt_missed"], [], [], []]
+    assert "evt_missed" in await provider.ledger(made[0])
+
+
+async def test_missed_events_that_could_not_be_fetched_are_fetched_by_the_next_run(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    made = await subscribers(provider, server, 6)
+    server.events = [events.updated(**made[0].names, event_id="evt_missed")]
+    observer = RunObserver(lambda _: server.answers.extend([*STOPPING, BROKEN]))
+    assert isinstance((await reconciler.run(observer=observer)).stopped, ProviderUnavailableError)
+    assert "evt_missed" not in await provider.ledger(made[0])
+    server.answers.clear()
+    assert drifted(await reconciler.run()) == [each.id for each in made[4:]]
+    assert "evt_missed" in await provider.ledger(made[0])
 
 
 async def test_a_run_that_is_stopped_ends_after_the_tenants_in_flight(
@@ -428,6 +481,25 @@ async def test_a_run_that_was_stopped_is_repeated_from_the_beginning(
     server.answers.clear()
     assert (await reconciler.run_due(AN_HOUR, 1)).compared == 6
     assert await plans(provider, *made) == ["pro"] * 6
+
+
+async def test_a_scheduled_run_that_takes_too_long_is_continued(provider: Provider, server: ProviderServer) -> None:
+    for number in range(250):
+        server.subscriptions[f"cus_{number}"] = [
+            events.subscription(org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}")
+        ]
+    clock = provider.service.clock
+
+    def ten_minutes_later() -> datetime:
+        clock.advance(minutes=10)
+        return clock()
+
+    async with reconciling(provider.service.conninfo, server.url, KEY, clock=ten_minutes_later) as desk:
+        found = [await desk.reconciler.run_due(TWO_HOURS, 1) for _ in range(3)]
+    assert [each.interrupted for each in found] == [True, True, False]
+    assert found[-1].unplaced_number == 250
+    pages = [each.params.get("starting_after") for each in server.requests if each.path == "/v1/subscriptions"]
+    assert pages == [None, "sub_99", "sub_99", "sub_199", "sub_199"]
 
 
 def whole_list(server: ProviderServer) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def test_duration_is_parsed(text: str, length: timedelta) -> None:
     assert parse_duration(text) == length
 
 
-@pytest.mark.parametrize("text", ["", "90", "d", "1y", "-1d", "1d ", "1.5h", "90D", "999999999w", "1d1"])
+@pytest.mark.parametrize("text", ["", "90", "d", "1y", "-1d", "1d ", "1.5h", "90D", "999999999w", "1d1", "\u0661d"])
 def test_malformed_duration_is_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter):
         parse_duration(text)
@@ -34,7 +34,10 @@ def moment(text: str, *, is_past: bool = True) -> datetime:
     return (past if is_past else future)(text, lambda: NOW)
 
 
-@pytest.mark.parametrize("text", ["2026-01-31T11:30:00", "2026-01-31T12:30:00+01:00", "2026-01-31T11:30:00Z", "30m"])
+@pytest.mark.parametrize(
+    "text",
+    ["2026-01-31T11:30:00", "2026-01-31T12:30:00+01:00", "2026-01-31T11:30:00Z", "2026-01-31t11:30:00.000z", "30m"],
+)
 def test_past_is_a_time_or_a_duration_before_now(text: str) -> None:
     assert moment(text) == NOW - timedelta(minutes=30)
 
@@ -53,6 +56,10 @@ def test_a_date_is_its_beginning_in_utc() -> None:
     [
         ("yesterday", True, "'yesterday' is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"),
         ("1y", True, "'1y' is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"),
+        ("1798012300000", True, "'1798012300000' is neither a duration"),
+        ("20260131", True, "'20260131' is neither a duration"),
+        ("2026-W05-1", True, "'2026-W05-1' is neither a duration"),
+        ("\u0662026-01-31", True, "is neither a duration"),
         ("-1h", True, "'-1h' is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"),
         ("", False, "'' is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"),
         ("999999d", True, "'999999d' is too long"),

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,6 +16,7 @@ from tenantry.billing import ingest, ledger_store
 from tenantry.billing import reconcile_store as store
 from tenantry.billing.backfill import Backfill, MissedEvent
 from tenantry.billing.ingest import WebhookService
+from tenantry.billing.ledger_queries_store import read_accounts
 from tenantry.billing.reconcile_store import LedgerPosition, LinkedTenant
 from tenantry.billing.subscription_survey import SubscriptionSurvey, UnplacedSubscription
 from tenantry.common.clock import Clock, from_epoch
@@ -44,6 +45,8 @@ _TRIES: Final = 3
 _SKEW: Final = timedelta(hours=1)
 """The most by which the provider's clock and ours may differ."""
 _SKIPPED_FOR: Final = timedelta(hours=1)
+_LONGEST_RUN: Final = timedelta(minutes=50)
+"""How long a scheduled run compares; within the hour of its job, it then fetches the missed events."""
 _MOST_NAMED: Final = 20
 
 _Purpose = Literal["snapshot", "repair", "dry run"]
@@ -108,25 +111,32 @@ NOBODY: Final = RunObserver()
 
 @dataclass(eq=False)
 class _Tally:
-    """What a run has found so far; ``since`` is the second since which missed events may explain the drift."""
+    """What a run has found so far.
+
+    ``since`` is the second since which missed events may explain the drift, ``asked`` the customers that the provider
+    was asked about, by tenant.
+    """
 
     since: int
     observer: RunObserver
+    asked: defaultdict[str, set[str]]
     by_tenant: dict[str, Comparison] = field(default_factory=dict)
+    trouble_of: dict[str, Comparison] = field(default_factory=dict)
     unchanged: int = 0
-    asked: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, comparison: Comparison, since: int) -> None:
-        """Count a comparison; of two of one tenant the drift of both."""
-        former = self.by_tenant.get(comparison.tenant_id)
-        if former is not None and former.has_drifted and not comparison.trouble:
-            drift = comparison.drift | former.drift
-            comparison = msgspec.structs.replace(former, drift=drift, linked=(*former.linked, *comparison.linked))
-        if comparison.has_drifted:
-            self.since = min(self.since, since)
+        """Count a comparison; of several of one tenant the drift of all, and the trouble of the last."""
+        tenant_id = comparison.tenant_id
         if comparison.has_drifted or comparison.trouble:
             self.observer.found(comparison)
-        self.by_tenant[comparison.tenant_id] = comparison
+        if comparison.trouble:
+            self.trouble_of[tenant_id] = comparison
+            return
+        if comparison.has_drifted:
+            self.since = min(self.since, since)
+        self.trouble_of.pop(tenant_id, None)
+        former = self.by_tenant.get(tenant_id)
+        self.by_tenant[tenant_id] = comparison if former is None else _both(former, comparison)
 
     @property
     def drifted(self) -> list[Comparison]:
@@ -134,19 +144,31 @@ class _Tally:
 
     @property
     def troubled(self) -> list[Comparison]:
-        return sorted((each for each in self.by_tenant.values() if each.trouble), key=lambda each: each.tenant_id)
+        return sorted(self.trouble_of.values(), key=lambda each: each.tenant_id)
 
     @property
     def compared(self) -> int:
-        return self.unchanged + len(self.by_tenant) - len(self.troubled)
+        return self.unchanged + len(self.by_tenant)
+
+
+def _both(former: Comparison, later: Comparison) -> Comparison:
+    """Sum up two comparisons of a tenant: each field as it was at first, and as it is after the later one."""
+    drift = dict(former.drift)
+    for name, (ours, theirs) in later.drift.items():
+        first, _ = former.drift.get(name, (ours, theirs))
+        drift[name] = (first, theirs)
+    linked = dict.fromkeys((*former.linked, *later.linked))
+    return Comparison(later.tenant_id, drift, repaired=former.repaired or later.repaired, linked=tuple(linked))
 
 
 @dataclass(eq=False)
 class Reconciler:
     """Fetches snapshots from the provider and folds them. They enter the ledger, so that a rebuild keeps them.
 
-    Methods raise `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`, unless they return
-    a partial result.
+    ``skipped`` are tenants in trouble, until when; ``unfetched`` are repaired tenants whose missed events could not be
+    fetched, since which second; ``unfinished`` is the survey that the next `run_due` continues. Methods raise
+    `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`, unless they return a partial
+    result.
     """
 
     database: Database
@@ -156,6 +178,8 @@ class Reconciler:
     outbox: ingest.Outbox
     clock: Clock
     skipped: dict[str, datetime] = field(default_factory=dict, init=False)
+    unfetched: dict[str, int] = field(default_factory=dict, init=False)
+    unfinished: SubscriptionSurvey | None = field(default=None, init=False)
 
     @property
     def backfill(self) -> Backfill:
@@ -180,22 +204,26 @@ class Reconciler:
     ) -> Reconciliation:
         """Compare all tenants with the subscriptions of the provider's account, or those named, and repair.
 
-        All subscriptions are listed, unless each named tenant has a customer. With ``dry_run`` nothing is written.
+        All subscriptions are listed, unless each named tenant has a living one. With ``dry_run`` nothing is written.
         Raises `NotFoundError` for a named tenant that does not exist; then nothing is done. Another error stops the run
         and is part of the result.
         """
         purpose: _Purpose = "dry run" if dry_run else "repair"
         named = None if tenants is None else await self._named(tenants)
-        tally = _Tally(int(self.clock().timestamp()), observer)
-        if named is None or not all(tenant.all_customers for tenant in named):
-            return await self._compare_account(purpose, tally, named)
-        return await self._compare_tenants(named, purpose, tally)
+        survey = self._new_survey(named)
+        tally = self._new_tally(survey, observer)
+        if named is None:
+            comparing = self._compare_account(survey, purpose, tally)
+        else:
+            comparing = self._compare_named(named, survey, purpose, tally)
+        return await self._finish(comparing, survey, purpose, tally)
 
     async def run_due(self, older_than: timedelta, most: int) -> Reconciliation:
         """Compare, repair and log all tenants, if this was last done longer ago than ``older_than``.
 
-        Otherwise up to ``most`` tenants that were not compared since then, such as those that were linked lately. A
-        tenant that cannot be compared is skipped for an hour, so that it does not hold up others.
+        That ends after 50 minutes at the latest; the next call continues where it stopped, after an error at the
+        beginning. Otherwise compare up to ``most`` tenants that were not compared since then, such as those that were
+        linked lately. A tenant that cannot be compared is skipped for an hour, so that it does not hold up others.
         """
         now = self.clock()
         self.skipped = {tenant_id: until for tenant_id, until in self.skipped.items() if until > now}
@@ -203,15 +231,34 @@ class Reconciler:
             listed_at = await store.found_at(connection, UNPLACED)
             due = await store.due_tenants(connection, now - older_than, most, without=self.skipped)
         if listed_at is None or listed_at <= now - older_than:
-            found = await self.run()
+            found = await self._continue_with_account(now)
         else:
-            tally = _Tally(int(now.timestamp()), NOBODY)
-            found = await self._compare_tenants(due, "repair", tally)
+            survey = self._new_survey(due)
+            tally = self._new_tally(survey, NOBODY)
+            found = await self._finish(self._compare_each(due, "repair", tally), survey, "repair", tally)
         self.skipped |= {comparison.tenant_id: now + _SKIPPED_FOR for comparison in found.troubled}
         _log(found)
         if found.stopped is not None:
             raise found.stopped
         return found
+
+    async def _continue_with_account(self, now: datetime) -> Reconciliation:
+        """Compare all tenants; where the time does not suffice, keep the survey for the next call."""
+        survey = self.unfinished or self._new_survey(None)
+        self.unfinished = None
+        tally = self._new_tally(survey, RunObserver(stops=lambda: self.clock() >= now + _LONGEST_RUN))
+        comparing = self._compare_account(survey, "repair", tally)
+        found = await self._finish(comparing, survey, "repair", tally)
+        if found.interrupted and found.stopped is None:
+            self.unfinished = survey
+        return found
+
+    def _new_survey(self, tenants: Collection[LinkedTenant] | None) -> SubscriptionSurvey:
+        only = None if tenants is None else {tenant.id for tenant in tenants}
+        return SubscriptionSurvey(self.database, self.provider, self.policy, self.clock(), only)
+
+    def _new_tally(self, survey: SubscriptionSurvey, observer: RunObserver) -> _Tally:
+        return _Tally(int(self.clock().timestamp()), observer, survey.asked)
 
     async def _named(self, tenants: Sequence[str]) -> list[LinkedTenant]:
         """Return the tenants with these ids. Raises `NotFoundError` if one does not exist."""
@@ -233,40 +280,61 @@ class Reconciler:
                 return
             after = page[-1].id
 
-    async def _compare_tenants(
-        self, tenants: Sequence[LinkedTenant], purpose: _Purpose, tally: _Tally
-    ) -> Reconciliation:
-        """Ask the provider about each customer of these tenants."""
-        try:
-            await self._compare_each(tenants, purpose, tally)
-            drifted = await self._with_missed(tally, dry_run=purpose == "dry run")
-        except DomainError as error:
-            return Reconciliation(tally.compared, tuple(tally.drifted), tuple(tally.troubled), error)
-        interrupted = tally.observer.stops()
-        return Reconciliation(tally.compared, tuple(drifted), tuple(tally.troubled), interrupted=interrupted)
-
-    async def _compare_account(
-        self, purpose: _Purpose, tally: _Tally, named: Sequence[LinkedTenant] | None
-    ) -> Reconciliation:
+    async def _compare_account(self, survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally) -> None:
         """List all subscriptions, and ask the provider about the customers of those tenants alone that may differ.
 
-        Then compare the tenants, all or those named, of which the list has less than their state says.
+        Then compare all tenants of which the list has less than their state says.
         """
-        now, stopped = self.clock(), None
-        only = None if named is None else {tenant.id for tenant in named}
-        survey = SubscriptionSurvey(self.database, self.provider, self.policy, only)
-        drifted: Sequence[Comparison] = ()
-        try:
+        if not survey.is_read:
             await self._compare_listed(survey, purpose, tally)
-            async for tenants in self._linked_pages() if named is None else _as_pages(named):
-                if tally.observer.stops():
-                    break
-                await self._compare_rest(tenants, survey, purpose, tally, now)
-            drifted = await self._with_missed(tally, dry_run=purpose == "dry run")
-            if named is None and purpose == "repair" and not tally.observer.stops():
-                await self._record_complete(survey, now)
+        async for tenants in self._linked_pages():
+            if tally.observer.stops():
+                return
+            await self._compare_rest(tenants, survey, purpose, tally)
+
+    async def _compare_named(
+        self, tenants: Sequence[LinkedTenant], survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally
+    ) -> None:
+        """Ask the provider about each customer of these tenants.
+
+        Then list all subscriptions for those that have no living one: another customer, without a link, may have it.
+        """
+        await self._compare_each([tenant for tenant in tenants if tenant.all_customers], purpose, tally)
+        without = await self._without_subscription(tenants)
+        if not without or tally.observer.stops():
+            return
+        survey.only = {tenant.id for tenant in without}
+        await self._compare_listed(survey, purpose, tally)
+        if not tally.observer.stops():
+            await self._compare_rest(without, survey, purpose, tally)
+
+    async def _without_subscription(self, tenants: Sequence[LinkedTenant]) -> list[LinkedTenant]:
+        """Return those of these tenants that have no living subscription."""
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            accounts = await read_accounts(connection, [tenant.id for tenant in tenants], self.policy)
+        without = {account.tenant_id for account in accounts if not _has_subscription(account)}
+        return [tenant for tenant in tenants if tenant.id in without]
+
+    async def _finish(
+        self, comparing: Awaitable[None], survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally
+    ) -> Reconciliation:
+        """Await the comparisons of a run; then fetch the missed events of repaired tenants, also after an error.
+
+        A later run would not find that these tenants had drifted. The first error is part of the result.
+        """
+        stopped: DomainError | None = None
+        try:
+            await comparing
         except DomainError as error:
-            drifted, stopped = tally.drifted, error
+            stopped = error
+        interrupted, drifted = tally.observer.stops(), tally.drifted
+        is_complete = stopped is None and not interrupted and survey.only is None
+        try:
+            drifted = await self._with_missed(tally, dry_run=purpose == "dry run")
+            if is_complete and purpose == "repair":
+                await self._record_complete(survey)
+        except DomainError as error:
+            stopped = stopped or error
         return Reconciliation(
             tally.compared,
             tuple(drifted),
@@ -274,43 +342,40 @@ class Reconciler:
             stopped,
             tuple(survey.unplaced),
             survey.unplaced_number,
-            tally.observer.stops(),
+            interrupted,
         )
 
     async def _compare_listed(self, survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally) -> None:
         """Read the list, and ask about the tenants of each page that may differ."""
-        async with aclosing(self.provider.every_subscription()) as pages:
+        async with aclosing(self.provider.every_subscription(survey.after)) as pages:
             async for page in pages:
                 doubtful = await survey.doubtful_on(page)
                 tally.observer.listed(len(page))
                 await self._compare_each(_undecided(doubtful, tally), purpose, tally)
                 if tally.observer.stops():
-                    return
+                    return  # some of the doubtful ones may not be compared
+                survey.after = page[-1].id if page else None
+        survey.is_read = True
 
     async def _compare_rest(
-        self,
-        tenants: Sequence[LinkedTenant],
-        survey: SubscriptionSurvey,
-        purpose: _Purpose,
-        tally: _Tally,
-        now: datetime,
+        self, tenants: Sequence[LinkedTenant], survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally
     ) -> None:
         """Ask about those of these tenants of which the list has less than expected; the others are compared by now."""
-        rest = [tenant for tenant in tenants if tenant.id not in tally.by_tenant]
+        rest = [tenant for tenant in tenants if tenant.id not in tally.asked]
         doubtful = await survey.doubtful_among(rest)
         await self._compare_each(doubtful, purpose, tally)
         if tally.observer.stops():
             return  # some of the doubtful ones may not be compared
-        confirmed = [tenant.id for tenant in rest if tenant.id not in tally.by_tenant]
+        confirmed = [tenant.id for tenant in rest if tenant.id not in tally.asked]
         tally.unchanged += len(confirmed)
         tally.observer.compared(len(confirmed))
         if purpose == "repair":
             async with self.database.transaction(ACROSS_TENANTS) as connection:
-                await store.mark_compared(connection, confirmed, now)
+                await store.mark_compared(connection, confirmed, survey.begun_at)
 
-    async def _record_complete(self, survey: SubscriptionSurvey, now: datetime) -> None:
+    async def _record_complete(self, survey: SubscriptionSurvey) -> None:
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            await store.record_finding(connection, UNPLACED, survey.unplaced_number, now)
+            await store.record_finding(connection, UNPLACED, survey.unplaced_number, survey.begun_at)
 
     async def _compare_each(self, tenants: Sequence[LinkedTenant], purpose: _Purpose, tally: _Tally) -> None:
         for start in range(0, len(tenants), _AT_ONCE):
@@ -495,15 +560,24 @@ class Reconciler:
         return int((since if began is None else max(since, began - _SKEW)).timestamp())
 
     async def _with_missed(self, tally: _Tally, *, dry_run: bool) -> list[Comparison]:
-        """Ingest the missed events of the drifted tenants, and add them to the comparisons."""
+        """Ingest the missed events of the drifted tenants, and add them to the comparisons.
+
+        Also those of tenants of earlier runs that could not fetch them.
+        """
         drifted = tally.drifted
-        if not drifted:
+        wanted = self.unfetched | {comparison.tenant_id: tally.since for comparison in drifted}
+        if not wanted:
             return []
-        missed: dict[str, list[MissedEvent]] = {comparison.tenant_id: [] for comparison in drifted}
-        async with aclosing(self.backfill.missed_since(tally.since, only=missed, dry_run=dry_run)) as parts:
+        if not dry_run:
+            self.unfetched = wanted  # until they are fetched: an error or the end of the job's time may prevent it
+        missed: dict[str, list[MissedEvent]] = {tenant_id: [] for tenant_id in wanted}
+        since = min(wanted.values())
+        async with aclosing(self.backfill.missed_since(since, only=missed, dry_run=dry_run)) as parts:
             async for part in parts:
                 for event in part.missed:
                     missed[event.tenant_id or ""].append(event)
+        if not dry_run:
+            self.unfetched = {}
         return [
             msgspec.structs.replace(each, missed=tuple(sorted(missed[each.tenant_id], key=lambda event: event.created)))
             for each in drifted
@@ -522,13 +596,14 @@ class _FetchedSnapshot(NamedTuple):
     names: Collection[NameLock]
 
 
+def _has_subscription(account: BillingAccount) -> bool:
+    """Whether a subscription of a tenant has begun and has not ended."""
+    return any(state.provider_status not in (None, "incomplete", *OVER) for state in account.states())
+
+
 def _undecided(tenants: Iterable[LinkedTenant], tally: _Tally) -> list[LinkedTenant]:
     """Return the tenants that were not compared yet with all of these customers."""
-    return [tenant for tenant in tenants if not tally.asked[tenant.id].issuperset(tenant.all_customers)]
-
-
-async def _as_pages(tenants: Sequence[LinkedTenant]) -> AsyncIterator[Sequence[LinkedTenant]]:
-    yield tenants
+    return [tenant for tenant in tenants if not tally.asked.get(tenant.id, set()).issuperset(tenant.all_customers)]
 
 
 def _log(found: Reconciliation) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
 from tenantry.db.connection import Connection
 from tenantry.domain.access import NO_SUBSCRIPTION
-from tenantry.domain.billing.events import Anomaly, BillingEvent
+from tenantry.domain.billing.events import CHECKOUT_TYPES, Anomaly, BillingEvent
 from tenantry.domain.plans import OVER
 
 # A tenant may have a subscription of a customer without a link, which an event names.
@@ -59,6 +59,13 @@ MARK_COMPARED: Final = """
 UPDATE tenants
    SET reconciled_at = %s
  WHERE id IN (SELECT id FROM tenants WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE)
+"""
+# Without those that linked nothing. The index of a tenant's entries bounds what this reads.
+CHECKOUTS: Final = """
+SELECT tenant_id, subscription_id
+  FROM billing_events
+ WHERE tenant_id = ANY(%(tenants)s) AND type = ANY(%(types)s) AND org_id = tenant_id
+   AND subscription_id = ANY(%(subscriptions)s) AND NOT coalesce(%(taken)s = ANY(anomalies), false)
 """
 STALE: Final = """
 SELECT id, count(*) OVER ()
@@ -156,6 +163,19 @@ async def read_position(connection: Connection, tenant_id: str) -> LedgerPositio
 async def mark_compared(connection: Connection, tenants: Collection[str], now: datetime) -> None:
     """Record when these tenants were compared with the provider."""
     await connection.execute(MARK_COMPARED, (now, list(tenants)))
+
+
+async def subscriptions_of_checkouts(
+    connection: Connection, tenants: Collection[str | None], subscriptions: Collection[str]
+) -> set[tuple[str, str]]:
+    """Return the tenants and subscriptions of the checkout sessions in these tenants' ledgers that have linked."""
+    values = {
+        "tenants": list(tenants),
+        "types": sorted(CHECKOUT_TYPES),
+        "subscriptions": list(subscriptions),
+        "taken": Anomaly.CUSTOMER_TAKEN.value,
+    }
+    return {(row[0], row[1]) for row in await connection.fetch(CHECKOUTS, values)}
 
 
 async def stale_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[str], int]:

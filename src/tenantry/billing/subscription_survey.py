@@ -4,10 +4,12 @@ Finds; never writes. A listed subscription may be older than an event that has a
 fetched anew before it counts (`billing.reconcile`).
 """
 
+import logging
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -30,6 +32,8 @@ MOST_CHECKOUTS: Final = 100
 """How many checkout sessions one survey asks for: those of the newest living subscriptions that name no tenant."""
 _MOST_UNPLACED: Final = 1000
 
+logger = logging.getLogger(__name__)
+
 
 class UnplacedSubscription(msgspec.Struct, frozen=True, rename="camel"):
     """A living subscription at the provider that counts for no tenant; ``org_id`` is the tenant that it names."""
@@ -44,20 +48,32 @@ class UnplacedSubscription(msgspec.Struct, frozen=True, rename="camel"):
 class SubscriptionSurvey:
     """Takes the pages of the provider's list, then all tenants; of the tenants ``only`` these, if given.
 
-    ``unplaced`` are the living subscriptions of no tenant, at most 1,000 of ``unplaced_number``. Methods raise the
-    errors of `ProviderApi` and `DatabaseUnavailableError`.
+    ``unplaced`` are the living subscriptions of no tenant, at most 1,000 of ``unplaced_number``; none with ``only``.
+    The run that reads the list keeps here where the next one continues: ``after`` the last subscription of the pages
+    that are done, or behind the list if it ``is_read``; the customers in ``asked`` of each tenant are compared.
+    Methods raise the errors of `ProviderApi` and `DatabaseUnavailableError`.
     """
 
     database: Database
     provider: ProviderApi
     policy: BillingPolicy
+    begun_at: datetime
     only: Collection[str] | None = None
     unplaced: list[UnplacedSubscription] = field(default_factory=list, init=False)
-    unplaced_number: int = field(default=0, init=False)
+    asked: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set), init=False)
+    after: str | None = field(default=None, init=False)
+    is_read: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._owner_of: dict[str, str] = {}
+        self._owners: set[str] = set()
+        self._left_out: set[str] = set()
         self._checkouts_left = MOST_CHECKOUTS
+        self._is_limit_logged = False
+
+    @property
+    def unplaced_number(self) -> int:
+        return len(self._left_out)
 
     async def doubtful_on(self, page: Sequence[ListedSubscription]) -> list[LinkedTenant]:
         """Return the tenants that a page of the list says something else of than their state."""
@@ -116,9 +132,8 @@ class SubscriptionSurvey:
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             accounts = await read_accounts(connection, [tenant.id for tenant in tenants], self.policy)
         lost = {account.tenant_id for account in accounts if self._has_lost(account)}
-        listed = set(self._owner_of.values())
         new = {tenant.id for tenant in tenants if tenant.compared_at is None and tenant.all_customers}
-        return [tenant for tenant in tenants if tenant.id in lost | (new - listed)]
+        return [tenant for tenant in tenants if tenant.id in lost | (new - self._owners)]
 
     def _has_lost(self, account: BillingAccount) -> bool:
         if not self.policy.is_each and account.state.provider_status in (None, *OVER):
@@ -134,21 +149,45 @@ class SubscriptionSurvey:
     async def _checkouts_of(
         self, subscriptions: Sequence[ProviderSubscription], links: Mapping[str, str]
     ) -> dict[str, BillingEvent]:
-        """Ask for the checkout sessions of living subscriptions whose tenant nothing else tells."""
+        """Ask for the checkout sessions of living subscriptions whose tenant nothing else tells.
+
+        Leaves out a session whose own event the ledger has: the operator has removed the link that it made.
+        """
         nameless = [
             each
             for each in subscriptions
             if each.org_id is None and each.customer_id not in links and gives_access_or_may(each)
         ]
         found = {}
-        for each in islice(nameless, self._checkouts_left):
-            self._checkouts_left -= 1
+        for each in self._within_limit(nameless):
             session = await self.provider.checkout_of(
                 each.id, new_id("snapshot"), reference_links=self.policy.checkout_reference_links
             )
             if session is not None and session.customer_id == each.customer_id:
                 found[each.id] = session
-        return found
+        return await self._without_applied(found)
+
+    def _within_limit(self, subscriptions: Sequence[ProviderSubscription]) -> Sequence[ProviderSubscription]:
+        """Return those of the subscriptions whose sessions this survey may still ask for, and log the limit once."""
+        asked = subscriptions[: self._checkouts_left]
+        if len(asked) < len(subscriptions) and not self._is_limit_logged:
+            self._is_limit_logged = True
+            logger.warning(
+                "more than %d living subscriptions at the provider name no tenant and have a customer without a link: "
+                "only the checkout sessions of the newest are asked for",
+                MOST_CHECKOUTS,
+            )
+        self._checkouts_left -= len(asked)
+        return asked
+
+    async def _without_applied(self, sessions: Mapping[str, BillingEvent]) -> dict[str, BillingEvent]:
+        """Return the sessions, by subscription, except those of which the tenant's ledger has an event."""
+        if not sessions:
+            return {}
+        tenants = {each.org_id for each in sessions.values()}
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            applied = await store.subscriptions_of_checkouts(connection, tenants, sessions)
+        return {name: session for name, session in sessions.items() if (session.org_id, name) not in applied}
 
     def _placed(
         self, subscription: ProviderSubscription, owner: str | None, accounts: Mapping[str, BillingAccount]
@@ -161,10 +200,13 @@ class SubscriptionSurvey:
                 leave_out(_why_unplaced(owner, is_known=account is not None))
             return None
         self._owner_of[subscription.id] = account.tenant_id
+        self._owners.add(account.tenant_id)
         return account if self._is_wanted(account.tenant_id) else None
 
     def _leave_out(self, subscription_id: str, customer_id: str | None, org_id: str | None, reason: str) -> None:
-        self.unplaced_number += 1
+        if self.only is not None or subscription_id in self._left_out:
+            return
+        self._left_out.add(subscription_id)
         if len(self.unplaced) < _MOST_UNPLACED:
             self.unplaced.append(UnplacedSubscription(subscription_id, customer_id, org_id, reason))
 

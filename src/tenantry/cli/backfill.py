@@ -145,7 +145,8 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
 
     Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a request, with 4 if it
     rejects the API key, and with 6 if the provider or the database is out of reach. A run that an error or Ctrl-C stops
-    keeps the events that it has processed, and prints the command that continues it.
+    keeps the events that it has processed, and prints the command that continues it. A second Ctrl-C ends it at once,
+    without a summary; with --json nothing is printed then.
 
     \b
       tenantry backfill --since 1d
@@ -162,7 +163,7 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
 
     logs.configure("console", logging.WARNING)
     done = on_database(action, pool_size=CONNECTIONS)
-    rest = _rest_of(done, since, until, dry_run=dry_run)
+    rest = _rest_of(done, since, until, dry_run=dry_run, as_json=as_json)
     if as_json:
         asked = {"dryRun": dry_run, "since": since, "until": until}
         print_json({**asked, **_counts(done), "continueWith": rest and rest.command, "details": missed})
@@ -254,7 +255,9 @@ class _Rest(NamedTuple):
     command: str | None = None
 
 
-def _rest_of(done: BackfillResult, since: datetime, until: datetime | None, *, dry_run: bool) -> _Rest | None:
+def _rest_of(
+    done: BackfillResult, since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool
+) -> _Rest | None:
     """Return what is left; None if it came to its end."""
     why = _why_stopped(done)
     if why is None:
@@ -270,5 +273,6 @@ def _rest_of(done: BackfillResult, since: datetime, until: datetime | None, *, d
         continue_at = moment
         what = f"Events from {'the newest event' if until is None else shown(until)} back to then are done. Continue"
     options = f"--since {shown(since)}" + (f" --until {shown(continue_at)}" if continue_at else "")
-    command = f"{own_command()} backfill {options}{' --dry-run' if dry_run else ''}"
+    options += " --dry-run" * dry_run + " --json" * as_json
+    command = f"{own_command()} backfill {options}"
     return _Rest(f"Stopped {where}: {why}\n{what} with: {command}", command)

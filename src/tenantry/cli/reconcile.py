@@ -46,9 +46,10 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     """Compare tenants with their subscriptions at the payment provider, and repair those that have drifted.
 
     Reads all subscriptions of the provider's account, so that it also finds those of which no event arrived; or
-    compares only the tenants that you name. Shows each field that differs, ours and then the provider's, and each
-    customer that it links. Fetches the events that were missed, and lists living subscriptions that count for no
-    tenant. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
+    compares only the tenants that you name, and reads all subscriptions only if one of these has no living one. Shows
+    each field that differs, ours and then the provider's, and each customer that it links. Fetches the events that were
+    missed. Without --tenant, lists living subscriptions that count for no tenant. Safe while the service runs.
+    Needs PROVIDER_SECRET_KEY.
 
     \b
     Exits with
@@ -64,7 +65,8 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
       tenantry reconcile --dry-run
       tenantry reconcile --tenant acme
 
-    Ctrl-C ends it after the tenants in flight, with a summary and the command that goes on.
+    Ctrl-C ends it after the tenants in flight, with a summary and the command that goes on. A second Ctrl-C ends it at
+    once, without a summary; with --json nothing is printed then.
     """
 
     interruption = Interruption()
@@ -79,7 +81,7 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
 
     logs.configure("console", logging.WARNING)
     found = on_database(action, pool_size=CONNECTIONS)
-    again = _again(tenants, dry_run=dry_run)
+    again = _again(tenants, dry_run=dry_run, as_json=as_json)
     if as_json:
         is_stopped = found.interrupted or found.stopped is not None
         end = {"continueWith": again if is_stopped else None}
@@ -112,8 +114,9 @@ def _observer(bar: ProgressBar, interruption: Interruption, *, as_json: bool) ->
     return RunObserver(bar.advance, show_listed, show_found, interruption.is_requested)
 
 
-def _again(tenants: Sequence[str], *, dry_run: bool) -> str:
-    options = [word for tenant_id in tenants for word in ("--tenant", tenant_id)] + ["--dry-run"] * dry_run
+def _again(tenants: Sequence[str], *, dry_run: bool, as_json: bool) -> str:
+    options = [word for tenant_id in tenants for word in ("--tenant", tenant_id)]
+    options += ["--dry-run"] * dry_run + ["--json"] * as_json
     return f"{own_command()} {shlex.join(['reconcile', *options])}"
 
 
@@ -194,6 +197,6 @@ def _unplaced_lines(found: Reconciliation) -> Iterator[str]:
         customer = printable(each.customer_id or "(unknown)")
         yield f"not placed: subscription {printable(each.subscription_id)} of customer {customer}: {each.reason}"
         if each.org_id is None and each.customer_id is not None:
-            yield f"  if it is a tenant's: tenantry admin link {customer} --org ORG"
+            yield f"  if it is a tenant's: {own_command()} admin link {shlex.quote(customer)} --org ORG"
     if (more := found.unplaced_number - _MOST_UNPLACED) > 0:
         yield f"not placed: {counted(more, 'more subscription')}; --json lists up to 1,000"

@@ -10,14 +10,18 @@ from tenantry.common.clock import Clock, system_clock
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST: Final = timedelta(days=365_000)
-_DURATION: Final = re.compile(r"(\d{1,9}[smhdw])+")
+_DURATION: Final = re.compile("([0-9]{1,9}[smhdw])+")
+_DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?"
+_ZONE: Final = "(Z|[+-][0-9]{2}:[0-9]{2})?"
+_MOMENT: Final = re.compile(f"{_DATE}([T ]{_TIME}{_ZONE})?", re.IGNORECASE)
 
 
 def parse_duration(text: str) -> timedelta:
     """Parse a duration such as ``90d``, ``12h`` or ``1h30m``, at most 365,000 days. Raises `click.BadParameter`."""
     if not _DURATION.fullmatch(text):
         raise click.BadParameter(f"{text!r} is not a duration such as 90s, 15m, 1h, 2d or 1w")
-    parts = re.findall(r"(\d+)(.)", text)
+    parts = re.findall("([0-9]+)(.)", text)
     seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
     if seconds > _LONGEST.total_seconds():
         raise click.BadParameter(f"{text!r} is too long")
@@ -46,9 +50,13 @@ def _moment(text: str, now: datetime, sign: int) -> datetime:
     """Parse an RFC 3339 time or a date, in UTC if it names no zone, or a duration, which ``sign`` adds to now."""
     if _DURATION.fullmatch(text):
         return now + sign * parse_duration(text)
+    message = f"{text!r} is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"
+    if not _MOMENT.fullmatch(text):
+        raise click.BadParameter(
+            message
+        )  # Python also parses other forms: it takes a number for a date without hyphens
     try:
-        parsed = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text.upper())
         return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
-        message = f"{text!r} is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"
         raise click.BadParameter(message) from None

@@ -82,9 +82,9 @@ SELECT concat(k.id, ' of ', k.org_id), count(*) OVER ()
  ORDER BY k.created_at, k.id
  LIMIT %(most)s
 """
+# The reason says whether an event waits for a tenant, a customer or a subscription.
 WAITED_FOR: Final = """
-SELECT CASE WHEN org_id IS NULL THEN concat('customer ', customer_id) ELSE concat('tenant ', org_id) END,
-       count(*) OVER ()
+SELECT coalesce(substring(reason FROM '^Waits: (.*) is not known yet\\.$'), reason), count(*) OVER ()
   FROM billing_events
  WHERE outcome = 'parked'
  GROUP BY 1

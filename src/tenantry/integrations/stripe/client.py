@@ -198,21 +198,23 @@ class ProviderApi:
         subscriptions = [subscription for page in pages for subscription in _subscriptions(page, customer_id)]
         return CustomerSubscriptions(pages[0].sent_at, tuple(subscriptions))
 
-    async def every_subscription(self) -> AsyncGenerator[list[ListedSubscription], None]:
+    async def every_subscription(self, after: str | None = None) -> AsyncGenerator[list[ListedSubscription], None]:
         """Yield the subscriptions of all customers of the account, ended ones included, 100 at a time.
 
-        The newest come first; those created meanwhile are not among them. What changes while the list is read may be
-        listed as it was before. Any step can raise the errors of a call.
+        The newest come first, from the beginning or ``after`` a subscription; those created meanwhile are not among
+        them. What changes while the list is read may be listed as it was before. Any step can raise the errors of a
+        call.
         """
         with self._connected() as connection:
-            async with aclosing(read_pages(connection, _SUBSCRIPTIONS, {"status": "all"}, self.clock)) as pages:
+            async with aclosing(read_pages(connection, _SUBSCRIPTIONS, {"status": "all"}, self.clock, after)) as pages:
                 async for page in pages:
                     yield [_listed(raw, page) for raw in page.objects]
 
     async def checkout_of(self, subscription_id: str, event_id: str, *, reference_links: bool) -> BillingEvent | None:
         """Return the checkout session that made a subscription, as the event ``event_id`` of its completion.
 
-        None if no session did, if it names no tenant, or if the key lacks the permission to read sessions.
+        None if no session did, if it names no tenant or cannot be used, or if the key lacks the permission to read
+        sessions. A session that cannot be used may be another product's, so it is only logged.
         """
         with self._connected() as connection:
             try:
@@ -223,10 +225,16 @@ class ProviderApi:
                 raise
         try:
             sessions = msgspec.json.decode(response.body, type=_ListBody).data
-            found = [decode_checkout(bytes(raw), event_id, reference_links=reference_links) for raw in sessions]
-        except (*NOT_JSON, NotACheckoutError) as error:
+        except NOT_JSON as error:
             raise _malformed(f"{_CHECKOUTS}: {error}", response.request_id) from None
-        return found[0] if found and found[0].org_id and found[0].customer_id else None
+        if not sessions:
+            return None
+        try:
+            session = decode_checkout(bytes(sessions[0]), event_id, reference_links=reference_links)
+        except NotACheckoutError as error:
+            logger.info("the checkout session of subscription %s is left out: %s", _word(subscription_id), error)
+            return None
+        return session if session.org_id and session.customer_id else None
 
     async def events_since(
         self, since: int, types: Collection[str] | None, until: int | None = None
@@ -339,13 +347,12 @@ class ListPage(NamedTuple):
 
 
 async def read_pages(
-    connection: ProviderConnection, path: str, params: Mapping[str, object], clock: Clock
+    connection: ProviderConnection, path: str, params: Mapping[str, object], clock: Clock, after: str | None = None
 ) -> AsyncGenerator[ListPage, None]:
-    """Request a list page by page.
+    """Request a list page by page, from the beginning or ``after`` an object.
 
     Raises `RequestRejectedError`, and `ProviderUnavailableError` for a malformed page.
     """
-    after: str | None = None
     while True:
         now, started = clock(), time.monotonic()
         response = await connection.send("GET", path, {**params, "limit": MOST_PER_PAGE, "starting_after": after})
