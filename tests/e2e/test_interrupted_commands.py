@@ -132,6 +132,27 @@ async def test_reconcile_ends_after_the_tenants_in_flight_and_can_be_run_again(o
     assert [await operator.provider.state(each) for each in drifted] == [("pro", "active")] * 6
 
 
+async def test_interrupted_reconcile_is_one_json_document_and_after_a_second_ctrl_c_none(operator: Operator) -> None:
+    subscriber = await operator.provider.subscriber()
+    operator.server.subscriptions[subscriber.customer] = [events.subscription(**subscriber.names)]
+    words = ("reconcile", "--dry-run", "--json")
+    async with running(*words, folder=operator.folder, **operator.settings) as command:
+        await operator.server.until_requested(1)  # the list of all subscriptions
+        operator.server.open.clear()
+        await operator.server.until_requested(2)
+        await interrupt(command)
+        operator.server.open.set()
+        assert await command.wait() == 1
+    document = json.loads(command.text["out"])
+    assert (document["stopped"], shlex.split(document["continueWith"])[-3:]) == ("Interrupted.", list(words))
+    operator.server.open.clear()
+    async with running(*words, folder=operator.folder, **operator.settings) as command:
+        await operator.server.until_requested(len(operator.server.requests) + 1)
+        await interrupt(command)
+        assert await command.end(signal.SIGINT) == 1
+    assert command.text["out"] == ""
+
+
 @pytest.mark.parametrize("words", [("events", "replay"), ("tenants", "rebuild")], ids=" ".join)
 async def test_replay_ends_after_the_tenants_in_flight_and_goes_on_after_them(
     operator: Operator, words: tuple[str, ...]

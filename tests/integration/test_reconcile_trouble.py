@@ -7,11 +7,17 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+import psycopg
 import pytest
 
 from tenantry.billing.reconcile import Comparison, Reconciler, RunObserver
 from tenantry.billing.subscription_survey import MOST_CHECKOUTS
-from tenantry.domain.errors import NotFoundError, ProviderRefusedError, ProviderUnavailableError
+from tenantry.domain.errors import (
+    DatabaseUnavailableError,
+    NotFoundError,
+    ProviderRefusedError,
+    ProviderUnavailableError,
+)
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
@@ -267,6 +273,19 @@ async def test_an_error_does_not_lose_the_missed_events_of_repaired_tenants(
     assert isinstance(found.stopped, ProviderUnavailableError)
     assert [[event.id for event in each.missed] for each in found.drifted] == [["evt_missed"], [], [], []]
     assert "evt_missed" in await provider.ledger(made[0])
+
+
+async def test_an_error_of_one_tenant_does_not_lose_what_was_repaired_beside_it(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    repaired, locked = await subscribers(provider, server, 2)
+    server.events = [events.updated(**repaired.names, event_id="evt_missed")]
+    async with await psycopg.AsyncConnection.connect(provider.service.conninfo) as connection:
+        await connection.execute("SELECT FROM tenants WHERE id = %s FOR UPDATE", (locked.id,))
+        found = await reconciler.run()
+    assert isinstance(found.stopped, DatabaseUnavailableError)
+    assert drifted(found) == [repaired.id]
+    assert "evt_missed" in await provider.ledger(repaired)
 
 
 async def test_missed_events_that_could_not_be_fetched_are_fetched_by_the_next_run(

@@ -380,15 +380,21 @@ class Reconciler:
     async def _compare_each(self, tenants: Sequence[LinkedTenant], purpose: _Purpose, tally: _Tally) -> None:
         for start in range(0, len(tenants), _AT_ONCE):
             group = tenants[start : start + _AT_ONCE]
-            for tenant, comparison in zip(group, await self._compare(group, purpose), strict=True):
-                tally.asked[tenant.id].update(tenant.all_customers)
-                tally.add(comparison, self._missed_since(tenant))
+            results = await self._compare(group, purpose)
+            for tenant, result in zip(group, results, strict=True):
+                if isinstance(result, Comparison):
+                    tally.asked[tenant.id].update(tenant.all_customers)
+                    tally.add(result, self._missed_since(tenant))
+            _raise_first(results)
             tally.observer.compared(len(group))
             if tally.observer.stops():
                 return
 
-    async def _compare(self, group: Sequence[LinkedTenant], purpose: _Purpose) -> list[Comparison]:
-        """Compare tenants at the same time. Raises errors that are not about one of them."""
+    async def _compare(self, group: Sequence[LinkedTenant], purpose: _Purpose) -> list[Comparison | BaseException]:
+        """Compare tenants at the same time. Raises what the provider answers to all of them.
+
+        Returns an error that is not about its tenant in the place of the comparison: others may have been repaired.
+        """
         results = await asyncio.gather(
             *(self._fetch_and_fold(tenant, purpose) for tenant in group), return_exceptions=True
         )
@@ -405,13 +411,10 @@ class Reconciler:
             now = int(self.clock().timestamp())
             async with aclosing(self.provider.events_since(now, KNOWN_TYPES)) as events:
                 await anext(events, None)
-        comparisons = []
-        for tenant, result in zip(group, results, strict=True):
-            if isinstance(result, BaseException) and result not in refusals:
-                raise result
-            trouble = Comparison(tenant.id, trouble=str(result))
-            comparisons.append(result if isinstance(result, Comparison) else trouble)
-        return comparisons
+        return [
+            Comparison(tenant.id, trouble=str(result)) if result in refusals else result
+            for tenant, result in zip(group, results, strict=True)
+        ]
 
     async def _fetch_and_fold(self, tenant: LinkedTenant, purpose: _Purpose) -> Comparison:
         """Compare a tenant; try again after a deadlock."""
@@ -594,6 +597,12 @@ class _FetchedSnapshot(NamedTuple):
     fetched: CustomerSubscriptions | None
     unknown: Sequence[str]
     names: Collection[NameLock]
+
+
+def _raise_first(results: Sequence[Comparison | BaseException]) -> None:
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _has_subscription(account: BillingAccount) -> bool:
