@@ -17,7 +17,7 @@ from tenantry_devkit.simulator import SECRET_KEY
 from tests.support import events
 from tests.support.billing import Subscriber
 from tests.support.command_runner import invoke_async
-from tests.support.commands import Done
+from tests.support.commands import Done, running
 from tests.support.findings import free_port
 from tests.support.provider_api import KEY, Answer, endpoint, refusal, running_provider
 from tests.support.truth import World, running_world
@@ -133,6 +133,14 @@ async def test_a_lost_first_payment_is_shown_and_repaired(operator: Operator) ->
         "linked to none\n  if it is a tenant's: tenantry admin link cus_stranger --org ORG\n"
     ) in done.out
     assert "tenantry reconcile" not in (await operator.runs(f"tenants explain {subscriber.id}")).out
+
+
+async def test_the_command_that_places_a_subscription_can_be_pasted(operator: Operator) -> None:
+    simulator = operator.world.simulator
+    simulator.subscribe(simulator.customer("cus_a;b"), "price_pro")
+    async with running("reconcile", folder=operator.folder, **operator.settings) as command:
+        assert await command.wait() == 0
+    assert " -m tenantry admin link 'cus_a;b' --org ORG\n" in command.text["out"]
 
 
 async def test_a_tenant_that_cannot_be_compared_exits_with_1_unless_there_is_drift(operator: Operator) -> None:

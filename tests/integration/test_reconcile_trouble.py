@@ -490,7 +490,7 @@ async def test_all_are_compared_from_time_to_time_and_new_ones_in_between(
     assert (await reconciler.run_due(AN_HOUR, 1)).compared == 5
 
 
-async def test_a_run_that_was_stopped_is_repeated_from_the_beginning(
+async def test_a_run_that_was_stopped_is_completed_by_the_next(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
     made = await subscribers(provider, server, 6)
@@ -500,6 +500,35 @@ async def test_a_run_that_was_stopped_is_repeated_from_the_beginning(
     server.answers.clear()
     assert (await reconciler.run_due(AN_HOUR, 1)).compared == 6
     assert await plans(provider, *made) == ["pro"] * 6
+
+
+async def test_a_scheduled_run_continues_after_the_pages_that_were_done_before_an_error(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    for number in range(150):
+        server.subscriptions[f"cus_{number}"] = [
+            events.subscription(org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}")
+        ]
+    everything = whole_list(server)
+    server.answers.extend([Answer(200, {**everything, "data": everything["data"][:100], "has_more": True}), BROKEN])
+    with pytest.raises(ProviderUnavailableError):
+        await reconciler.run_due(TWO_HOURS, 1)
+    server.requests.clear()
+    assert (await reconciler.run_due(TWO_HOURS, 1)).unplaced_number == 150
+    assert [each.params.get("starting_after") for each in server.requests] == ["sub_99"]
+
+
+async def test_a_scheduled_run_begins_again_if_the_provider_does_not_know_where_to_continue(
+    provider: Provider, server: ProviderServer, reconciler: Reconciler
+) -> None:
+    [subscriber] = await subscribers(provider, server, 1)
+    page = {**whole_list(server), "data": [events.subscription(org="stranger", customer="cus_gone")], "has_more": True}
+    server.answers.extend([Answer(200, page), BROKEN])
+    with pytest.raises(ProviderUnavailableError):
+        await reconciler.run_due(TWO_HOURS, 1)
+    with pytest.raises(ProviderRefusedError):
+        await reconciler.run_due(TWO_HOURS, 1)
+    assert drifted(await reconciler.run_due(TWO_HOURS, 1)) == [subscriber.id]
 
 
 async def test_a_scheduled_run_that_takes_too_long_is_continued(provider: Provider, server: ProviderServer) -> None:

@@ -221,9 +221,9 @@ class Reconciler:
     async def run_due(self, older_than: timedelta, most: int) -> Reconciliation:
         """Compare, repair and log all tenants, if this was last done longer ago than ``older_than``.
 
-        That ends after 50 minutes at the latest; the next call continues where it stopped, after an error at the
-        beginning. Otherwise compare up to ``most`` tenants that were not compared since then, such as those that were
-        linked lately. A tenant that cannot be compared is skipped for an hour, so that it does not hold up others.
+        That ends after 50 minutes at the latest; the next call continues where it stopped. Otherwise compare up to
+        ``most`` tenants that were not compared since then, such as those that were linked lately. A tenant that cannot
+        be compared is skipped for an hour, so that it does not hold up others.
         """
         now = self.clock()
         self.skipped = {tenant_id: until for tenant_id, until in self.skipped.items() if until > now}
@@ -243,13 +243,17 @@ class Reconciler:
         return found
 
     async def _continue_with_account(self, now: datetime) -> Reconciliation:
-        """Compare all tenants; where the time does not suffice, keep the survey for the next call."""
+        """Compare all tenants; if the time does not suffice or an error stops this, keep the survey for the next call.
+
+        Unless the provider rejected a request: it may not know the subscription any more after which to continue.
+        """
         survey = self.unfinished or self._new_survey(None)
         self.unfinished = None
         tally = self._new_tally(survey, RunObserver(stops=lambda: self.clock() >= now + _LONGEST_RUN))
         comparing = self._compare_account(survey, "repair", tally)
         found = await self._finish(comparing, survey, "repair", tally)
-        if found.interrupted and found.stopped is None:
+        is_complete = found.stopped is None and not found.interrupted
+        if not is_complete and not isinstance(found.stopped, ProviderRefusedError):
             self.unfinished = survey
         return found
 
