@@ -180,6 +180,16 @@ async def test_owner_of_another_directory_lets_an_owner_leave(service: Service) 
     assert (await theirs.delete(f"/api/v1/me/memberships/{bob}")).status_code == 204
 
 
+async def test_user_of_another_directory_with_the_owners_subject_is_a_member_like_others(service: Service) -> None:
+    owner = await founded(service, "namesake")
+    theirs = user(service, SECOND, "ada", org="namesake", role="owner")
+    namesake = await add(theirs, "ada", "member")
+    assert namesake["role"] == "member"
+    assert (await owner.delete(path_of(namesake))).status_code == 204
+    (listed,) = (await owner.get(f"{MEMBERS}?userId=ada&status=active")).json()["data"]
+    assert refusal(await owner.delete(path_of(listed))) == (409, "last_owner")
+
+
 async def test_transfer_ends_the_ownership_of_a_user_of_another_directory(service: Service) -> None:
     await founded(service, "handed-over")
     theirs = user(service, SECOND, "bob", org="handed-over", role="owner")

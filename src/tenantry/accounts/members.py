@@ -78,8 +78,9 @@ class MemberService:
             async def add() -> Member:
                 tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
                 rules.check_may_give(caller, role)
-                rules.check_initial_role(user_id, role, owner_id=tenant.record.owner_id)
                 before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
+                is_owner = await _is_tenant_owner(connection, tenant, self.issuers, user_id, before)
+                rules.check_initial_role(role, is_tenant_owner=is_owner)
                 if before is not None and before.status is not MemberStatus.REMOVED:
                     raise errors.MemberExistsError(
                         f"The user is a member or invited already, as {before.role}: change the role with PATCH "
@@ -299,7 +300,22 @@ async def _check_not_last_owner(
     connection: Connection, tenant: TenantRow, issuers: Issuers | None, member: Member
 ) -> None:
     others = await members.count_owners(connection, member.org_id, issuers, except_id=member.id)
-    rules.check_not_last_owner(member, owner_id=tenant.record.owner_id, other_owners=others)
+    is_owner = await _is_tenant_owner(connection, tenant, issuers, member.user_id, member)
+    rules.check_not_last_owner(member, is_tenant_owner=is_owner, other_owners=others)
+
+
+async def _is_tenant_owner(
+    connection: Connection, tenant: TenantRow, issuers: Issuers | None, user_id: str, member: Member | None
+) -> bool:
+    """Whether a user, with this membership if any, may be the tenant's owner, of whom the tenant stores the subject.
+
+    A user of another directory may have the same subject: where one of them is an owner, the others are not meant.
+    """
+    if user_id != tenant.record.owner_id:
+        return False
+    own_id = member.id if member is not None else ""
+    org_id = tenant.record.id
+    return not await members.count_owners(connection, org_id, issuers, except_id=own_id, user_id=user_id)
 
 
 async def _insert(

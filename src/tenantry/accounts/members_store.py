@@ -130,12 +130,15 @@ async def count_current(connection: Connection, org_id: str, issuers: Issuers | 
     )
 
 
-async def count_owners(connection: Connection, org_id: str, issuers: Issuers | None, *, except_id: str) -> int:
-    """Count a tenant's active members who are owners, except the one with this id."""
+async def count_owners(
+    connection: Connection, org_id: str, issuers: Issuers | None, *, except_id: str, user_id: str | None = None
+) -> int:
+    """Count a tenant's active members who are owners, except the one with this id; with ``user_id`` of this subject."""
     return await connection.fetch_count(
         f"SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND {_OF_ISSUERS} "  # noqa: S608  # our own
-        "AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s",
-        {"org": org_id, **_issuer_values(issuers), "except": except_id},
+        "AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s "
+        "AND (%(user)s::text IS NULL OR subject = %(user)s)",
+        {"org": org_id, **_issuer_values(issuers), "except": except_id, "user": user_id},
     )
 
 

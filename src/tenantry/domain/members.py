@@ -168,14 +168,14 @@ def role_of_former_owner(role: Role) -> Role:
     return lower_role(role, Role.ADMIN)
 
 
-def check_not_last_owner(member: Member, *, owner_id: str, other_owners: int) -> None:
-    """Raise `LastOwnerError` if the tenant would lose its owner (``owner_id``) or its last member who is an owner.
+def check_not_last_owner(member: Member, *, is_tenant_owner: bool, other_owners: int) -> None:
+    """Raise `LastOwnerError` if the tenant would lose its owner or its last member who is an owner.
 
     ``other_owners`` is the number of other active members who are owners.
     """
     if member.status is MemberStatus.REMOVED:
         return
-    if member.user_id == owner_id:  # an invited one too: the user may already be an owner by the claim
+    if is_tenant_owner:  # an invited one too: the user may already be an owner by the claim
         raise errors.LastOwnerError(
             "This member is the tenant's owner: transfer the tenant first, with POST /api/v1/tenants/{id}/transfer."
         )
@@ -183,9 +183,9 @@ def check_not_last_owner(member: Member, *, owner_id: str, other_owners: int) ->
         raise errors.LastOwnerError("This is the tenant's last owner: give another member the role owner first.")
 
 
-def check_initial_role(user_id: str, role: Role, *, owner_id: str) -> None:
+def check_initial_role(role: Role, *, is_tenant_owner: bool) -> None:
     """Raise `LastOwnerError` if the tenant's owner would get a lower role."""
-    if user_id == owner_id and role is not Role.OWNER:
+    if is_tenant_owner and role is not Role.OWNER:
         raise errors.LastOwnerError(
             "This user is the tenant's owner: add them with the role owner, or transfer the tenant."
         )
