@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import permutations
 from typing import Any, Final
 
 import pytest
@@ -178,6 +179,80 @@ async def test_a_linked_customer_brings_no_subscription_that_names_another_tenan
         await rivals.give_to_other()
         await rivals.give_to_acme(way)
         assert await plans(database) == {"acme": "free", "other": "pro"}
+
+
+END: Final = "its tenant ends"
+CHECKOUT: Final = "another tenant's checkout"
+CREATION: Final = "the other tenant is created"
+STEPS: Final = ("subscription", "invoice", END, CHECKOUT, CREATION)
+
+
+def _is_possible(steps: Sequence[str]) -> bool:
+    """A checkout takes a customer over from an ended tenant only, and counts once its own tenant is there."""
+    return steps.index(END) < max(steps.index(CHECKOUT), steps.index(CREATION))
+
+
+@pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])
+async def test_a_customer_of_an_ended_tenant_brings_all_its_events_in_every_order(
+    emptied: str, policy: BillingPolicy
+) -> None:
+    async with Database(emptied, pool_size=2) as database:
+        webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
+        tenants = TenantService(database, policy, JobQueue(emptied), lambda: AT)
+        orders = [steps for steps in permutations(STEPS) if _is_possible(steps)]
+        for number, steps in enumerate(orders):
+            former, present = f"former-{number}", f"present-{number}"
+            names = {"customer_id": f"cus-{number}", "subscription_id": f"sub-{number}"}
+            happening = {
+                "subscription": updated(100, f"evt-{number}-1", org_id=None, **names),
+                "invoice": failed(110, f"evt-{number}-2", **names),
+                CHECKOUT: completed(120, f"evt-{number}-3", org_id=present, customer_id=names["customer_id"]),
+            }
+            given = TenantInput(former, "owner@x.example", "usr", names["customer_id"])
+            await tenants.put(BY_OPERATOR, former, given)
+            for step in steps:
+                if step == END:
+                    await tenants.delete(BY_OPERATOR, former)
+                elif step == CREATION:
+                    await tenants.put(BY_OPERATOR, present, TenantInput(present, "owner@x.example", "usr"))
+                else:
+                    [result] = await webhooks.apply([ReceivedEvent(happening[step], AT)])
+                    assert isinstance(result, LedgerEntry)
+        statuses = await statuses_of(database)
+        ended = {steps: statuses[f"former-{number}"] for number, steps in enumerate(orders)}
+        taken = {steps: statuses[f"present-{number}"] for number, steps in enumerate(orders)}
+        assert taken == dict.fromkeys(orders, "past_due")
+        assert ended == dict.fromkeys(orders, "none")
+        replay = ReplayService(database, policy, lambda: AT)
+        checked = [each async for chunk in replay.run(Selection(), dry_run=True) for each in chunk.checked]
+        assert [each.tenant_id for each in checked if not each.is_right] == []
+        await webhooks.close()
+
+
+async def statuses_of(database: Database) -> dict[str, str]:
+    async with database.transaction(ACROSS_TENANTS) as connection:
+        return dict(await connection.fetch("SELECT id, subscription_status FROM tenants"))
+
+
+@pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])
+async def test_a_batch_may_take_a_customer_over_from_an_ended_tenant(emptied: str, policy: BillingPolicy) -> None:
+    """The events that name no tenant come before the checkout, in one batch with it."""
+    names = {"customer_id": "cus_1", "subscription_id": "sub_1"}
+    async with Database(emptied, pool_size=2) as database:
+        webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
+        tenants = TenantService(database, policy, JobQueue(emptied), lambda: AT)
+        await tenants.put(BY_OPERATOR, "former", TenantInput("former", "owner@x.example", "usr", "cus_1"))
+        await tenants.put(BY_OPERATOR, "present", TenantInput("present", "owner@x.example", "usr"))
+        await tenants.delete(BY_OPERATOR, "former")
+        batch = [
+            updated(100, "evt_1", org_id=None, **names),
+            failed(110, "evt_2", **names),
+            completed(120, "evt_3", org_id="present", customer_id="cus_1"),
+        ]
+        results = await webhooks.apply([ReceivedEvent(event, AT) for event in batch])
+        assert [result.tenant_id for result in results if isinstance(result, LedgerEntry)] == ["present"] * 3
+        assert await statuses_of(database) == {"former": "none", "present": "past_due"}
+        await webhooks.close()
 
 
 @pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])

@@ -7,16 +7,17 @@ from datetime import datetime
 import msgspec
 
 from tenantry.audit import trail as audit
-from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import customer_links_store as store
+from tenantry.billing import ingest, ledger_store
 from tenantry.billing.ledger_queries_store import read_accounts
-from tenantry.billing.replay import fold_ledgers, settle_moves
+from tenantry.billing.replay import settle_moves
+from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.audit import Action, Author
-from tenantry.domain.billing.ledger import AccountChange, NameLock, SnapshotRequest
+from tenantry.domain.billing.ledger import NameLock, SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
 
@@ -127,14 +128,7 @@ async def unlink_customers(
     removed = [customer_id for customer_id in customers if customer_id in before]
     if not accounts or not removed:
         return  # another transaction has purged the tenant, or moved the customers
-    await store.unlink(connection, tenant_id, removed, now, each=policy.is_each)
-    [account], [folded] = accounts, await fold_ledgers(connection, accounts, policy)
-    present = account.customer_id
-    if present in removed:
-        present = await store.newest_customer(connection, tenant_id)
-    changed = msgspec.structs.replace(folded.account, customer_id=present)
-    calls = accounts_store.update_accounts([AccountChange(changed, account)], policy, now)
-    await ledger_store.write(connection, calls, commit=False)
+    await release_customers(connection, accounts[0], removed, policy, now)
     await _record(connection, author, tenant_id, before, now)
 
 

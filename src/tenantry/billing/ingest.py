@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -10,6 +10,7 @@ import msgspec
 
 from tenantry.billing import accounts_store
 from tenantry.billing import ledger_store as store
+from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
@@ -20,7 +21,7 @@ from tenantry.domain.billing.anomalies import is_replaceable, rejection
 from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, NameLock, ReceivedEvent, SnapshotRequest
-from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.notifications.mail_delivery import MailOutbox
 from tenantry.notifications.mail_delivery_store import insert_notices, insert_notifications
@@ -151,7 +152,7 @@ async def apply_batch(
     if len(unique) < len(received):
         # of one id the first valid event counts, or the first if none is valid
         unique |= {each.event.id: each for each in reversed(received) if not is_replaceable(each.event, policy)}
-    context = await _lock_context(connection, [each.event for each in unique.values()], policy, held)
+    context = await _lock_context(connection, [each.event for each in unique.values()], policy, now, held)
     fresh = [each for each in received if unique[each.event.id] is each and each.event.id not in context.seen]
     numbered = [
         each  # a snapshot has the number that was taken when it was requested
@@ -190,23 +191,24 @@ async def apply_batch(
 
 
 async def _lock_context(
-    connection: Connection, events: Sequence[BillingEvent], policy: BillingPolicy, locked: Collection[NameLock]
+    connection: Connection,
+    events: Sequence[BillingEvent],
+    policy: BillingPolicy,
+    now: datetime,
+    locked: Collection[NameLock],
 ) -> BatchContext:
     """Lock and read what the batch needs, and lock missing names so that no other transaction adds them.
 
-    Entries that one of these events replaces do not count as seen.
+    Entries that one of these events replaces do not count as seen. Ended tenants lose the customers that these events
+    take over.
     """
     usable = [event for event in events if not rejection(event, policy)]
     tenants = {event.org_id for event in usable if event.org_id}
     customers = {event.customer_id for event in usable if event.customer_id}
     subscriptions = {event.subscription_id for event in usable if event.subscription_id and policy.is_each}
-    ids = [event.id for event in events]
     held = set(locked)
     while True:
-        context = await store.read_context(connection, policy, tenants, customers, subscriptions, ids)
-        if context.replaceable:
-            replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
-            context = msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
+        context = await _read_context(connection, events, policy, tenants, customers, subscriptions)
         fresh = [event for event in usable if event.id not in context.seen]
         released = await _released_subscriptions(connection, fresh, context) if policy.is_each else set[str]()
         wanted = held | batch.needed_locks(fresh, context, policy)
@@ -214,11 +216,42 @@ async def _lock_context(
         # a transaction that this one waited for may have given a subscription to a further tenant
         missing = context.holders.difference(context.accounts) | context.unread
         if wanted == held and released <= subscriptions and not missing:
+            if await _release_from_ended(connection, fresh, context, policy, now):
+                return await _read_context(connection, events, policy, tenants, customers, subscriptions)
             return context
         held, tenants, subscriptions = wanted, tenants | missing, subscriptions | released
         # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
         await connection.commit()
         await store.lock_names(connection, held)
+
+
+async def _read_context(
+    connection: Connection,
+    events: Sequence[BillingEvent],
+    policy: BillingPolicy,
+    tenants: set[str],
+    customers: set[str],
+    subscriptions: set[str],
+) -> BatchContext:
+    ids = [event.id for event in events]
+    context = await store.read_context(connection, policy, tenants, customers, subscriptions, ids)
+    if not context.replaceable:
+        return context
+    replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
+    return msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
+
+
+async def _release_from_ended(
+    connection: Connection, events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy, now: datetime
+) -> bool:
+    """Take the customers that these events take over from ended tenants, as the operator does; return whether any.
+
+    Then the events that name no tenant wait for the new link, so that it does not matter which of them came before.
+    """
+    taken = customer_links.taken_from_ended(events, context)
+    for tenant_id, customers in taken.items():
+        await release_customers(connection, context.accounts[tenant_id], customers, policy, now)
+    return bool(taken)
 
 
 async def _released_subscriptions(
@@ -230,7 +263,9 @@ async def _released_subscriptions(
         return set()
     waiting = [each.event for each in await store.read_parked(connection, (), sorted(customers))]
     of_batch = [event for event in events if customer_links.goes_by_customer(event) and event.customer_id in customers]
-    return {event.subscription_id for event in (*waiting, *of_batch) if event.subscription_id}
+    of_ended = [context.accounts[tenant_id].folds for tenant_id in customer_links.taken_from_ended(events, context)]
+    named = {event.subscription_id for event in (*waiting, *of_batch) if event.subscription_id}
+    return named.union(*of_ended) - {WHOLE_TENANT}
 
 
 async def _begin(
@@ -329,6 +364,8 @@ async def apply_parked(
     if not waiting:
         return
     context = await _read_with_holders(connection, policy, tenant_id, customers)
+    if await _release_from_ended(connection, [each.event for each in waiting], context, policy, now):
+        context = await _read_with_holders(connection, policy, tenant_id, customers)
     links = customer_links.wanted_links((each.event for each in waiting), context)
     waiting_for_link = await store.read_parked(connection, (), sorted(links))
     waiting = [each for each in waiting if _is_for(each.event, tenant_id, context)]

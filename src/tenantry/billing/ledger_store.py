@@ -302,10 +302,9 @@ SELECT {", ".join(_ENTRY_TYPES).replace("anomalies", "string_to_array(anomalies,
 )
 INSERT_LINKS: Final = Statement(
     """
-INSERT INTO customers AS c (id, tenant_id, linked_by)
+INSERT INTO customers (id, tenant_id, linked_by)
 SELECT * FROM unnest($1, $2, $3)
-    ON CONFLICT (id) DO UPDATE SET tenant_id = excluded.tenant_id, linked_by = excluded.linked_by, linked_at = now()
- WHERE EXISTS (SELECT FROM tenants t WHERE t.id = c.tenant_id AND t.deleted_at IS NOT NULL)
+    ON CONFLICT (id) DO NOTHING
 """,
     TEXTS, TEXTS, TEXTS,
 )  # fmt: skip
@@ -431,7 +430,7 @@ def update_parked(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
 
 
 def insert_links(links: Sequence[CustomerLink]) -> list[BoundStatement]:
-    """Add links of customers; the first claim on a customer stands until its tenant ends."""
+    """Add links of customers; the first claim on a customer stands."""
     return [INSERT_LINKS(*zip(*links, strict=True))] if links else []
 
 

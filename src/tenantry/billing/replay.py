@@ -11,6 +11,7 @@ import msgspec
 from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.ingest import WebhookService, shown_outcome
+from tenantry.billing.whole_ledgers import fold_ledgers
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.common.encoding import camel_case
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
@@ -18,7 +19,7 @@ from tenantry.db.database import Database
 from tenantry.domain.billing.anomalies import rejection
 from tenantry.domain.billing.events import NO_DETAILS, Fact
 from tenantry.domain.billing.ledger import AccountChange, BillingAccount, ReceivedEvent
-from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
+from tenantry.domain.billing.ledger_fold import FoldedLedger
 from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription
 from tenantry.domain.errors import NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
@@ -299,21 +300,6 @@ async def settle_moves(connection: Connection, tenant_id: str, policy: BillingPo
         change = AccountChange(account.with_folds(account.folds, policy, moves), account)
         calls = accounts_store.update_accounts([change], policy, now)
         await ledger_store.write(connection, calls, commit=False)
-
-
-async def fold_ledgers(
-    connection: Connection, accounts: Sequence[BillingAccount], policy: BillingPolicy, since: int = -1
-) -> list[FoldedLedger]:
-    """Fold the events of each account, from a second on; return the results in the same order.
-
-    Which subscriptions have moved to another tenant stays as it is stored: that depends on other tenants' events, and
-    `ReplayService.run` repairs it at the end.
-    """
-    ledgers = {account.tenant_id: LedgerFold(account, policy) for account in accounts}
-    async with store.folded_events(connection, list(ledgers), since) as events:
-        async for tenant_id, event in events:
-            ledgers[tenant_id].add(event)
-    return [ledger.end()[0] for ledger in ledgers.values()]
 
 
 def compare(account: BillingAccount, folded: BillingAccount, policy: BillingPolicy) -> tuple[FieldComparison, ...]:

@@ -1,5 +1,6 @@
 """Which tenant an event belongs to, and when an event links a customer of the provider to a tenant (CONTRACT 6)."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -43,6 +44,16 @@ def wants_link(event: BillingEvent, context: BatchContext) -> bool:
 def wanted_links(events: Iterable[BillingEvent], context: BatchContext) -> set[str]:
     """Return the customers that these events would link."""
     return {event.customer_id for event in events if event.customer_id and wants_link(event, context)}
+
+
+def taken_from_ended(events: Iterable[BillingEvent], context: BatchContext) -> dict[str, list[str]]:
+    """Return the customers that these events would take over from tenants that have ended, by these."""
+    taken = defaultdict[str, list[str]](list)
+    for customer_id in sorted(wanted_links(events, context)):
+        holder = context.known.tenant_of_customer.get(customer_id)
+        if holder is not None:
+            taken[holder].append(customer_id)
+    return dict(taken)
 
 
 _LINKING_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | {ev.CHECKOUT_COMPLETED, ev.SNAPSHOT}
