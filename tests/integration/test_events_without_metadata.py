@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from itertools import permutations
 from typing import Any, Final
 
+import psycopg
 import pytest
 
 from tenantry.accounts.tenants import TenantInput, TenantService
@@ -133,22 +134,22 @@ class Rivals:
         waiting = updated(100, "evt_1", subscription_id="sub_1", customer_id="cus_1", org_id=None)
         await self._webhooks.apply([ReceivedEvent(waiting, AT)])
 
-    async def give_to_acme(self, way: str) -> None:
-        """Link the customer to acme, so that it gets the subscription's oldest event."""
+    async def link(self, tenant: str, way: str) -> None:
+        """Link the customer to a tenant, so that it gets the subscription's oldest event."""
         match way:
             case "link":
-                await self._links.link(BY_OPERATOR, "cus_1", "acme")
+                await self._links.link(BY_OPERATOR, "cus_1", tenant)
             case "tenant":
-                given = TenantInput("acme", "owner@x.example", "usr", "cus_1")
-                await self._tenants.put(BY_OPERATOR, "acme", given)
+                given = TenantInput(tenant, "owner@x.example", "usr", "cus_1")
+                await self._tenants.put(BY_OPERATOR, tenant, given)
             case _:
-                session = completed(150, "evt_session", customer_id="cus_1", org_id="acme")
+                session = completed(150, "evt_session", customer_id="cus_1", org_id=tenant)
                 [entry] = await self._gated.apply([ReceivedEvent(session, AT)])
                 assert isinstance(entry, LedgerEntry)
 
-    async def give_to_other(self) -> None:
-        """Let the subscription's newest event name the other tenant."""
-        newest = updated(200, "evt_2", subscription_id="sub_1", customer_id="cus_1", org_id="other")
+    async def name(self, tenant: str) -> None:
+        """Let the subscription's newest event name a tenant."""
+        newest = updated(200, "evt_2", subscription_id="sub_1", customer_id="cus_1", org_id=tenant)
         [entry] = await self._webhooks.apply([ReceivedEvent(newest, AT)])
         assert isinstance(entry, LedgerEntry)
 
@@ -159,9 +160,9 @@ async def test_two_tenants_that_get_a_subscription_at_the_same_time_do_not_both_
     async with Database(emptied, pool_size=2) as database:
         rivals = Rivals(database, emptied, gate)
         await rivals.begin()
-        linking = asyncio.create_task(rivals.give_to_acme(way))
+        linking = asyncio.create_task(rivals.link("acme", way))
         await gate.reached.wait()
-        naming, blocked = (asyncio.create_task(each) for each in (rivals.give_to_other(), until_blocked(emptied)))
+        naming, blocked = (asyncio.create_task(each) for each in (rivals.name("other"), until_blocked(emptied)))
         await asyncio.wait([naming, blocked], return_when=asyncio.FIRST_COMPLETED)
         gate.open.set()
         blocked.cancel()
@@ -176,9 +177,25 @@ async def test_a_linked_customer_brings_no_subscription_that_names_another_tenan
     async with Database(emptied, pool_size=2) as database:
         rivals = Rivals(database, emptied, gate)
         await rivals.begin()
-        await rivals.give_to_other()
-        await rivals.give_to_acme(way)
+        await rivals.name("other")
+        await rivals.link("acme", way)
         assert await plans(database) == {"acme": "free", "other": "pro"}
+
+
+async def test_a_tenant_is_locked_in_order_with_those_that_have_its_customers_subscription(emptied: str) -> None:
+    """While a change of the tenant waits for the other one, another transaction can lock it: its id is greater."""
+    lock = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE NOWAIT"
+    async with Database(emptied, pool_size=2) as database:
+        rivals = Rivals(database, emptied, Gate())
+        await rivals.begin()
+        await rivals.name("acme")
+        async with await psycopg.AsyncConnection.connect(emptied) as opposing:
+            await opposing.execute(lock, ("acme",))
+            linking = asyncio.create_task(rivals.link("other", "tenant"))
+            await until_blocked(emptied)
+            await opposing.execute(lock, ("other",))
+        await linking
+        assert await plans(database) == {"acme": "pro", "other": "free"}
 
 
 END: Final = "its tenant ends"
