@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
-from tenantry.domain.billing.snapshot import ProviderSubscription, drift_between, may_differ, snapshots, unconfirmed
+from tenantry.domain.billing.snapshot import ProviderSubscription, drift_between, expected, may_differ, snapshots
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import OVER
 from tests.support.facts import ANY, EACH, deleted, failed, updated
@@ -66,8 +66,7 @@ def _is_found(account: BillingAccount, listed: list[ProviderSubscription], polic
     own = [each for each in listed if _is_own(each)]
     if any(may_differ(each, account, policy, is_linked=each.customer_id == CUSTOMER) for each in own):
         return True
-    is_living = policy.is_each or account.state.provider_status not in (None, *OVER)
-    return is_living and bool(unconfirmed(account, {each.id for each in own}, policy))
+    return not {each.id for each in own}.issuperset(expected(account, policy))
 
 
 def _changes(
@@ -85,6 +84,16 @@ def _changes(
     return bool(drift_between(account, ledger.applied(numbered).account(TENANT), policy)[0])
 
 
+def _only_an_invoice_then_another_tenant() -> tuple[
+    tuple[BillingAccount, Ledger, BillingPolicy], list[ProviderSubscription]
+]:
+    ledger = Ledger(EACH)
+    ledger.deliver([failed(1000, "evt_1", subscription_id="sub_1", customer_id=CUSTOMER)])
+    listed = ProviderSubscription(id="sub_1", customer_id=CUSTOMER, created=1, status="active", org_id="other")
+    return (ledger.account, ledger, EACH), [listed]
+
+
+@example(*_only_an_invoice_then_another_tenant())
 @given(accounts(), lists())
 def test_no_tenant_that_the_provider_would_change_is_overlooked(
     tenant: tuple[BillingAccount, Ledger, BillingPolicy], listed: list[ProviderSubscription]

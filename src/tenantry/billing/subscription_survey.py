@@ -23,9 +23,8 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
-from tenantry.domain.billing.snapshot import ProviderSubscription, gives_access_or_may, may_differ, unconfirmed
+from tenantry.domain.billing.snapshot import ProviderSubscription, expected, gives_access_or_may, may_differ
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.plans import OVER
 from tenantry.integrations.stripe.client import ListedSubscription, ProviderApi
 
 MOST_CHECKOUTS: Final = 100
@@ -136,10 +135,7 @@ class SubscriptionSurvey:
         return [tenant for tenant in tenants if tenant.id in lost | (new - self._owners)]
 
     def _has_lost(self, account: BillingAccount) -> bool:
-        if not self.policy.is_each and account.state.provider_status in (None, *OVER):
-            return False
-        current = unconfirmed(account, (), self.policy)
-        return any(self._owner_of.get(each) != account.tenant_id for each in current)
+        return any(self._owner_of.get(each) != account.tenant_id for each in expected(account, self.policy))
 
     def _is_of_other_mode(self, listed: ListedSubscription) -> bool:
         """Whether PROVIDER_LIVEMODE excludes a subscription, as it does events."""

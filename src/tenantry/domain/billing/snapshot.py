@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import NO_DETAILS, SNAPSHOT, BillingEvent, Fact, SubscriptionDetails
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import CANCELED, BillingPolicy, BillingState, apply, fold_key
@@ -163,6 +164,22 @@ def unconfirmed(account: BillingAccount, known: Collection[str], policy: Billing
     else:
         current = [account.state.subscription_id] if account.state.subscription_id else []
     return [each for each in current if each not in known]
+
+
+def expected(account: BillingAccount, policy: BillingPolicy) -> list[str]:
+    """Return the subscriptions that give a tenant its state, and that the provider's list has as the tenant's.
+
+    With `SubscriptionRule.EACH` also those that only invoices have named, and that expired: they may have moved.
+    """
+    if policy.is_each:
+        return [key for key, fold in account.folds.items() if key not in ("", *account.moved_at) and _counts(fold)]
+    is_living = account.state.provider_status not in (None, *OVER)
+    return unconfirmed(account, (), policy) if is_living else []
+
+
+def _counts(fold: Folded) -> bool:
+    status = fold.state.provider_status or fold.state.subscription_status
+    return status not in (NO_SUBSCRIPTION, CANCELED)
 
 
 def _moved(subscription: ProviderSubscription) -> ProviderSubscription:
