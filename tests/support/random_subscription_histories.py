@@ -189,7 +189,10 @@ class RandomScript(Script):
         if rng.random() < 0.3:
             changes["cancels"] = not facts["cancels"]
         if rng.random() < 0.3 and not keeps_details:
-            changes["items"] = self._some_items()
+            items = self._some_items()
+            # of several items the payload has the former price of the first alone, which need not be the plan's
+            if len(facts["items"]) == 1 or len(items) > 1:
+                changes["items"] = items
         return changes if keeps_details else changes | self._some_details()
 
     def _some_items(self) -> tuple[tuple[str, int], ...]:

@@ -113,7 +113,7 @@ async def test_new_plan_is_announced_and_the_focus_stays(browser: Browser, dashb
         await button.focus()
         await dashboard.deliver(updated())
         await expect(page.get_by_role("status")).to_contain_text("Your plan is now Pro.", timeout=PATIENCE)
-        await expect(page.get_by_role("heading", name="Pro", exact=True)).to_be_visible()
+        await expect(page.get_by_role("heading", name="Pro plan", exact=True)).to_be_visible()
         await expect(button).to_be_focused()
 
 
@@ -121,7 +121,7 @@ async def test_form_added_later_is_submitted_once(browser: Browser, dashboard: D
     await dashboard.deliver(updated(price="price_business", created=1))
     async with visiting(browser, dashboard, AWAITS_PRO) as page:
         await dashboard.deliver(updated())
-        await expect(page.get_by_role("heading", name="Pro", exact=True)).to_be_visible(timeout=PATIENCE)
+        await expect(page.get_by_role("heading", name="Pro plan", exact=True)).to_be_visible(timeout=PATIENCE)
         sent: list[str] = []
 
         async def hold(route: Route) -> None:

@@ -69,7 +69,7 @@ class Package(NamedTuple):
         """Run a program in Node.js, and return what it prints as JSON."""
         process = await asyncio.create_subprocess_exec(
             node(), "--input-type=module", "--eval", PRELUDE + program,
-            cwd=self.folder, env={"BASE_URL": base_url, "API_KEY": key or ""}, stdout=PIPE, stderr=PIPE,
+            cwd=self.folder, env={"BASE_URL": base_url} | ({"API_KEY": key} if key else {}), stdout=PIPE, stderr=PIPE,
         )  # fmt: skip
         output, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()
