@@ -34,6 +34,8 @@ PATRONI: Final = "patroni"
 POSTGRES: Final = "postgres"
 ETCD: Final = "etcd"
 _ACCOUNT: Final = "postgres"
+_READ_ALL: Final = "+dac_read_search"
+"""The capability with which the account reads a Python that lies in root's home: Patroni starts itself again."""
 _API_PORT: Final = 8008
 _PACKAGES: Final = {"ip": "iproute2", "etcd": "etcd-server", "haproxy": "haproxy", "openssl": "openssl"}
 _VERSIONS: Final = Path("/usr/lib/postgresql")
@@ -174,7 +176,8 @@ class PatroniCluster:
 
     def _start(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
         identity = [f"--reuid={self._account.pw_uid}", f"--regid={self._account.pw_gid}", "--clear-groups"]
-        within = [*self.network.within(name), "setpriv", *identity]
+        capabilities = [f"--inh-caps={_READ_ALL}", f"--ambient-caps={_READ_ALL}"]
+        within = [*self.network.within(name), "setpriv", *identity, *capabilities]
         self._run([*within, *command], {"HOME": str(self._place(name)), **variables}, self._place(name) / "log")
 
     def _run(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
