@@ -1,6 +1,6 @@
 """Members of tenants: list, invite, change, remove; and users' own memberships."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
@@ -59,6 +59,24 @@ class MemberService:
         """Read a member, removed ones included. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._find(connection, principal, member_id)
+
+    async def users_of(self, principal: Principal, found: Sequence[Member]) -> dict[str, User]:
+        """Return the users of members, by the member's id: users of two directories may have the same subject."""
+        member_ids = [member.id for member in found]
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            issuers = await members.issuers_of(connection, principal.org_id, member_ids)
+        return {member.id: User(issuers[member.id], member.user_id) for member in found if member.id in issuers}
+
+    async def owner_of(self, principal: Principal, viewer: User) -> Member | None:
+        """Return the membership of the tenant's owner, if any.
+
+        The tenant stores the owner's subject alone. Of several users with it, an active owner comes first, then a user
+        of the ``viewer``'s issuer. Raises `NotFoundError`.
+        """
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            tenant = await get_tenant(connection, principal.org_id)
+            owner = User(viewer.issuer, tenant.record.owner_id)
+            return await members.find_owner(connection, principal.org_id, self.issuers, owner)
 
     async def add(
         self, principal: Principal, author: Author, *, user_id: str, role: Role, claim: Claim | None

@@ -115,6 +115,12 @@ async def find_user(connection: Connection, org_id: str, user: User) -> Member |
     return _member(row) if row else None
 
 
+async def issuers_of(connection: Connection, org_id: str, member_ids: Sequence[str]) -> dict[str, str]:
+    """Return the issuers of members' users, by the member's id."""
+    query = "SELECT id, issuer FROM memberships WHERE tenant_id = %s AND id = ANY(%s)"
+    return dict(await connection.fetch(query, (org_id, list(member_ids))))
+
+
 async def binds_owner(connection: Connection, org_id: str, member_id: str) -> bool:
     """Whether a membership also restricts a claimed owner."""
     query = f"SELECT {BINDS_OWNER.format(row='memberships')} FROM memberships WHERE tenant_id = %s AND id = %s"  # noqa: S608

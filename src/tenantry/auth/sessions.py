@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from tenantry.db.database import Database
 from tenantry.db.pagination import Page
 from tenantry.domain import sessions as rules
 from tenantry.domain.issuers import Issuers
+from tenantry.domain.members import User
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
@@ -151,10 +152,10 @@ class SessionService:
             found = await sessions.of_user(connection, session.user, now - rules.ABSOLUTE)
         return [one for one in found if not one.is_expired(now)]
 
-    async def names_of(self, session: Session, tenant_id: str, subjects: Collection[str]) -> dict[str, str]:
-        """Return the names of those users who have viewed the tenant, by subject."""
+    async def names_of(self, tenant_id: str, users: Sequence[User]) -> dict[User, str]:
+        """Return the names of those users who have viewed the tenant."""
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
-            return await sessions.names(connection, tenant_id, session.issuer, subjects)
+            return await sessions.names(connection, tenant_id, users)
 
     async def end_others(self, session: Session) -> int:
         """End all other sessions of a session's user; return how many."""

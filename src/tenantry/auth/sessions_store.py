@@ -1,6 +1,6 @@
 """Dashboard sessions, by the digest of the cookie's token; and the tenants that a user may view."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -75,10 +75,14 @@ async def store_name(connection: Connection, tenant_id: str, session: Session, n
     )
 
 
-async def names(connection: Connection, tenant_id: str, issuer: str, subjects: Collection[str]) -> dict[str, str]:
-    """Return the names of those users who have viewed the tenant, by subject."""
-    query = "SELECT subject, name FROM dashboard_names WHERE org_id = %s AND issuer = %s AND subject = ANY(%s)"
-    return dict(await connection.fetch(query, (tenant_id, issuer, list(subjects))))
+async def names(connection: Connection, tenant_id: str, users: Sequence[User]) -> dict[User, str]:
+    """Return the names of those users who have viewed the tenant."""
+    rows = await connection.fetch(
+        "SELECT issuer, subject, name FROM dashboard_names "
+        "JOIN unnest(%s::text[], %s::text[]) AS asked (issuer, subject) USING (issuer, subject) WHERE org_id = %s",
+        ([user.issuer for user in users], [user.subject for user in users], tenant_id),
+    )
+    return {User(issuer, subject): name for issuer, subject, name in rows}
 
 
 async def renew(

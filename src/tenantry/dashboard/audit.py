@@ -14,6 +14,7 @@ from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
+from tenantry.domain.members import User
 
 PATH: Final = ORG + "/settings/audit"
 _PAGE_SIZE: Final = 20
@@ -79,12 +80,15 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
         rejection = error
     else:
         entries = [(event, _actor(event, names), _target(event, names)) for event in page.data]
-    user_ids = {party.user_id for _, *parties in entries for party in parties if party and party.user_id}
+    parties = [party for _, *both in entries for party in both if party and party.user_id]
+    # entries name a user by the subject alone
+    users = {User(ctx.user.session.issuer, party.user_id) for party in parties if party.user_id}
+    names_of_users = await services.sessions.names_of(principal.org_id, sorted(users))
     return ctx.render(
         "audit.html",
         rejection,
         entries=entries,
-        users=await services.sessions.names_of(ctx.user.session, principal.org_id, user_ids),
+        users={user.subject: name for user, name in names_of_users.items()},
         page=page,
         wanted=submitted,
         query=forms.query_string(submitted),

@@ -95,18 +95,18 @@ def validate(
 ) -> Body:
     """Convert form values to a request body of the API; ``messages`` say what each field accepts.
 
-    Raises `InvalidFormError` with every invalid field, and with the ``further`` errors of fields after them.
+    Raises `InvalidFormError` with every invalid field, in the order of ``values``. ``further`` are errors of fields
+    that are otherwise valid, or that the body does not have; those come last.
     """
-    errors = {}
+    errors = dict(further or {})
     for field in msgspec.structs.fields(kind):
         name = field.encode_name
         try:
             msgspec.convert(values[name], field.type)
         except msgspec.ValidationError:
             errors[name] = "Fill in this field." if values[name] == "" else messages[name]
-    errors |= further or {}
     if errors:
-        raise InvalidFormError(errors)
+        raise InvalidFormError({name: errors[name] for name in dict.fromkeys([*values, *errors]) if name in errors})
     return msgspec.convert(values, kind)
 
 

@@ -1,8 +1,8 @@
 """The pages of members, and the transfer of ownership."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from litestar import Response, get, post
 
@@ -17,7 +17,7 @@ from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import ROLES
 from tenantry.domain import errors
-from tenantry.domain.members import MemberStatus, check_may_give, check_may_manage
+from tenantry.domain.members import Member, MemberStatus, User, check_may_give, check_may_manage
 from tenantry.domain.owner_mails import same_address
 from tenantry.domain.permissions import Principal, Role, lower_role
 
@@ -28,6 +28,7 @@ _EMAIL_AS_ID: Final = (
     "This is an email address. Enter the user id, which users find on their profile, or on the page after their first "
     "sign-in."
 )
+_NOT_A_MEMBER: Final = "This user is not an active member. Invite them first."
 _MESSAGES: Final = {
     "userId": "Use 1 to 255 visible ASCII characters, without blanks.",
     "role": "Choose one of the roles.",
@@ -37,12 +38,24 @@ _ERRORS: Final[Mapping[type[errors.DomainError], tuple[str, str]]] = {
     errors.MemberExistsError: ("userId", "This user is already a member or invited. Change their role instead."),
     errors.PlanLimitReachedError: ("userId", "The plan allows no more members. Remove some, or change the plan."),
     errors.ValidationError: ("userId", _EMAIL_AS_ID),
-    errors.LastOwnerError: ("role", "The organization needs this owner. Make another member its owner first."),
+    errors.LastOwnerError: (
+        "role",
+        "The organization would lose its owner. Transfer ownership, or make another member an owner first.",
+    ),
     errors.ScopeEscalationError: ("role", "Only an owner can add, change or remove owners."),
     errors.MemberNotActiveError: ("role", "This membership has ended. Invite the user again first."),
 }
 """The form's field that shows an error, and its text."""
 _REJECTIONS: Final[tuple[type[Exception], ...]] = (InvalidFormError, *_ERRORS)
+
+
+class MemberPerson(NamedTuple):
+    """Who a member is. ``name`` is None for a user who has not viewed the tenant yet."""
+
+    name: str | None
+    is_self: bool
+    is_tenant_owner: bool
+
 
 _reader = needs("members:read")
 _writer = needs("members:write")
@@ -54,15 +67,12 @@ async def show_members(ctx: Context, cursor: Cursor = None) -> Response[str]:
     status = ctx.choice("status", MemberStatus)
     wanted = MemberFilter(ctx.query("userId") or None, ctx.choice("role", Role), status, current=status is None)
     page = await services.members.list_page(principal, wanted, _PAGE_SIZE, cursor, bounded=True)
-    user_ids = [member.user_id for member in page.data]
-    tenant = await services.tenants.get(principal, principal.org_id)
     return ctx.render(
         "members.html",
         page=page,
-        names=await services.sessions.names_of(ctx.user.session, principal.org_id, user_ids),
+        people=await _people(ctx, page.data),
         wanted=wanted,
         query=forms.query_string({"role": wanted.role, "status": wanted.status, "userId": wanted.user_id}),
-        owner_id=tenant.owner_id,
     )
 
 
@@ -80,9 +90,7 @@ async def show_invite_member(ctx: Context) -> Response[str]:
 async def invite_member(ctx: Context) -> Response[str]:
     values, sure = {"userId": ctx.form.text("userId"), "role": ctx.form.text("role")}, ctx.form.checked("sure")
     try:
-        valid = forms.validate(NewMember, values, _MESSAGES)
-        if _is_self(ctx, valid.user_id):
-            _check_sure(ctx.user.role, valid.role, sure=sure)
+        valid = forms.validate(NewMember, values, _MESSAGES, _invitation_errors(ctx, values, sure=sure))
         add = partial(ctx.services.members.add, ctx.principal, ctx.author, user_id=valid.user_id, role=valid.role)
         member = await ctx.once(add)
     except _REJECTIONS as error:
@@ -96,10 +104,9 @@ async def invite_member(ctx: Context) -> Response[str]:
 async def change_role(ctx: Context, member_id: MemberId) -> Response[str]:
     role, sure, members = ctx.form.text("role"), ctx.form.checked("sure"), ctx.services.members
     try:
-        wanted = forms.validate(MemberChange, {"role": role}, _MESSAGES).role
         member = await members.get(ctx.principal, member_id)
-        if _is_self(ctx, member.user_id):
-            _check_sure(member.role, wanted, sure=sure)
+        further = _sure_errors(member.role, role, sure=sure) if await _is_own(ctx, member) else {}
+        wanted = forms.validate(MemberChange, {"role": role}, _MESSAGES, further).role
         await members.change_role(ctx.principal, ctx.author, member_id, wanted)
     except _REJECTIONS as error:
         return await _member_page(ctx, member_id, error, role=role, sure=sure)
@@ -109,7 +116,7 @@ async def change_role(ctx: Context, member_id: MemberId) -> Response[str]:
 @get(_MEMBER + "/remove", guards=[_writer])
 async def show_remove_member(ctx: Context, member_id: MemberId) -> Response[str]:
     member = await ctx.services.members.get(ctx.principal, member_id)
-    if _is_self(ctx, member.user_id):
+    if await _is_own(ctx, member):
         return ctx.redirect(leave_path(member_id))
     return await _member_page(ctx, member_id, template="member_remove.html")
 
@@ -118,7 +125,7 @@ async def show_remove_member(ctx: Context, member_id: MemberId) -> Response[str]
 async def remove_member(ctx: Context, member_id: MemberId) -> Response[str]:
     members = ctx.services.members
     member = await members.get(ctx.principal, member_id)
-    if _is_self(ctx, member.user_id):
+    if await _is_own(ctx, member):
         return ctx.redirect(leave_path(member_id))
     try:
         if member.status is MemberStatus.ACTIVE and ctx.form.text("status") == MemberStatus.INVITED:
@@ -139,7 +146,7 @@ def _invite_page(
         "member_new.html",
         values=values,
         errors=_errors_of(error),
-        is_self=_is_self(ctx, values["userId"]),
+        is_self=_is_invited_self(ctx, values["userId"]),
         is_sure=sure,
         assignable=_assignable_roles(ctx.principal),
     )
@@ -154,20 +161,19 @@ async def _member_page(
     role: str = "",
     sure: bool = False,
 ) -> Response[str]:
-    services, principal = ctx.services, ctx.principal
-    member = await services.members.get(principal, member_id)
-    tenant = await services.tenants.get(principal, principal.org_id)
-    names = await services.sessions.names_of(ctx.user.session, member.org_id, [member.user_id])
+    principal = ctx.principal
+    member = await ctx.services.members.get(principal, member_id)
+    person = (await _people(ctx, [member]))[member_id]
     return ctx.render(
         template,
         member=member,
-        name=names.get(member.user_id),
+        name=person.name,
         errors=_errors_of(error),
         role=role or member.role,
         is_sure=sure,
         assignable=_assignable_roles(principal),
-        is_self=_is_self(ctx, member.user_id),
-        is_tenant_owner=member.user_id == tenant.owner_id,
+        is_self=person.is_self,
+        is_tenant_owner=person.is_tenant_owner,
         may_manage=ctx.user.may("members:write") and _is_allowed(check_may_manage, principal, member.role),
     )
 
@@ -178,14 +184,40 @@ def _errors_of(error: Exception | None) -> dict[str, str]:
     return forms.field_errors(error)
 
 
-def _is_self(ctx: PageContext, user_id: str) -> bool:
+async def _people(ctx: PageContext, found: Sequence[Member]) -> dict[str, MemberPerson]:
+    """Return who these members are, by the member's id. A user of another directory may have the same user id."""
+    services, viewer = ctx.services, ctx.user.session.user
+    users = await services.members.users_of(ctx.principal, found)
+    names = await services.sessions.names_of(ctx.principal.org_id, list(users.values()))
+    owner = await services.members.owner_of(ctx.principal, viewer)
+    return {
+        member_id: MemberPerson(names.get(user), user == viewer, owner is not None and owner.id == member_id)
+        for member_id, user in users.items()
+    }
+
+
+async def _is_own(ctx: PageContext, member: Member) -> bool:
+    users = await ctx.services.members.users_of(ctx.principal, [member])
+    return users[member.id] == ctx.user.session.user
+
+
+def _is_invited_self(ctx: PageContext, user_id: str) -> bool:
+    """Whether users invite themselves: an invitation is for a user of the same issuer."""
     return user_id == ctx.user.session.subject
 
 
-def _check_sure(before: Role, after: Role, *, sure: bool) -> None:
-    """Raise `InvalidFormError` if users would lower their own role without having checked the box."""
-    if lower_role(before, after) is not before and not sure:
-        raise InvalidFormError({"sure": "This is your own role. Check this box to lower it: you can't raise it again."})
+def _invitation_errors(ctx: PageContext, values: Mapping[str, str], *, sure: bool) -> dict[str, str]:
+    found = {} if ctx.services.members.accepts_user_id(values["userId"]) else {"userId": _EMAIL_AS_ID}
+    if _is_invited_self(ctx, values["userId"]):
+        found |= _sure_errors(ctx.user.role, values["role"], sure=sure)
+    return found
+
+
+def _sure_errors(before: Role, after: str, *, sure: bool) -> dict[str, str]:
+    """Return the error of users who would lower their own role without having checked the box."""
+    if sure or after not in set(Role) or lower_role(before, Role(after)) is before:
+        return {}
+    return {"sure": "This is your own role. Check this box to lower it: you can't raise it again."}
 
 
 def _assignable_roles(principal: Principal) -> list[tuple[Role, str]]:
@@ -214,18 +246,29 @@ async def transfer(ctx: Context) -> Response[str]:
     typed, services, principal = ctx.form.text("name"), ctx.services, ctx.principal
     tenant = await services.tenants.get(principal, principal.org_id)
     try:
-        further = forms.confirmation_errors(typed, "name", forms.confirmation_text(tenant.name, tenant.id))
+        further = await _successor_errors(ctx, values["userId"])
+        further |= forms.confirmation_errors(typed, "name", forms.confirmation_text(tenant.name, tenant.id))
         valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
         email, is_verified = valid.owner_email, same_address(ctx.user.claims.email or "", valid.owner_email)
         change = partial(services.tenants.transfer, principal, ctx.author, tenant.id, user_id=valid.user_id)
         await ctx.once(partial(change, owner_email=email, email_verified=is_verified))
     except InvalidFormError as error:
         return await _transfer_page(ctx, values, typed, error)
-    except errors.ValidationError:
-        is_id = services.members.accepts_user_id(values["userId"])
-        message = "This user is not an active member. Invite them first." if is_id else _EMAIL_AS_ID
-        return await _transfer_page(ctx, values, typed, InvalidFormError({"userId": message}))
+    except errors.ValidationError:  # the member was removed meanwhile
+        return await _transfer_page(ctx, values, typed, InvalidFormError({"userId": _NOT_A_MEMBER}))
     return ctx.redirect_with(FlashMessage.TRANSFERRED, f"{ctx.user.base}/settings/members")
+
+
+async def _successor_errors(ctx: PageContext, user_id: str) -> dict[str, str]:
+    """Return the error of a user id that is not that of an active member of the same issuer."""
+    members = ctx.services.members
+    if not members.accepts_user_id(user_id):
+        return {"userId": _EMAIL_AS_ID}
+    wanted = MemberFilter(user_id=user_id, status=MemberStatus.ACTIVE)
+    page = await members.list_page(ctx.principal, wanted, MOST_ON_A_PAGE, None)
+    users = await members.users_of(ctx.principal, page.data)
+    is_member = any(user.issuer == ctx.user.session.issuer for user in users.values())
+    return {} if is_member else {"userId": _NOT_A_MEMBER}
 
 
 async def _transfer_page(
@@ -234,13 +277,19 @@ async def _transfer_page(
     services, principal = ctx.services, ctx.principal
     tenant = await services.tenants.get(principal, principal.org_id)
     page = await services.members.list_page(principal, MemberFilter(status=MemberStatus.ACTIVE), MOST_ON_A_PAGE, None)
-    known = [member.user_id for member in page.data if member.user_id != tenant.owner_id]
+    viewer = ctx.user.session.user
+    owner = await services.members.owner_of(principal, viewer)
+    users = await services.members.users_of(principal, [*page.data, *([owner] if owner else [])])
+    owner_user = users[owner.id] if owner else User(viewer.issuer, tenant.owner_id)
+    known = [user for user in users.values() if user.issuer == viewer.issuer and user.subject != tenant.owner_id]
+    names = await services.sessions.names_of(tenant.id, [*known, owner_user])
     return ctx.render(
         "transfer.html",
         error,
         tenant=tenant,
-        known=known,
-        names=await services.sessions.names_of(ctx.user.session, tenant.id, [*known, tenant.owner_id]),
+        owner_name=names.get(owner_user, tenant.owner_id),
+        is_own=owner_user == viewer,
+        known=[(user.subject, names.get(user, user.subject)) for user in known],
         values=values,
         typed=typed,
         expected=forms.confirmation_text(tenant.name, tenant.id),

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -13,6 +13,7 @@ import httpx2
 import msgspec
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.domain.issuers import DIRECTORY
 from tenantry.server.asgi_types import AsgiApp
 from tests.support.app import BASE_URL, OPERATOR_TOKEN, client_of, lifespan, make_app
 from tests.support.emptying import Empty, emptying
@@ -39,7 +40,11 @@ class Clock:
 class Browser:
     """A browser with its cookies, the service, and the identity provider."""
 
-    def __init__(self, app: AsgiApp, issuer: Issuer, clock: Clock, conninfo: str, empty: Empty) -> None:
+    def __init__(
+        self, app: AsgiApp, issuer: Issuer, clock: Clock, conninfo: str, empty: Empty, directory: str = ""
+    ) -> None:
+        self.directory = directory
+        """The directory that the provider's tokens are of; empty for a provider without directories."""
         self.client = client_of(app)
         self.issuer = issuer
         self.clock = clock
@@ -59,7 +64,10 @@ class Browser:
         self.asked = {}
         self.issuer.answers.clear()
         self.issuer.fetches.clear()
-        describe(self.issuer)
+        if self.directory:
+            describe_directories(self.issuer)
+        else:
+            describe(self.issuer)
         async with client_of(self._app) as self.client:
             for tenant, owner in (("acme", USER), ("other", "other-owner")):
                 answer = await self.client.put(
@@ -80,15 +88,26 @@ class Browser:
     def give(self, *, access: Mapping[str, Any] | None = None, **claims: Any) -> None:
         """Let the provider issue tokens for the last started sign-in, with these claims in the ID token."""
         access_token = self.issuer.mint(
-            claims={"sub": USER, "org_id": "acme", "org_role": "owner", **self.times(), **(access or {})}
+            claims={
+                "sub": USER,
+                "org_id": "acme",
+                "org_role": "owner",
+                **self.origin(),
+                **self.times(),
+                **(access or {}),
+            }
         )
         said = {"sub": USER, "aud": CLIENT_ID, "nonce": self.asked["nonce"], "at_hash": at_hash(access_token), **claims}
-        id_token = self.issuer.mint(header={"typ": "JWT"}, claims={**self.times(), **said})
+        id_token = self.issuer.mint(header={"typ": "JWT"}, claims={**self.origin(), **self.times(), **said})
         self.answer({"access_token": access_token, "id_token": id_token, "token_type": "Bearer", "expires_in": 300})
 
     def times(self) -> dict[str, int]:
         now = int(self.clock.now.timestamp())
         return {"iat": now, "exp": now + 300}
+
+    def origin(self) -> dict[str, str]:
+        """Return the claims that name the directory, if there are directories."""
+        return {"iss": issuer_of(self.issuer, self.directory), "tid": self.directory} if self.directory else {}
 
     def answer(self, tokens: object, status: int = 200) -> None:
         """Set the answers of the token endpoint."""
@@ -97,7 +116,12 @@ class Browser:
 
     async def come_back(self, **changes: str) -> httpx2.Response:
         """Open the callback as the provider's redirect does."""
-        query = {"code": "a-code", "state": self.asked["state"], "iss": self.issuer.url, **changes}
+        query = {
+            "code": "a-code",
+            "state": self.asked["state"],
+            "iss": self.origin().get("iss", self.issuer.url),
+            **changes,
+        }
         return await self.client.get(CALLBACK, params={name: value for name, value in query.items() if value})
 
     async def sign_in(self, return_to: str = HOME, **claims: Any) -> httpx2.Response:
@@ -134,13 +158,35 @@ def describe(issuer: Issuer, /, **changes: Any) -> None:
     issuer.answers[DISCOVERY] = Answer(200, msgspec.json.encode(metadata), {"content-type": "application/json"})
 
 
+def issuer_of(issuer: Issuer, directory: str) -> str:
+    """Return the name of a directory's issuer."""
+    return f"{issuer.url}/{directory}/v2.0"
+
+
+def describe_directories(issuer: Issuer) -> None:
+    """Set the discovery document of a provider with an issuer for each directory."""
+    describe(issuer, issuer=issuer_of(issuer, DIRECTORY))
+    issuer.answers["/organizations/v2.0" + DISCOVERY] = issuer.answers.pop(DISCOVERY)
+
+
 @asynccontextmanager
 async def at_provider(
-    conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, base_url: str = BASE_URL, **changes: str
+    conninfo: str,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    /,
+    base_url: str = BASE_URL,
+    directories: Sequence[str] = (),
+    **changes: str,
 ) -> AsyncIterator[Browser]:
-    """A browser, and the service on this database with a separate provider; ``changes`` are settings."""
+    """A browser, and the service on this database with a separate provider; ``changes`` are settings.
+
+    With ``directories`` the provider has an issuer for each, and users sign in at the first.
+    """
     async with running_issuer(KEY) as issuer, emptying(conninfo) as empty:
         describe(issuer)
+        if directories:
+            describe_directories(issuer)
+            changes |= {"OIDC_ISSUER": issuer_of(issuer, DIRECTORY), "OIDC_DIRECTORIES": ",".join(directories)}
         clock = Clock()
         values = {
             "BASE_URL": base_url,
@@ -151,6 +197,6 @@ async def at_provider(
         }
         app = make_app(conninfo, clock, timeouts, **values)
         async with lifespan(app):
-            browser = Browser(app, issuer, clock, conninfo, empty)
+            browser = Browser(app, issuer, clock, conninfo, empty, directories[0] if directories else "")
             async with browser.client:
                 yield browser
