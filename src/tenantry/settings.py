@@ -475,7 +475,7 @@ class Settings:
     """
     _checkout_reference_links = Setting("CHECKOUT_REFERENCE_LINKS", FLAG, default=False)
     """Whether a checkout session's `client_reference_id` may name the tenant if its metadata does not. A buyer can set
-    it on a payment link.
+    it on a payment link, so it links only a tenant that has no customer.
     """
     _parked_mail_hours = Setting("PARKED_MAIL_HOURS", number(0, _HOURS_OF_A_YEAR), 72)
     """A failed payment that was parked until its tenant became known still mails the owner if it is no older than this.

@@ -3,7 +3,9 @@
 import asyncio
 from typing import Final
 
+import msgspec
 import psycopg
+import pytest
 
 from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.reconcile import Comparison, RunObserver
@@ -228,6 +230,22 @@ async def test_a_checkout_session_places_a_subscription_that_names_no_tenant(wor
     assert await world.provider.state(subscriber) == ("pro", "active")
     assert await customer_of(world, subscriber) == completed.customer
     assert (await world.compare()).drifted == ()
+
+
+@pytest.mark.parametrize("has_customer", [True, False])
+async def test_a_buyers_reference_places_a_subscription_of_a_tenant_without_a_customer(
+    conninfo: str, has_customer: bool
+) -> None:
+    policy = msgspec.structs.replace(ANY, checkout_reference_links=True)
+    async with running_world(conninfo, policy=policy) as world:
+        subscriber = await world.subscriber("price_pro" if has_customer else None, linked=has_customer)
+        async with world.losing():
+            session = world.simulator.checkout("price_business", client_reference_id=subscriber.id)
+            bought = world.simulator.complete(session.id)
+        found = await world.compare()
+        assert [each.customer_id for each in found.unplaced] == ([bought.customer] if has_customer else [])
+        assert drifted(found) == ([] if has_customer else [subscriber.id])
+        assert await world.provider.state(subscriber) == ("pro" if has_customer else "business", "active")
 
 
 async def test_the_checkout_session_of_another_product_leaves_the_tenants_alone(world: World) -> None:

@@ -127,6 +127,32 @@ async def test_a_buyers_reference_links_where_it_may(conninfo: str) -> None:
         assert (await provider.tenant(subscriber))["stripeCustomerId"] == subscriber.customer
 
 
+@pytest.mark.parametrize("mode", ["any", "each"])
+async def test_a_buyers_reference_adds_no_customer_to_a_tenant_that_has_one(conninfo: str, mode: str) -> None:
+    async with running_service(conninfo, CHECKOUT_REFERENCE_LINKS="true", SUBSCRIPTIONS=mode) as service:
+        provider = Provider(service)
+        subscriber, buyer = await provider.subscriber(), "cus_buyer"
+        await provider.send(events.updated(**subscriber.names))
+        purchase = events.completed(org=None, reference=subscriber.id, customer=buyer)
+        bought = events.updated(org=None, customer=buyer, subscription_id="sub_buyer", price="price_business")
+        await provider.send(purchase, bought, events.failed(customer=buyer), events.failed(customer=buyer))
+        assert (await provider.tenant(subscriber))["stripeCustomerId"] == subscriber.customer
+        assert await provider.state(subscriber) == ("pro", "active")
+        assert await provider.notifications(subscriber) == []
+        stored = await provider.stored(purchase["id"])
+        assert stored is not None
+        assert (stored["outcome"], stored["anomalies"]) == ("no_change", ["reference_refused"])
+
+
+async def test_a_buyers_reference_that_waits_for_its_tenant_links_nothing_more(conninfo: str) -> None:
+    async with running_service(conninfo, CHECKOUT_REFERENCE_LINKS="true") as service:
+        provider = Provider(service)
+        unlinked = provider.unlinked()
+        await provider.send(events.completed(org=None, reference=unlinked.id, customer="cus_buyer"))
+        await provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
+        assert (await provider.tenant(unlinked))["stripeCustomerId"] == unlinked.customer
+
+
 async def test_a_customer_is_not_taken_from_its_tenant(provider: Provider) -> None:
     holder, claimant = await provider.subscriber(), await provider.subscriber(linked=False)
     claim = events.completed(org=claimant.id, customer=holder.customer)

@@ -65,7 +65,7 @@ CHECKOUTS: Final = """
 SELECT tenant_id, subscription_id
   FROM billing_events
  WHERE tenant_id = ANY(%(tenants)s) AND type = ANY(%(types)s) AND org_id = tenant_id
-   AND subscription_id = ANY(%(subscriptions)s) AND NOT coalesce(%(taken)s = ANY(anomalies), false)
+   AND subscription_id = ANY(%(subscriptions)s) AND NOT coalesce(anomalies && %(refused)s, false)
 """
 STALE: Final = """
 SELECT id, count(*) OVER ()
@@ -102,12 +102,16 @@ class LinkedTenant(msgspec.Struct, frozen=True):
         """All customers whose subscriptions may be the tenant's."""
         return [*self.customers, *self.unlinked]
 
+    def accepts(self, checkout: BillingEvent) -> bool:
+        """Whether a checkout session may link its customer; one with a buyer's reference only as the first."""
+        return not (checkout.details.by_reference and self.customers)
+
     def with_listed(
         self, customers: Collection[str], checkouts: Iterable[BillingEvent], begun_at: int | None = None
     ) -> Self:
         """Add customers and checkout sessions that the provider lists, and when the oldest subscription began."""
         further = sorted({*customers, *self.unlinked} - {*self.customers})
-        unknown = tuple(event for event in checkouts if event.customer_id not in self.customers)
+        unknown = tuple(event for event in checkouts if event.customer_id not in self.customers and self.accepts(event))
         return msgspec.structs.replace(self, unlinked=further, checkouts=unknown, begun_at=begun_at)
 
 
@@ -173,7 +177,7 @@ async def subscriptions_of_checkouts(
         "tenants": list(tenants),
         "types": sorted(CHECKOUT_TYPES),
         "subscriptions": list(subscriptions),
-        "taken": Anomaly.CUSTOMER_TAKEN.value,
+        "refused": [Anomaly.CUSTOMER_TAKEN.value, Anomaly.REFERENCE_REFUSED.value],
     }
     return {(row[0], row[1]) for row in await connection.fetch(CHECKOUTS, values)}
 

@@ -177,13 +177,21 @@ class SubscriptionSurvey:
         return asked
 
     async def _without_applied(self, sessions: Mapping[str, BillingEvent]) -> dict[str, BillingEvent]:
-        """Return the sessions, by subscription, except those of which the tenant's ledger has an event."""
+        """Return the sessions, by subscription, except those of which the tenant's ledger has an event.
+
+        And those that cannot link their customer, because only the buyer's reference names the tenant.
+        """
         if not sessions:
             return {}
         tenants = {each.org_id for each in sessions.values()}
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             applied = await store.subscriptions_of_checkouts(connection, tenants, sessions)
-        return {name: session for name, session in sessions.items() if (session.org_id, name) not in applied}
+            named = {each.id: each for each in await store.tenants_by_id(connection, {each or "" for each in tenants})}
+        return {
+            name: session
+            for name, session in sessions.items()
+            if (session.org_id, name) not in applied and _is_accepted(session, named)
+        }
 
     def _placed(
         self, subscription: ProviderSubscription, owner: str | None, accounts: Mapping[str, BillingAccount]
@@ -211,6 +219,11 @@ def _owner(subscription: ProviderSubscription, links: Mapping[str, str], checkou
     """Return the tenant that a subscription belongs to: as its events do, else that of its checkout session."""
     by_customer = links.get(subscription.customer_id)
     return subscription.org_id or by_customer or (checkout.org_id if checkout else None)
+
+
+def _is_accepted(session: BillingEvent, tenants: Mapping[str, LinkedTenant]) -> bool:
+    tenant = tenants.get(session.org_id or "")
+    return tenant is None or tenant.accepts(session)
 
 
 def _why_unplaced(owner: str | None, *, is_known: bool) -> str:

@@ -40,6 +40,7 @@ SELECT kind, sum(events)::bigint,
        (array_remove(array_agg(name ORDER BY latest DESC, name), NULL))[:%(most)s], count(name)
   FROM (SELECT kind,
                CASE kind WHEN 'customer_taken' THEN concat(customer_id, ' for ', org_id)
+                         WHEN 'reference_refused' THEN concat(customer_id, ' for ', org_id)
                          WHEN 'unknown_price' THEN price_id
                          WHEN 'connected_account' THEN account
                          WHEN 'future_dated' THEN concat(id, ' of ', coalesce(tenant_id, 'no tenant'))

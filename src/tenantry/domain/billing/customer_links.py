@@ -37,7 +37,7 @@ def wants_link(event: BillingEvent, context: BatchContext) -> bool:
         may_link(event)
         and account is not None
         and is_free(context.known.tenant_of_customer.get(event.customer_id or ""), context.accounts)
-        and (event.type == ev.CHECKOUT_COMPLETED or account.customer_id is None)
+        and (account.customer_id is None or _may_add_customer(event))
     )
 
 
@@ -54,6 +54,14 @@ def taken_from_ended(events: Iterable[BillingEvent], context: BatchContext) -> d
         if holder is not None:
             taken[holder].append(customer_id)
     return dict(taken)
+
+
+def _may_add_customer(event: BillingEvent) -> bool:
+    """Whether an event links a customer to a tenant that has another one: a checkout session whose metadata name it.
+
+    A buyer can name any tenant in a session's ``client_reference_id``.
+    """
+    return event.type == ev.CHECKOUT_COMPLETED and not event.details.by_reference
 
 
 _LINKING_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | {ev.CHECKOUT_COMPLETED, ev.SNAPSHOT}
@@ -78,13 +86,16 @@ def link_result(
     """Return what an event does to the link of its customer, which ``holder`` has; None if there is nothing to do.
 
     The first claim on a customer stands until its tenant ends. A subscription event links only where neither side has
-    a link yet.
+    a link yet, and so does a checkout session that only its buyer's reference gives to the tenant.
     """
     if holder == account.tenant_id:
         return None
     if not is_free(holder, accounts):
         reason = f"Customer {event.customer_id} belongs to another tenant already."
         return LinkResult(Outcome.NO_CHANGE, reason, Anomaly.CUSTOMER_TAKEN)
-    if event.type != ev.CHECKOUT_COMPLETED and account.customer_id is not None:
-        return None
+    if account.customer_id is not None and not _may_add_customer(event):
+        if not event.details.by_reference:
+            return None
+        reason = f"The buyer's reference names this tenant, which has a customer: {event.customer_id} is not linked."
+        return LinkResult(Outcome.NO_CHANGE, reason, Anomaly.REFERENCE_REFUSED)
     return LinkResult(Outcome.APPLIED, f"Customer {event.customer_id} now belongs to this tenant.")

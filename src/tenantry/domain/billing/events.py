@@ -67,6 +67,7 @@ class Anomaly(StrEnum):
     CONNECTED_ACCOUNT = "connected_account"
     FUTURE_DATED = "future_dated"
     CUSTOMER_TAKEN = "customer_taken"
+    REFERENCE_REFUSED = "reference_refused"
     AMBIGUOUS_ORDER = "ambiguous_order"
     DRIFT = "drift"
     SEVERAL_PLANS = "several_plans"
@@ -89,7 +90,8 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``items`` is empty for a single item of quantity 1: the event's ``price_id`` says everything then.
     ``pause`` is the behavior of a paused collection of payments (the provider's ``pause_collection``). ``has_moved`` is
-    of a snapshot only: the subscription names another tenant by now.
+    of a snapshot only: the subscription names another tenant by now. ``by_reference`` is of a checkout session only:
+    its buyer can have chosen the tenant, by ``client_reference_id``.
     """
 
     items: tuple[SubscriptionItem, ...] = ()
@@ -99,6 +101,7 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     pause: str | None = None
     ended_at: int | None = None
     has_moved: bool = False
+    by_reference: bool = False
 
 
 NO_DETAILS: Final = SubscriptionDetails()

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent, Fact, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, Fact, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.domain.tenants import is_tenant_id
 
@@ -431,10 +431,11 @@ def _checkout_facts(raw: bytes, *, reference_links: bool) -> dict[str, Any]:
     if session.mode != _SUBSCRIPTION_MODE:
         return {"checkout_mode": session.mode, "customer_id": _id_of(session.customer) or None}
     org_id = _org_id(session.metadata)
-    if org_id is None and reference_links and session.client_reference_id:
-        org_id = session.client_reference_id if is_tenant_id(session.client_reference_id) else None
+    reference = session.client_reference_id or ""
+    by_reference = org_id is None and reference_links and is_tenant_id(reference)
     return {
-        "org_id": org_id,
+        "org_id": reference if by_reference else org_id,
+        "details": SubscriptionDetails(by_reference=True) if by_reference else NO_DETAILS,
         "customer_id": _id_of(session.customer) or None,
         "subscription_id": _id_of(session.subscription) or None,
         "checkout_mode": session.mode,
