@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.dashboard import AT_ACME, OLIVIA, running_dashboard
 
-CODE = re.compile(r'<pre [^>]*aria-label="([^"]*)"><code>([^<]*)</code>')
+CODE = re.compile(r'<pre [^>]*aria-label="([^"]*)"[^>]*><code>([^<]*)</code>')
 
 
 async def run(folder: Path, *command: str, **environment: str) -> str:
@@ -36,9 +36,9 @@ async def test_lines_send_the_first_request_of_a_key(conninfo: str, people: Path
         shown = await olivia.send(form, name="CI", scope=["projects:read"])
         secret, curl, command_line, python = [html.unescape(text) for _, text in CODE.findall(shown.html)]
         printed = [
-            await run(tmp_path, "bash", "-c", command_line),
+            await run(tmp_path, "bash", "-c", command_line, TENANTRY_API_KEY=secret),
             await run(tmp_path, sys.executable, "-c", python, TENANTRY_API_KEY=secret),
         ]
         if shutil.which("curl"):
-            printed.append(await run(tmp_path, "bash", "-c", curl))
+            printed.append(await run(tmp_path, "bash", "-c", curl, TENANTRY_API_KEY=secret))
     assert all("projects:read" in text for text in printed)

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Browser, BrowserContext, Dialog, Page, expect
 
 from tests.support.browser import Watched
-from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import ACME, AT_ACME, OLIVIA, Dashboard, running_dashboard
 from tests.system.test_reference_page_browser import AA, LEAST_CONTRAST, SCHEMES, WIDTHS, Scheme
 
 KEYS: Final = f"{AT_ACME}/settings/api-keys"
@@ -42,6 +42,7 @@ async def create(page: Page, name: str = "CI") -> str:
     """Make a key, and read its secret."""
     await fill_in(page, name)
     await page.get_by_role("button", name="Create key").click()
+    await expect(page.get_by_role("heading", name="Key created")).to_be_visible()
     return await secret_of(page)
 
 
@@ -135,15 +136,79 @@ async def test_double_click_creates_one_key_and_shows_its_secret(browser: Browse
     await context.close()
 
 
-async def test_reload_of_the_secret_page_says_that_the_key_exists(browser: Browser, dashboard: Dashboard) -> None:
+@pytest.mark.parametrize("script", [True, False])
+async def test_reload_and_back_show_the_page_without_the_secret_and_send_no_form(
+    browser: Browser, dashboard: Dashboard, *, script: bool
+) -> None:
+    context, page = await signed_in(browser, dashboard, script=script)
+    secret = await create(page)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.method))
+    if script:
+        await page.get_by_label("I've saved this key").check()
+    shown_at = page.url
+    await page.reload()
+    await says_that_the_secret_was_shown(page, secret)
+    await page.get_by_role("link", name="Open the key").click()
+    await expect(page.get_by_role("heading", name="Permissions")).to_be_visible()
+    await page.go_back()
+    assert page.url == shown_at
+    await says_that_the_secret_was_shown(page, secret)
+    assert set(sent) == {"GET"}
+    await page.get_by_role("link", name="rotate the key").click()
+    await expect(page.get_by_role("heading", name="Rotate CI")).to_be_visible()
+    await context.close()
+
+
+async def says_that_the_secret_was_shown(page: Page, secret: str) -> None:
+    await expect(page.get_by_role("heading", name="Key created")).to_be_visible()
+    await expect(page.get_by_text("The secret was shown once, when the key was created.")).to_be_visible()
+    assert secret not in await page.content()
+
+
+async def test_back_from_the_page_just_after_the_form_sends_no_form(browser: Browser, dashboard: Dashboard) -> None:
+    context, page = await signed_in(browser, dashboard)
+    await create(page)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.method))
+    await page.get_by_label("I've saved this key").check()
+    await page.go_back()
+    await expect(page.get_by_role("heading", name="Create key")).to_be_visible()
+    await page.go_forward()
+    await expect(page.get_by_role("heading", name="Key created")).to_be_visible()
+    assert set(sent) == {"GET"}
+    await context.close()
+
+
+async def test_page_that_the_browser_keeps_in_memory_has_no_secret(browser: Browser, dashboard: Dashboard) -> None:
     context, page = await signed_in(browser, dashboard)
     secret = await create(page)
-    await page.get_by_label("I've saved this key").check()
-    await page.reload()
-    await expect(page.get_by_role("heading", name="The key already exists")).to_be_visible()
+    await page.evaluate("dispatchEvent(new PageTransitionEvent('pagehide', { persisted: true }))")
     assert secret not in await page.content()
-    await page.get_by_role("link", name="Rotate the key").click()
-    await expect(page.get_by_role("heading", name="Rotate CI")).to_be_visible()
+    await page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+    await says_that_the_secret_was_shown(page, secret)
+    await context.close()
+
+
+@pytest.mark.parametrize("action", ["Rotate", "Revoke"])
+async def test_focus_of_a_dialog_is_on_the_choice_that_changes_nothing(
+    browser: Browser, dashboard: Dashboard, action: str
+) -> None:
+    key = await dashboard.call("POST", "/api-keys", {"orgId": ACME, "name": "CI", "scopes": ["projects:read"]})
+    context, page = await signed_in(browser, dashboard)
+    await page.goto(f"{KEYS}/{key['id']}")
+    await page.get_by_role("link", name=action, exact=True).click()
+    dialog = page.get_by_role("dialog", name=f"{action} CI")
+    await expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(dialog).to_be_hidden()
+    await context.close()
+
+
+async def test_focus_of_the_new_page_is_on_copy(browser: Browser, dashboard: Dashboard) -> None:
+    context, page = await signed_in(browser, dashboard)
+    await create(page)
+    await expect(page.locator(".secret").get_by_role("button", name="Copy")).to_be_focused()
     await context.close()
 
 

@@ -145,11 +145,11 @@ async def test_project_is_deleted_in_a_dialog(browser: Browser, dashboard: Dashb
         address = page.url
         await page.get_by_role("link", name="Delete").click()
         dialog = page.get_by_role("dialog", name="Delete this project?")
-        await expect(dialog.get_by_label("To confirm, type Short-lived")).to_be_focused()
+        await expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
         await dialog.get_by_role("button", name="Cancel").click()
         await expect(dialog).to_be_hidden()
         await page.get_by_role("link", name="Delete").click()
-        await page.keyboard.type("something else")
+        await dialog.get_by_label("To confirm, type Short-lived").fill("something else")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("The name does not match.")).to_be_visible()
         assert page.url == f"{address}/delete"

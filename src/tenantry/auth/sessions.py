@@ -53,7 +53,12 @@ class SessionService:
         """Use a sign-in's ``state`` once; return False if any process has used it before."""
         digest = hashlib.sha256(state.encode()).hexdigest()
         async with self.database.transaction(OF_PEOPLE) as connection:
-            return await sessions.use_state(connection, digest, self.clock())
+            return await sessions.use_once(connection, "state", digest, self.clock())
+
+    async def use_secret(self, key_id: str) -> bool:
+        """Use the one display of a new key's secret; return False if any process has shown it before."""
+        async with self.database.transaction(OF_PEOPLE) as connection:
+            return await sessions.use_once(connection, "secret", key_id, self.clock())
 
     async def begin(
         self, claims: Claims, name: str | None, *, address: str | None, agent: str | None, before: str | None

@@ -14,8 +14,8 @@ from tenantry.domain.permissions import Role
 from tenantry.domain.sessions import ABSOLUTE, IDLE, Session
 from tenantry.integrations.oidc.claims import Claims
 
-USED_STATES_KEPT: Final = timedelta(hours=1)
-"""Far longer than a sign-in lasts, so that no clock difference lets a state be used twice."""
+USES_KEPT: Final = timedelta(hours=1)
+"""Far longer than a sign-in or the cookie of a secret lasts, so that no clock difference lets one be used twice."""
 _MAX_INVITATIONS: Final = 100
 _COLUMNS: Final = "digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at"
 
@@ -36,15 +36,15 @@ async def insert(connection: Connection, session: Session) -> None:
     )
 
 
-async def use_state(connection: Connection, digest: str, now: datetime) -> bool:
-    """Mark a sign-in's ``state`` as used; return False if it was used before. ``digest`` is in hexadecimal.
+async def use_once(connection: Connection, purpose: str, name: str, now: datetime) -> bool:
+    """Mark what ``name`` stands for as used for this purpose; return False if it was used before.
 
-    The row is stored with the idempotency keys, dated back so that retention deletes it `USED_STATES_KEPT` from now.
+    The row is stored with the idempotency keys, dated back so that retention deletes it `USES_KEPT` from now.
     """
     cursor = await connection.execute(
         "INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at) "
-        "VALUES ('sign-in', 'state', %s, '', '{}', %s) ON CONFLICT (principal, route, key) DO NOTHING",
-        (digest, now - IDEMPOTENCY_KEPT + USED_STATES_KEPT),
+        "VALUES ('dashboard', %s, %s, '', '{}', %s) ON CONFLICT (principal, route, key) DO NOTHING",
+        (purpose, name, now - IDEMPOTENCY_KEPT + USES_KEPT),
     )
     return cursor.rowcount == 1
 

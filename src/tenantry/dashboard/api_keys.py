@@ -1,6 +1,6 @@
 """The pages of API keys: list, show, create, edit, rotate, revoke."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -17,7 +17,7 @@ from tenantry.dashboard import api_key_form, forms
 from tenantry.dashboard.api_key_form import KeyForm
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
-from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.guards import ORG, is_head, is_navigation, needs
 from tenantry.domain import errors
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
 from tenantry.domain.permissions import Mode
@@ -84,7 +84,20 @@ async def create_key(ctx: Context) -> Response[str]:
         made = await ctx.once(partial(create, mode=Mode(values.mode), expires_at=expires_at))
     except _REJECTIONS as error:
         return await _new_page(ctx, values, replaces, error)
-    return _secret_page(ctx, made)
+    return _redirect_to_secret(ctx, made)
+
+
+@get(_KEY + "/created", guards=[needs("api-keys:write", follows_form=True)])
+async def show_created_key(ctx: Context, key_id: KeyId) -> Response[str]:
+    keys = ctx.services.api_keys
+    key = await keys.get(ctx.principal, key_id)
+    old = await keys.get(ctx.principal, key.rotated_from) if key.rotated_from else None
+    # Last: if a query failed now, the secret would be lost.
+    secret = await _take_secret(ctx, key_id)
+    page = ctx.render("api_key_created.html", key=key, old=old, is_rotation=_is_rotation(key, old), secret=secret)
+    if secret is not None:
+        page.set_cookie(ctx.cookies.without_secret(_created_path(ctx, key_id)))
+    return page
 
 
 @get(_KEY + "/edit", guards=[_writer])
@@ -120,21 +133,16 @@ async def show_rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
 
 @post(_KEY + "/rotate", guards=[_writer])
 async def rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
-    keys, seconds = ctx.services.api_keys, ctx.form.text("overlap")
+    seconds = ctx.form.text("overlap")
     if seconds not in dict(_OVERLAPS):
         error = forms.InvalidFormError({"overlap": "Choose how long the old key keeps working."})
         return _rotate_page(ctx, await _changeable_key(ctx, key_id), error)
-    overlap = timedelta(seconds=int(seconds))
-    old = await keys.get(ctx.principal, key_id)
+    rotate = partial(ctx.services.api_keys.rotate, ctx.principal, ctx.author, key_id)
     try:
-        made = await ctx.once(partial(keys.rotate, ctx.principal, ctx.author, key_id, overlap=overlap))
+        made = await ctx.once(partial(rotate, overlap=timedelta(seconds=int(seconds))))
     except errors.KeyLimitReachedError as limit:
-        return _rotate_page(ctx, old, limit)
-    # No more queries: if one failed now, the secret would be lost.
-    ends = made.record.created_at + overlap if overlap else None
-    if ends is not None and old.expires_at is not None:
-        ends = min(ends, old.expires_at)
-    return _secret_page(ctx, made, old_id=key_id, old_ends=ends)
+        return _rotate_page(ctx, await ctx.services.api_keys.get(ctx.principal, key_id), limit)
+    return _redirect_to_secret(ctx, made)
 
 
 @get(_KEY + "/revoke", guards=[_writer])
@@ -212,13 +220,34 @@ def _revoke_page(ctx: PageContext, key: ApiKey, error: Exception | None = None, 
     return ctx.render("api_key_revoke.html", error, key=key, expected=_confirmation_of(key), **context)
 
 
-def _secret_page(
-    ctx: PageContext, made: NewKey, old_id: str | None = None, old_ends: datetime | None = None
-) -> Response[str]:
-    """Render the only page that shows the secret. ``old_ends`` is None if the replaced key has ended."""
-    return ctx.render("api_key_secret.html", key=made.record, secret=made.secret, old_id=old_id, old_ends=old_ends)
+def _created_path(ctx: PageContext, key_id: str) -> str:
+    return f"{_path_of(ctx, key_id)}/created"
 
 
-def duplicate_page(request: AnyRequest, error: errors.IdempotencyReplayError) -> Response[str]:
+def _redirect_to_secret(ctx: PageContext, made: NewKey) -> Response[str]:
+    """Redirect to the page that shows the secret once; the answer carries it there, encrypted."""
+    path = _created_path(ctx, made.record.id)
+    response = ctx.redirect(path)
+    response.set_cookie(ctx.cookies.with_secret(ctx.user.session, path, made.record.id, made.secret))
+    return response
+
+
+def _is_rotation(key: ApiKey, old: ApiKey | None) -> bool:
+    """Whether the key took the place of one that a user rotated, not of one that was reported as leaked before."""
+    return old is not None and (old.leak_reported_at is None or old.leak_reported_at > key.created_at)
+
+
+async def _take_secret(ctx: PageContext, key_id: str) -> str | None:
+    """Return a new key's secret, if a form of this session created the key just now and no page has shown it."""
+    if is_head(ctx.request) or not is_navigation(ctx.request):
+        return None
+    secret = ctx.cookies.secret(ctx.request, ctx.user.session, key_id)
+    if secret is None or not await ctx.services.sessions.use_secret(key_id):
+        return None
+    return secret
+
+
+def repeated_form(request: AnyRequest, error: errors.IdempotencyReplayError) -> Response[str]:
     """Answer a form that created a key before."""
-    return PageContext(request).render("api_key_duplicate.html", error, key_id=error.object_id)
+    ctx = PageContext(request)
+    return ctx.redirect_with(FlashMessage.KEY_EXISTS, _created_path(ctx, error.object_id))

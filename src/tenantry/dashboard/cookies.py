@@ -1,9 +1,9 @@
-"""The dashboard's cookies: the session, sign-ins in progress, and the flash message of the next page."""
+"""The dashboard's cookies: the session, sign-ins in progress, the next page's flash message or secret."""
 
 import hmac
 import re
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from joserfc import jwe
@@ -21,6 +21,8 @@ MOST_PENDING: Final = 5
 """Sign-ins in progress in one browser; the oldest ones make room for a new one."""
 _MOST_SIGN_IN_BYTES: Final = 4096  # with one more sign-in and the session, a header of 8 KiB still has room
 _FLASH_LIFETIME: Final = timedelta(minutes=1)
+SECRET_LIFETIME: Final = timedelta(minutes=1)
+"""How long the secret of a new key waits for the page that shows it."""
 _JWE_HEADER: Final = {"alg": "dir", "enc": "A256GCM"}
 _UNSAFE_IN_NAME: Final = re.compile("[^A-Za-z0-9_-]")
 
@@ -34,6 +36,18 @@ class SignInCookie(msgspec.Struct, frozen=True):
     """In microseconds since the Unix epoch."""
 
 
+class NewSecret(msgspec.Struct, frozen=True):
+    """The secret of a new key, between the form that created the key and the page that shows it."""
+
+    key_id: str
+    secret: str
+    until: int
+    """In microseconds since the Unix epoch."""
+
+
+Expiring = TypeVar("Expiring", SignInCookie, NewSecret)
+
+
 class Cookies:
     """Reads and creates the cookies. Over https their names begin with ``__Host-``: no other host can set them."""
 
@@ -44,6 +58,7 @@ class Cookies:
         self._secure = secure
         prefix = "__Host-tenantry" if secure else "tenantry"
         self._session, self._sign_in, self._flash = f"{prefix}_session", f"{prefix}_sign_in_", f"{prefix}_notice"
+        self._new_secret = "__Secure-tenantry_secret" if secure else "tenantry_secret"  # __Host- allows no other path
 
     def session(self, request: Connection) -> str | None:
         return request.cookies.get(self._session)
@@ -106,18 +121,44 @@ class Cookies:
         expected = self.signed_flash(session, path, message) if message else ""
         return message if hmac.compare_digest(signed.encode(), expected.encode()) else None
 
+    def with_secret(self, session: Session, path: str, key_id: str, secret: str) -> Cookie:
+        """Return the cookie that lets the page at ``path`` show a new key's secret (decision 0059).
+
+        Only this session can decrypt it, and browsers send it to no other page.
+        """
+        until = to_micros(self._clock() + SECRET_LIFETIME)
+        content = msgspec.json.encode(NewSecret(key_id, secret, until))
+        encrypted = jwe.encrypt_compact(dict(_JWE_HEADER), content, self._session_key(session))
+        return self._cookie(self._new_secret, encrypted, SECRET_LIFETIME, path)
+
+    def secret(self, request: AnyRequest, session: Session, key_id: str) -> str | None:
+        """Return the secret of this key; None if the cookie is missing, of another session or key, or expired."""
+        encrypted = request.cookies.get(self._new_secret, "")
+        found = self._decrypt(encrypted, self._session_key(session), NewSecret)
+        return found.secret if found is not None and found.key_id == key_id else None
+
+    def without_secret(self, path: str) -> Cookie:
+        return self._cookie(self._new_secret, "", timedelta(), path)
+
+    def _session_key(self, session: Session) -> OctKey:
+        return OctKey.import_key(self._secret.key(f"new secret {session.digest.hex()}"))
+
     def _decrypted(self, encrypted: str) -> SignInCookie | None:
+        return self._decrypt(encrypted, self._key, SignInCookie)
+
+    def _decrypt(self, encrypted: str, key: OctKey, kind: type[Expiring]) -> Expiring | None:
+        """Return the content of a cookie; None if it was encrypted with another key, altered, or has expired."""
         try:
-            content = jwe.decrypt_compact(encrypted, self._key).plaintext
-            pending = msgspec.json.decode(content or b"", type=SignInCookie)
+            content = jwe.decrypt_compact(encrypted, key).plaintext
+            found = msgspec.json.decode(content or b"", type=kind)
         except (JoseError, ValueError):
             return None
-        return pending if to_micros(self._clock()) < pending.until else None
+        return found if to_micros(self._clock()) < found.until else None
 
     def _sign_in_name(self, state: str) -> str:
         return self._sign_in + _UNSAFE_IN_NAME.sub("", state[:12])
 
-    def _cookie(self, name: str, value: str, lifetime: timedelta) -> Cookie:
+    def _cookie(self, name: str, value: str, lifetime: timedelta, path: str = "/") -> Cookie:
         max_age = int(lifetime.total_seconds())
         secure = self._secure
-        return Cookie(key=name, value=value, path="/", max_age=max_age, secure=secure, httponly=True, samesite="lax")
+        return Cookie(key=name, value=value, path=path, max_age=max_age, secure=secure, httponly=True, samesite="lax")

@@ -16,6 +16,7 @@ class FlashMessage(StrEnum):
     MEMBER_REMOVED = "Member removed. Their next request is rejected."
     TRANSFERRED = "Ownership transferred."
     PROJECT_DELETED = "Project deleted."
+    KEY_EXISTS = "You submitted this form before. It created this key, and no second one."
     KEY_SAVED = "Key saved. The changes apply from its next request."
     OTHERS_SIGNED_OUT = "All other sessions are signed out."
     CONFIRMATION_SENT = "Confirmation sent to the owner's address."

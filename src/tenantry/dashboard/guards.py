@@ -119,8 +119,10 @@ class SessionGuard(msgspec.Struct, frozen=True):
     is_provider_away: Callable[[], bool]
     """Whether the identity provider is unreachable."""
 
-    async def authenticate(self, connection: Connection, *, allow_stale_login: bool = False) -> DashboardUser:
-        """Return the user of a request.
+    async def authenticate(
+        self, connection: Connection, *, allow_stale_login: bool = False, follows_form: bool = False
+    ) -> DashboardUser:
+        """Return the user of a request. A page that ``follows_form`` is as open as the form was.
 
         Raises `NotSignedInError`, `StaleSignInError`, and `NotFoundError` for a tenant that is not theirs.
         """
@@ -133,9 +135,10 @@ class SessionGuard(msgspec.Struct, frozen=True):
         if visit is None:
             raise NotSignedInError
         if not allow_stale_login and not self._is_fresh(visit.session):
-            if is_visit:
+            is_form_valid = visit.session.may_send_forms(self.clock())
+            if is_visit and not (follows_form and is_form_valid):
                 raise StaleSignInError(visit.session.subject)
-            if is_get or not visit.session.may_send_forms(self.clock()):
+            if not is_visit and (is_get or not is_form_valid):
                 raise NotSignedInError
         user = DashboardUser(
             **msgspec.structs.asdict(visit),
@@ -177,17 +180,26 @@ class SessionGuard(msgspec.Struct, frozen=True):
         return not session.needs_renewal(now) or (self.is_provider_away() and session.may_continue(now))
 
 
-def needs(scope: str | None = None, *, allow_stale_login: bool = False, owner_only: str | None = None) -> RouteGuard:
+def needs(
+    scope: str | None = None,
+    *,
+    allow_stale_login: bool = False,
+    follows_form: bool = False,
+    owner_only: str | None = None,
+) -> RouteGuard:
     """Return a guard for signed-in users whose role in the tenant of the address covers ``scope``.
 
     ``owner_only`` restricts it to owners and describes the action, such as "replay the ledger". With
-    ``allow_stale_login`` the identity provider need not have confirmed the user recently.
+    ``allow_stale_login`` the identity provider need not have confirmed the user recently; with ``follows_form`` only
+    as recently as for the form that led to the page.
     """
 
     async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
         sessions: SessionGuard = handler.opt[DASHBOARD].sessions
         try:
-            user = await sessions.authenticate(connection, allow_stale_login=allow_stale_login)
+            user = await sessions.authenticate(
+                connection, allow_stale_login=allow_stale_login, follows_form=follows_form
+            )
         except NotSignedInError as error:
             raise NotSignedInError(await _same_origin_form(connection)) from error
         extras(connection)[CALLER] = user.caller

@@ -57,7 +57,7 @@ class Dashboard:
                 guards.StaleSignInError: errors.stale_sign_in,
                 guards.RoleTooLowError: errors.role_too_low,
                 guards.CsrfError: errors.csrf,
-                IdempotencyReplayError: api_keys.duplicate_page,
+                IdempotencyReplayError: api_keys.repeated_form,
                 DomainError: errors.domain_error,
                 HTTPException: errors.http_error,
                 ValidationException: errors.invalid_address,

@@ -3,9 +3,10 @@
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -41,16 +42,23 @@ class Browser:
     """A browser with its cookies, the service, and the identity provider."""
 
     def __init__(
-        self, app: AsgiApp, issuer: Issuer, clock: Clock, conninfo: str, empty: Empty, directory: str = ""
+        self,
+        make: Callable[[], AsgiApp],
+        issuer: Issuer,
+        clock: Clock,
+        conninfo: str,
+        empty: Empty,
+        directory: str = "",
     ) -> None:
         self.directory = directory
         """The directory that the provider's tokens are of; empty for a provider without directories."""
+        self._make = make
+        self.app = app = make()
         self.client = client_of(app)
         self.issuer = issuer
         self.clock = clock
         self.conninfo = conninfo
         self.asked: dict[str, str] = {}
-        self._app = app
         self._empty = empty
 
     @asynccontextmanager
@@ -68,7 +76,7 @@ class Browser:
             describe_directories(self.issuer)
         else:
             describe(self.issuer)
-        async with client_of(self._app) as self.client:
+        async with client_of(self.app) as self.client:
             for tenant, owner in (("acme", USER), ("other", "other-owner")):
                 answer = await self.client.put(
                     f"/api/v1/tenants/{tenant}",
@@ -77,6 +85,14 @@ class Browser:
                 )
                 assert answer.is_success, answer.text
             yield
+
+    @asynccontextmanager
+    async def at_another_process(self) -> AsyncIterator[httpx2.AsyncClient]:
+        """Run another instance of the service on the same database; the client begins with this browser's cookies."""
+        app = self._make()
+        async with lifespan(app), client_of(app) as client:
+            client.cookies.update(self.client.cookies)
+            yield client
 
     async def start(self, return_to: str = HOME, **query: str) -> httpx2.Response:
         """Start a sign-in, and keep the parameters of the authorization request."""
@@ -195,8 +211,7 @@ async def at_provider(
             "OIDC_CLIENT_ID": CLIENT_ID,
             **changes,
         }
-        app = make_app(conninfo, clock, timeouts, **values)
-        async with lifespan(app):
-            browser = Browser(app, issuer, clock, conninfo, empty, directories[0] if directories else "")
-            async with browser.client:
-                yield browser
+        make = partial(make_app, conninfo, clock, timeouts, **values)
+        browser = Browser(make, issuer, clock, conninfo, empty, directories[0] if directories else "")
+        async with lifespan(browser.app), browser.client:
+            yield browser

@@ -21,7 +21,7 @@ async def test_new_key_works_with_its_scopes(dashboard: Dashboard) -> None:
     assert answer.json()["mode"] == "live"
 
 
-async def test_only_the_answer_to_the_form_shows_the_secret(
+async def test_only_the_page_after_the_form_shows_the_secret(
     dashboard: Dashboard, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -29,7 +29,8 @@ async def test_only_the_answer_to_the_form_shows_the_secret(
     shown = await olivia.send(await olivia.open(NEW), **CI)
     secret = secret_in(shown)
     key_id = next(link for link in shown.links if link.startswith(f"{KEYS}/key_")).rpartition("/")[2]
-    for path in (KEYS, NEW, *(f"{KEYS}/{key_id}{page}" for page in ("", "/edit", "/rotate", "/revoke", "/first-use"))):
+    pages = ("", "/created", "/edit", "/rotate", "/revoke", "/first-use")
+    for path in (KEYS, NEW, *(f"{KEYS}/{key_id}{page}" for page in pages)):
         assert (await olivia.open(path)).status == 200
     assert [page for page in olivia.pages if secret in page.html] == [shown]
     assert not any(secret in str(page.answer.url) for page in olivia.pages)
@@ -38,13 +39,13 @@ async def test_only_the_answer_to_the_form_shows_the_secret(
     assert shown.answer.headers["cache-control"] == "no-store"
 
 
-async def test_sample_requests_hold_the_address_and_the_secret(dashboard: Dashboard) -> None:
+async def test_sample_requests_hold_the_address_and_a_variable_for_the_secret(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     shown = await olivia.send(await olivia.open(NEW), **CI)
-    secret = secret_in(shown)
     address = f"{dashboard.url}/api/v1/auth/whoami"
-    assert f'curl -H "Authorization: Bearer {secret}" {address}' in shown.text
-    assert f"export TENANTRY_BASE_URL={dashboard.url} export TENANTRY_API_KEY={secret} tenantry whoami" in shown.text
+    assert shown.html.count(secret_in(shown)) == 1
+    assert f'curl -H "Authorization: Bearer $TENANTRY_API_KEY" {address}' in shown.text
+    assert f"export TENANTRY_BASE_URL={dashboard.url} tenantry whoami" in shown.text
     assert f'with Tenantry(base_url="{dashboard.url}") as tenantry:' in shown.text
 
 
@@ -54,8 +55,7 @@ async def test_resubmitted_form_creates_no_second_key_and_shows_no_secret(dashbo
     _, owner = await create(olivia, name="owner", scope=[], access="owner", sure="1")
     await olivia.send(page, **CI)
     again = await olivia.send(page, **CI)
-    assert again.status == 409
-    assert "The key already exists" in again.text
+    assert "You submitted this form before. It created this key, and no second one." in again.text
     assert not SECRET.search(again.html)
     assert await names(dashboard, owner) == ["CI", "owner"]
     [rotation] = [link for link in again.links if link.endswith("/rotate")]
@@ -73,7 +73,7 @@ async def test_double_submission_creates_one_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
     answers = await asyncio.gather(*(olivia.send(page, **CI) for _ in range(5)))
-    assert sorted(answer.status for answer in answers) == [200, 409, 409, 409, 409]
+    assert len({answer.path for answer in answers}) == 1
     assert len([answer for answer in answers if SECRET.search(answer.html)]) == 1
     assert (await olivia.open(KEYS)).text.count("projects:read") == 1
 

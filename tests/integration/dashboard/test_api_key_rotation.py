@@ -28,8 +28,7 @@ async def test_resubmitted_rotation_creates_no_third_key(dashboard: Dashboard) -
     page = await olivia.open(f"{KEYS}/{key_id}/rotate")
     await olivia.send(page, f"{KEYS}/{key_id}/rotate")
     again = await olivia.send(page, f"{KEYS}/{key_id}/rotate")
-    assert again.status == 409
-    assert "The key already exists" in again.text
+    assert "You submitted this form before." in again.text
     assert not SECRET.search(again.html)
     assert len(set(re.findall(r"/settings/api-keys/(key_\w+)", (await olivia.open(KEYS)).html))) == 2
 

@@ -34,6 +34,7 @@ LOWEST: Final = {
     "GET /settings/api-keys/new": "admin",
     "POST /settings/api-keys/new": "admin",
     "GET /settings/api-keys/{key_id}": "admin",
+    "GET /settings/api-keys/{key_id}/created": "admin",
     "GET /settings/api-keys/{key_id}/edit": "admin",
     "POST /settings/api-keys/{key_id}/edit": "admin",
     "GET /settings/api-keys/{key_id}/first-use": "admin",

@@ -40,7 +40,7 @@ async def test_concurrent_callbacks_sign_in_one_browser(browser: Browser) -> Non
     browser.give()
     begun = dict(browser.client.cookies)
     async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(client_of(browser._app)) for _ in range(5)]
+        clients = [await stack.enter_async_context(client_of(browser.app)) for _ in range(5)]
         for client in clients:
             client.cookies.update(begun)
         query = {"code": "a-code", "state": browser.asked["state"], "iss": browser.issuer.url}
@@ -67,7 +67,7 @@ async def test_too_many_concurrent_redemptions_are_asked_to_retry(browser: Brows
     async with AsyncExitStack() as stack:
         begun = []
         for _ in range(MOST_REDEMPTIONS + 1):
-            browser.client = await stack.enter_async_context(client_of(browser._app))
+            browser.client = await stack.enter_async_context(client_of(browser.app))
             await browser.start()
             query = {"code": "a-code", "state": browser.asked["state"], "iss": browser.issuer.url}
             begun.append((browser.client, query))

@@ -15,19 +15,23 @@ export const localize = (within) => {
 };
 localize(document);
 
-// A secret is shown once: ask before the user leaves the page, until it is copied or the box is checked.
+// A secret is shown once: ask before the user leaves the page, until it is copied or the box is checked. "Back" may show
+// a page from the browser's memory, so the secret is removed from it.
 const guarded = document.querySelector("[data-guard]");
 const saved = guarded && document.getElementById(guarded.dataset.guard);
 if (guarded) {
   addEventListener("beforeunload", (event) => {
-    if (!saved.checked) event.preventDefault();
+    if (guarded.isConnected && !saved.checked) event.preventDefault();
   });
+  addEventListener("pagehide", () => guarded.remove());
+  addEventListener("pageshow", (event) => event.persisted && location.reload());
 }
 
 // Copy buttons, if the browser allows copying.
 if (navigator.clipboard) {
   for (const button of all("[data-copy]")) {
     button.hidden = false;
+    if (guarded?.contains(button)) button.focus();
     const word = button.firstChild; // the hidden label follows it
     const label = word.data;
     button.addEventListener("click", async () => {
@@ -39,7 +43,7 @@ if (navigator.clipboard) {
         word.data = "Selected, not copied";
         return announce("Copying failed. The text is selected: copy it with the keyboard.");
       }
-      if (guarded && source.textContent.includes(guarded.querySelector("code").textContent)) saved.checked = true;
+      if (guarded?.contains(button)) saved.checked = true;
       word.data = "Copied";
       announce("Copied");
       setTimeout(() => { word.data = label; }, 2000);
@@ -77,7 +81,8 @@ const renew = (part, newer) => {
   (same ?? Object.assign(part, { tabIndex: -1 })).focus({ preventScroll: true });
 };
 
-// A link with data-dialog opens the dialog of that id instead of the linked page.
+// A link with data-dialog opens the dialog of that id instead of the linked page. The focus is on the choice that
+// changes nothing.
 for (const link of all("a[data-dialog]")) {
   const dialog = document.getElementById(link.dataset.dialog);
   if (!dialog) continue;
@@ -86,6 +91,7 @@ for (const link of all("a[data-dialog]")) {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     dialog.showModal();
+    dialog.querySelector("[data-close]").focus({ preventScroll: true });
   });
 }
 for (const button of all("[data-close]")) {
@@ -159,7 +165,7 @@ if (waiting) {
   later();
 }
 
-// Submit a form once, even on a double click: a second answer would replace the one that shows a secret.
+// Submit a form once, even on a double click: the answer to the second would replace that to the first.
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post") return;
