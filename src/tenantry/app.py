@@ -106,7 +106,8 @@ def build_app(
         async with parts.running(with_jobs=settings.run_jobs):
             yield
 
-    access = Access(parts.admission, parts.authentication.authenticator, settings.operator_token)
+    authenticator = parts.authentication.authenticator
+    access = Access(parts.admission, authenticator, settings.operator_token, parts.email_of_token)
     dashboard = Dashboard(parts.dashboard())
     routes = [
         *health_routes(
@@ -115,7 +116,7 @@ def build_app(
         *auth_routes(access),
         *project_routes(parts.projects, access),
         *api_key_routes(parts.api_keys, parts.leaks, access),
-        *tenant_routes(parts.tenants, access, parts.email_of_token),
+        *tenant_routes(parts.tenants, access),
         *member_routes(parts.members, parts.memberships, parts.tenants, access),
         *audit_routes(parts.trail, access),
         *operator_routes(parts.directory, parts.tenants, parts.operator_keys, parts.unplaced_events, access),

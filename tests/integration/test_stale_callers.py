@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Final
+from typing import Final, Literal
 
 import httpx2
 import psycopg
+import pytest
 
-from tests.support.billing import until_blocked
+from tests.support import events
+from tests.support.billing import Provider, until_blocked
 from tests.support.members import add_member, path_of
-from tests.support.service import KEYS, Organization, Service, refusal
+from tests.support.service import KEYS, PROJECTS, WHOAMI, Caller, Organization, Service, refusal
 
 MEMBERS: Final = "/api/v1/members"
+
+ProjectWrite = Literal["create", "change", "delete"]
 
 
 async def one_after_the_other(
@@ -45,13 +49,13 @@ async def test_waiting_request_of_a_lowered_owner_cannot_restore_the_role(servic
     member = await add_member(org.owner, "falling", "owner")
     falling = service.user("falling", asks_for=org.id)
     for user in (falling, service.user("another-owner", asks_for=org.id)):
-        await user.get("/api/v1/auth/whoami")  # accepts the invitation
+        await user.get(WHOAMI)  # accepts the invitation
     lowered, raised = await one_after_the_other(
         service, org,
         org.owner.patch(path_of(member), {"role": "member"}), falling.patch(path_of(member), {"role": "owner"}),
     )  # fmt: skip
     assert lowered.status_code == 200
-    assert refusal(raised) == (403, "scope_escalation")
+    assert refusal(raised) == (403, "insufficient_scope")
 
 
 async def test_lowered_owner_does_not_transfer_the_tenant(service: Service) -> None:
@@ -105,6 +109,112 @@ async def test_narrowed_key_does_not_widen_itself(service: Service) -> None:
     )  # fmt: skip
     assert narrowed.status_code == 200
     assert refusal(widened) == (403, "scope_escalation")
+
+
+async def project_write(caller: Caller, write: ProjectWrite, path: str) -> httpx2.Response:
+    """Send a change of projects; ``path`` is that of an existing one."""
+    if write == "create":
+        return await caller.post(PROJECTS, {"name": "late"})
+    if write == "change":
+        return await caller.patch(path, {"name": "late"})
+    return await caller.delete(path)
+
+
+async def project_names(caller: Caller) -> list[str]:
+    return [project["name"] for project in (await caller.get(PROJECTS)).json()["data"]]
+
+
+@pytest.mark.parametrize("write", ["create", "change", "delete"])
+async def test_revoked_key_writes_no_project(service: Service, write: ProjectWrite) -> None:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "projects:write")
+    project = await org.owner.post(PROJECTS, {"name": "early"})
+    _, written = await one_after_the_other(
+        service, org, org.owner.delete(key.path), project_write(key.caller, write, project.headers["Location"])
+    )
+    assert refusal(written) == (401, "api_key_revoked")
+    assert await project_names(org.owner) == ["early"]
+
+
+@pytest.mark.parametrize("write", ["create", "change", "delete"])
+async def test_narrowed_key_writes_no_project(service: Service, write: ProjectWrite) -> None:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "projects:*")
+    project = await org.owner.post(PROJECTS, {"name": "early"})
+    _, written = await one_after_the_other(
+        service, org,
+        org.owner.patch(key.path, {"scopes": ["projects:read"]}),
+        project_write(key.caller, write, project.headers["Location"]),
+    )  # fmt: skip
+    assert refusal(written) == (403, "insufficient_scope")
+    assert await project_names(org.owner) == ["early"]
+
+
+@pytest.mark.parametrize("write", ["create", "change", "delete"])
+async def test_removed_member_writes_no_project(service: Service, write: ProjectWrite) -> None:
+    org = await service.organization()
+    member = await add_member(org.owner, "leaving", "member")
+    leaving = service.user("leaving", asks_for=org.id)
+    await leaving.get(WHOAMI)  # accepts the invitation
+    project = await org.owner.post(PROJECTS, {"name": "early"})
+    _, written = await one_after_the_other(
+        service, org,
+        org.owner.delete(path_of(member)), project_write(leaving, write, project.headers["Location"]),
+    )  # fmt: skip
+    assert refusal(written) == (403, "no_organization")
+    assert await project_names(org.owner) == ["early"]
+
+
+@pytest.mark.parametrize("write", ["create", "change", "delete"])
+async def test_project_of_a_tenant_suspended_meanwhile_is_not_written(service: Service, write: ProjectWrite) -> None:
+    org = await service.organization()
+    project = await org.owner.post(PROJECTS, {"name": "early"})
+    state = {"name": "n", "ownerEmail": "o@x.example"}
+    _, written = await one_after_the_other(
+        service, org,
+        service.operator.put(org.path, {**state, "suspended": True}),
+        project_write(org.owner, write, project.headers["Location"]),
+    )  # fmt: skip
+    assert refusal(written) == (403, "org_suspended")
+    await service.operator.put(org.path, {**state, "suspended": False})
+    assert await project_names(org.owner) == ["early"]
+
+
+async def test_plan_lowered_meanwhile_limits_the_waiting_request(service: Service) -> None:
+    provider = Provider(service)
+    subscriber = await provider.subscriber()
+    org = subscriber.organization
+    assert org is not None
+    await provider.send(events.updated(**subscriber.names))
+    for _ in range(3):  # as many as the plan free allows
+        assert (await org.owner.post(PROJECTS, {"name": "early"})).status_code == 201
+    ended = provider.post(events.deleted(created=events.NOW + 1, **subscriber.names))
+    _, written = await one_after_the_other(service, org, ended, org.owner.post(PROJECTS, {"name": "late"}))
+    assert refusal(written) == (403, "plan_limit_reached")
+
+
+@pytest.mark.parametrize("kind", ["key", "member", "tenant"])
+async def test_tenant_suspended_meanwhile_is_not_changed(service: Service, kind: str) -> None:
+    org = await service.organization()
+    if kind == "key":
+        change = org.owner.post(KEYS, {"orgId": org.id, "name": "late", "scopes": ["a:b"]})
+    elif kind == "member":
+        change = org.owner.post(MEMBERS, {"userId": "late", "role": "member"})
+    else:
+        change = org.owner.patch(org.path, {"name": "late"})
+    suspension = service.operator.put(org.path, {"name": "n", "ownerEmail": "o@x.example", "suspended": True})
+    _, changed = await one_after_the_other(service, org, suspension, change)
+    assert refusal(changed) == (403, "org_suspended")
+
+
+async def test_key_that_may_no_longer_write_keys_does_not_rename_itself(service: Service) -> None:
+    org = await service.organization()
+    key = await service.key(org.owner, org.id, "api-keys:*")
+    _, renamed = await one_after_the_other(
+        service, org,
+        org.owner.patch(key.path, {"scopes": ["api-keys:read"]}), key.caller.patch(key.path, {"name": "late"}),
+    )  # fmt: skip
+    assert refusal(renamed) == (403, "insufficient_scope")
 
 
 async def test_caller_with_unchanged_rights_is_served(service: Service) -> None:

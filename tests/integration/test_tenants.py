@@ -200,3 +200,24 @@ async def test_keys_of_a_tenant_that_a_user_made_are_its_own(service: Service) -
     other = await service.organization()
     assert refusal(await user.get(KEYS, orgId=other.id)) == (403, "org_mismatch")
     assert (await user.get(KEYS, orgId=tenant["id"])).json()["data"] == []
+
+
+@pytest.mark.parametrize("write", ["create", "change", "transfer"])
+@pytest.mark.parametrize("source", ["claim", "userinfo", "foreign", "none"])
+async def test_owner_address_is_verified_by_one_rule(service: Service, write: str, source: str) -> None:
+    """The callers' own address is verified if a claim or userinfo proves it, whichever request sets it."""
+    subject, email = f"{write}-{source}", f"{write}@x.example"
+    proven: dict[str, Any] = {"email": email, "email_verified": True}
+    answers = {"userinfo": {"sub": subject, **proven}, "foreign": {"sub": "another", **proven}}
+    service.issuer.answers[USERINFO] = Answer(200, json.dumps(answers.get(source, {})).encode())
+    user = service.user(subject, **(proven if source == "claim" else {}))
+    first = email if write == "create" else "first@x.example"
+    tenant = (await user.post(TENANTS, {"name": "x", "ownerEmail": first})).json()
+    path = f"{TENANTS}/{tenant['id']}"
+    if write == "change":
+        await user.patch(path, {"name": "x", "ownerEmail": email})
+    elif write == "transfer":
+        await user.post(f"{path}/transfer", {"userId": subject, "ownerEmail": email})
+    export = (await service.operator.get(f"{path}/export")).json()
+    assert export["ownerEmail"] == email
+    assert export["ownerEmailVerified"] is (source in ("claim", "userinfo"))

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -20,14 +21,15 @@ from tenantry.db.pagination import Page, SearchPage, window_after
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import errors
 from tenantry.domain import members as rules
-from tenantry.domain.access import limit_text, limits_of
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import BY_LEAVER, BY_USER, Member, Membership, MemberStatus, User, Writer
 from tenantry.domain.permissions import AccessLevel, Principal, Role, lower_role
+from tenantry.domain.plan_limits import MEMBERS, limit_in_force
 from tenantry.domain.plans import Catalog
-from tenantry.domain.tenants import access_of
 from tenantry.integrations.oidc.tokens import Claims
+
+_SCOPE: Final = "members:write"
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class MemberService:
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def add() -> Member:
-                tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
+                tenant, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
                 rules.check_may_give(caller, role)
                 before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
                 is_owner = await _is_tenant_owner(connection, tenant, self.issuers, user_id, before)
@@ -104,7 +106,7 @@ class MemberService:
                         f"The user is a member or invited already, as {before.role}: change the role with PATCH "
                         f"/api/v1/members/{before.id}."
                     )
-                await self._check_member_limit(connection, tenant)
+                await self._check_limit(connection, tenant, now)
                 written = rules.writer(author, caller.access_level)
                 if before is None:
                     member = Member(new_id("mbr"), principal.org_id, user_id, role, status, now, now, None)
@@ -122,7 +124,7 @@ class MemberService:
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`, `LastOwnerError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
             before = await self._find(connection, caller, member_id)
             rules.check_may_change(caller, before.role, role)
             if before.status is MemberStatus.REMOVED:
@@ -143,7 +145,7 @@ class MemberService:
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
             before = await self._find(connection, caller, member_id)
             rules.check_may_manage(caller, before.role)
             written = rules.writer(author, caller.access_level, binds=binds)
@@ -162,14 +164,10 @@ class MemberService:
         """Whether this may be a user's id; an e-mail address only where the identity provider has such ids."""
         return self.email_subjects or not rules.is_email(user_id)
 
-    async def _check_member_limit(self, connection: Connection, tenant: TenantRow) -> None:
-        access = access_of(tenant.record, self.catalog, self.clock())
-        most = limits_of(access, self.catalog).members
-        if most is None:
-            return
-        if await members.count_current(connection, tenant.record.id, self.issuers, most) >= most:
-            allowed = f"{most} members; invitations count as members"
-            raise errors.PlanLimitReachedError(limit_text(access, tenant.record.plan, self.catalog, allowed))
+    async def _check_limit(self, connection: Connection, tenant: TenantRow, now: datetime) -> None:
+        limit = limit_in_force(MEMBERS, tenant.record, self.catalog, now)
+        if limit is not None:
+            limit.check(await members.count_current(connection, tenant.record.id, self.issuers, limit.most))
 
 
 @dataclass(frozen=True)

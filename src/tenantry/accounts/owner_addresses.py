@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final
 
 from tenantry.accounts import tenants_store as tenants
-from tenantry.accounts.tenants import record_update
+from tenantry.accounts.tenants import WRITE_SCOPE, record_update
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
@@ -84,8 +84,7 @@ class OwnerConfirmations:
         """Mail the confirmation link again. Raises `InsufficientScopeError` and as `lock_and_reauthorize`."""
         tenant_id = principal.org_id
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found, caller, now = await lock_and_reauthorize(connection, principal, self._clock)
-            caller.require("tenants:write")
+            found, _, now = await lock_and_reauthorize(connection, principal, WRITE_SCOPE, self._clock)
             if found.owner_address.is_verified:
                 return ConfirmationRequest.VERIFIED
             async with connection.within(ACROSS_TENANTS):

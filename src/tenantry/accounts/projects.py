@@ -10,21 +10,23 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.accounts import projects_store as projects
 from tenantry.audit import trail as audit
+from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock, to_micros
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim, once
 from tenantry.db.pagination import Page, Position, encode_cursor, window_after
-from tenantry.db.tenants_store import get_tenant
-from tenantry.domain.access import limit_text, limits_of
+from tenantry.domain.access import limits_of
 from tenantry.domain.audit import Action, Author
-from tenantry.domain.errors import NotFoundError, PlanLimitReachedError
+from tenantry.domain.errors import NotFoundError
 from tenantry.domain.names import check_name
 from tenantry.domain.permissions import Principal
+from tenantry.domain.plan_limits import PROJECTS, limit_in_force
 from tenantry.domain.plans import Catalog, Count, PlanLimit, count_up_to
-from tenantry.domain.tenants import Project, access_of
+from tenantry.domain.tenants import Project
 
+_SCOPE: Final = "projects:write"
 _document: Final = msgspec.json.Decoder(Project)
 MOST_COUNTED: Final = 10_000
 """Pages count at most this many projects, because counting reads them."""
@@ -34,7 +36,7 @@ MOST_COUNTED: Final = 10_000
 class ProjectService:
     """The projects of a principal's tenant; test-mode principals see test-mode projects only.
 
-    Changes are recorded in the audit trail.
+    Changes to the projects of one tenant run one after another, and are recorded in the audit trail.
     """
 
     database: Database
@@ -56,23 +58,26 @@ class ProjectService:
     async def create(
         self, principal: Principal, author: Author, name: str, description: str | None, claim: Claim | None
     ) -> Project:
-        """Create a project. Raises `ValidationError`, and `PlanLimitReachedError` at the plan's limit in this mode."""
+        """Create a project.
+
+        Raises `ValidationError`, `PlanLimitReachedError` at the plan's limit in this mode, the errors of idempotency
+        and those of `lock_and_reauthorize`.
+        """
         check_name(name)
-        now, org_id = self.clock(), principal.org_id
+        org_id, mode = principal.org_id, principal.mode
         async with self.database.transaction(of_tenant(org_id)) as connection:
 
             async def create() -> Project:
-                tenant = (await get_tenant(connection, org_id, lock=True)).record
-                access = access_of(tenant, self.catalog, now)
-                most = limits_of(access, self.catalog).projects
-                if most is not None and await projects.count(connection, org_id, principal.mode, most) >= most:
-                    raise PlanLimitReachedError(limit_text(access, tenant.plan, self.catalog, f"{most} projects"))
-                project = Project(new_id("proj"), org_id, name, description, principal.mode, now, now)
+                tenant, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+                limit = limit_in_force(PROJECTS, tenant.record, self.catalog, now)
+                if limit is not None:
+                    limit.check(await projects.count(connection, org_id, mode, limit.most))
+                project = Project(new_id("proj"), org_id, name, description, mode, now, now)
                 await projects.insert(connection, project)
                 await _record(connection, author, Action.PROJECT_CREATED, None, project, now)
                 return project
 
-            return await once(connection, claim, Project, now, create)
+            return await once(connection, claim, Project, self.clock(), create)
 
     async def get(self, principal: Principal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""
@@ -87,10 +92,10 @@ class ProjectService:
         name: str | UnsetType = UNSET,
         description: str | UnsetType | None = UNSET,
     ) -> Project:
-        """Change the given fields. Raises `NotFoundError` and `ValidationError`."""
+        """Change the given fields. Raises `NotFoundError`, `ValidationError` and as `lock_and_reauthorize`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            now = self.clock()
-            project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
+            _, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+            project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id))
             name = project.name if name is UNSET else name
             description = project.description if description is UNSET else description
             check_name(name, project.name)
@@ -100,11 +105,12 @@ class ProjectService:
             return changed
 
     async def delete(self, principal: Principal, author: Author, project_id: str) -> None:
-        """Delete a project permanently. Raises `NotFoundError`."""
+        """Delete a project permanently. Raises `NotFoundError` and as `lock_and_reauthorize`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id, lock=True))
+            _, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+            project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id))
             await projects.delete(connection, principal.org_id, principal.mode, project_id)
-            await _record(connection, author, Action.PROJECT_DELETED, project, None, self.clock())
+            await _record(connection, author, Action.PROJECT_DELETED, project, None, now)
 
 
 async def _record(

@@ -38,13 +38,9 @@ async def insert(connection: Connection, project: Project) -> None:
     )
 
 
-async def find(
-    connection: Connection, org_id: str, mode: Mode, project_id: str, *, lock: bool = False
-) -> Project | None:
+async def find(connection: Connection, org_id: str, mode: Mode, project_id: str) -> Project | None:
     """Find a project of a tenant."""
-    row = await connection.fetch_row(
-        f"{_SELECT} AND id = %s" + (" FOR UPDATE" if lock else ""), (org_id, mode, project_id)
-    )
+    row = await connection.fetch_row(f"{_SELECT} AND id = %s", (org_id, mode, project_id))
     return Project(*row) if row else None
 
 

@@ -1,6 +1,6 @@
 """Create, read, change, end and export tenants."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from tenantry.accounts import members_store as members
 from tenantry.accounts import projects_store as projects
 from tenantry.accounts import tenants_store as tenants
+from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
 from tenantry.accounts.members import add_owner, hand_over, issuer_of_new
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store as api_keys
@@ -36,16 +37,14 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name, is_printable_name
-from tenantry.domain.owner_mails import OwnerAddress, same_address
+from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.permissions import Mode, Principal
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import ManagedTenant, Project, Tenant, is_tenant_id, to_managed_tenant, to_tenant
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications.mail_delivery import announce
 
-FindEmail = Callable[[], Awaitable[str | None]]
-"""Fetches the user's address from the identity provider."""
-
+WRITE_SCOPE: Final = "tenants:write"
 
 _ADDED: Final = {
     "cancelAt": None, "endsAt": None, "seats": None,
@@ -143,20 +142,19 @@ class TenantService:
         *,
         name: str,
         owner_email: str | None,
-        find_email: FindEmail,
+        address: CallerAddress,
         claim: Claim | None,
     ) -> Tenant:
         """Create a tenant with the user as its owner. The token's org claim, if any, becomes its id.
 
-        The owner's address is ``owner_email``, the token's verified address, or the identity provider's.
+        The owner's address is ``owner_email``, or the user's verified ``address``.
         Raises `TenantExistsError`, `TenantLimitReachedError`, `ValidationError` and the errors of idempotency.
         """
         check_name(name)
-        verified = claims.email or await find_email()
-        email = owner_email or verified
+        email = owner_email or await address.find()
         if email is None:
             raise errors.ValidationError(("ownerEmail", "is needed: the identity provider gives no verified address"))
-        is_verified = verified is not None and same_address(email, verified)
+        is_verified = owner_email is None or await address.verifies(owner_email)
         now = self.clock()
         tenant_id = claims.org_id or new_id("org")
         async with self.database.transaction(OF_PEOPLE) as connection:  # the claim is the user's, not a tenant's
@@ -184,51 +182,52 @@ class TenantService:
         *,
         name: str,
         owner_email: str | None,
-        email_verified: bool = False,
+        address: CallerAddress = UNVERIFIED,
     ) -> Tenant:
-        """Change the caller's tenant. Raises `NotFoundError` and `ValidationError`.
+        """Change the caller's tenant. Raises `NotFoundError`, `ValidationError` and as `lock_and_reauthorize`.
 
-        ``email_verified``: the identity provider verified the address as the caller's. Setting the same unverified
-        address again requests another confirmation mail.
+        ``address`` is the caller's verified one. Setting the same unverified ``owner_email`` again requests another
+        confirmation mail.
         """
+        is_verified = await address.verifies(owner_email)
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
-            found, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
-            caller.require("tenants:write")
+            found, _, now = await lock_and_reauthorize(connection, principal, WRITE_SCOPE, self.clock)
             check_name(name, found.record.name)
             was = found.owner_address
-            address = was if owner_email is None else was.changed(owner_email, verified=email_verified)
+            becomes = was if owner_email is None else was.changed(owner_email, verified=is_verified)
             follows = found.owner_email_follows and owner_email is None
-            await tenants.update(connection, found, address, now, name=name, owner_email_follows=follows)
+            await tenants.update(connection, found, becomes, now, name=name, owner_email_follows=follows)
             updated = await record_update(connection, author, found, now)
             if owner_email is not None:
-                await announce(connection, self.outbox, tenant_id, was, address, now)
+                await announce(connection, self.outbox, tenant_id, was, becomes, now)
             return self._shown(updated)
 
     async def transfer(
         self, principal: Principal, author: Author, tenant_id: str, *, user_id: str, owner_email: str,
-        claim: Claim | None, email_verified: bool = False,
+        claim: Claim | None, address: CallerAddress = UNVERIFIED,
     ) -> Tenant:  # fmt: skip
         """Make an active member the tenant's owner, with the address for billing mail; the former owner becomes admin.
 
-        ``email_verified``: the identity provider verified the address as the caller's.
+        ``address`` is the caller's verified one.
 
         Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`,
-        `ValidationError` and the errors of idempotency.
+        `ValidationError`, the errors of idempotency and those of `lock_and_reauthorize`.
         """
         issuer = issuer_of_new(self.issuers, principal)
         self._check_user_id(user_id, "userId")
+        is_verified = await address.verifies(owner_email)
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
 
             async def transfer() -> Tenant:
-                found, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
+                found, caller, now = await lock_and_reauthorize(connection, principal, WRITE_SCOPE, self.clock)
                 owner_id, successor = found.record.owner_id, User(issuer, user_id)
                 await hand_over(connection, author, caller, self.issuers, owner_id, successor, now)
                 was, transferred = found.owner_address, found
-                address = was.changed(owner_email, verified=email_verified)
-                if user_id != owner_id or address != was or found.owner_email_follows:
-                    await tenants.update(connection, found, address, now, owner_id=user_id)
+                becomes = was.changed(owner_email, verified=is_verified)
+                if user_id != owner_id or becomes != was or found.owner_email_follows:
+                    await tenants.update(connection, found, becomes, now, owner_id=user_id)
                     transferred = await record_update(connection, author, found, now, Action.TENANT_TRANSFERRED)
-                await announce(connection, self.outbox, tenant_id, was, address, now)
+                await announce(connection, self.outbox, tenant_id, was, becomes, now)
                 return self._shown(transferred)
 
             return await once(connection, claim, Tenant, self.clock(), transfer, _ADDED)

@@ -13,6 +13,7 @@ from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
+from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
 from tenantry.auth.admission import Admission, Admitted, credential_kind
 from tenantry.auth.authentication import Authenticator, bearer_credential, requested_organization
 from tenantry.common.logs import redact
@@ -42,6 +43,8 @@ _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 AnyRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
 Routes = Sequence[HTTPRouteHandler]
+EmailOfToken = Callable[[str, str], Awaitable[str | None]]
+"""Asks the identity provider for the address of the user of an access token, given its subject."""
 Check = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
 
 
@@ -90,10 +93,17 @@ def raises(*codes: str) -> dict[str, Any]:
 class Access:
     """Makes the guards of routes."""
 
-    def __init__(self, admission: Admission, authenticator: Authenticator, operator_token: Secret | None) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        authenticator: Authenticator,
+        operator_token: Secret | None,
+        email_of_token: EmailOfToken,
+    ) -> None:
         self._admission = admission
         self._authenticator = authenticator
         self._operator_token = operator_token
+        self._email_of_token = email_of_token
 
     def needs(self, scope: str | None) -> RouteGuard:
         """Require a caller whose grants cover ``scope``, in live mode for `LIVE_MODE_SCOPES`; None: any credential."""
@@ -153,15 +163,18 @@ class Access:
             return await authenticate_again(self._admission, scope, header_in)
         return (await admit(self._admission, scope, header_in)).principal
 
-    @staticmethod
-    def token_of(request: AnyRequest) -> str:
-        """The bearer token of an authenticated request."""
-        return bearer_credential(header(request, "authorization")).decode()
-
     async def claims_of(self, request: AnyRequest) -> Claims | None:
         """The token's claims of an authenticated user; None for a key."""
         credential = bearer_credential(header(request, "authorization"))
         return None if credential.startswith(b"svc_") else await self._authenticator.verify_token(credential)
+
+    async def address_of(self, request: AnyRequest) -> CallerAddress:
+        """The verified address of an authenticated request's caller."""
+        claims = await self.claims_of(request)
+        if claims is None:
+            return UNVERIFIED
+        token = bearer_credential(header(request, "authorization")).decode()
+        return CallerAddress(claims, partial(self._email_of_token, token, claims.subject))
 
 
 def extras(connection: Connection) -> dict[str, Any]:

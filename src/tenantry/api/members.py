@@ -24,7 +24,6 @@ from tenantry.api.parameters import (
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.members import Member, Membership, MemberStatus
-from tenantry.domain.owner_mails import same_address
 from tenantry.domain.permissions import Role
 from tenantry.domain.tenants import Tenant
 
@@ -168,11 +167,15 @@ def member_routes(
         This sets `ownerId`, the role owner, and the address for billing mail. A previous owner who is a member becomes
         an admin. Only an OWNER may do this.
         """
-        claims = await access.claims_of(request)
-        user_id, email = data.user_id, data.owner_email
-        is_verified = bool(claims and claims.email and same_address(claims.email, email))
+        address = await access.address_of(request)
         return await owned.transfer(
-            principal, author, tenant_id, user_id=user_id, owner_email=email, email_verified=is_verified, claim=claim
+            principal,
+            author,
+            tenant_id,
+            user_id=data.user_id,
+            owner_email=data.owner_email,
+            claim=claim,
+            address=address,
         )
 
     @get(OWN_PATH, guards=[access.needs_user()], summary="List the caller's memberships")

@@ -1,7 +1,5 @@
 """Routes of tenants: for their own people, and for the operator."""
 
-from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -16,14 +14,11 @@ from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Li
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.errors import ValidationError
-from tenantry.domain.owner_mails import same_address
 from tenantry.domain.tenants import ManagedTenant, Tenant, is_tenant_id
 
 PATH: Final = "/api/v1/tenants"
 
 TenantId = Annotated[str, path_parameter("The organization's id.", "acme")]
-EmailOfToken = Callable[[str, str], Awaitable[str | None]]
-"""Asks the identity provider for the address of the user of an access token, given its subject."""
 
 
 class NewTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -53,7 +48,7 @@ class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     suspended: Annotated[bool | None, doc("Whether the tenant's credentials are refused.")] = None
 
 
-def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailOfToken) -> Routes:
+def tenant_routes(tenants: TenantService, access: Access) -> Routes:
     """The routes of tenants: for their members and keys, and for the operator's backend."""
 
     @get(PATH, guards=[access.needs("tenants:read")], summary="List the caller's tenants")
@@ -87,9 +82,9 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         verified address or the identity provider's counts. `TENANTS_PER_USER` limits how many tenants a user may
         create.
         """
-        find_email = partial(email_of_token, access.token_of(request), claims.subject)
+        address = await access.address_of(request)
         tenant = await tenants.create(
-            claims, author, name=data.name, owner_email=data.owner_email, find_email=find_email, claim=claim
+            claims, author, name=data.name, owner_email=data.owner_email, address=address, claim=claim
         )
         return Response(tenant, headers={"Location": f"{PATH}/{tenant.id}"})
 
@@ -98,11 +93,9 @@ def tenant_routes(tenants: TenantService, access: Access, email_of_token: EmailO
         request: AnyRequest, principal: Caller, author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[TenantChange]
     ) -> Tenant:
         """Change the name and, if given, the address for billing mail. A test-mode key may not."""
-        claims = await access.claims_of(request) if data.owner_email is not None else None
-        verified = claims and (claims.email or await email_of_token(access.token_of(request), claims.subject))
-        is_verified = bool(verified and data.owner_email and same_address(verified, data.owner_email))
+        address = await access.address_of(request)
         return await tenants.update(
-            principal, author, tenant_id, name=data.name, owner_email=data.owner_email, email_verified=is_verified
+            principal, author, tenant_id, name=data.name, owner_email=data.owner_email, address=address
         )
 
     @put(

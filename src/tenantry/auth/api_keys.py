@@ -22,16 +22,18 @@ from tenantry.db.pagination import SearchPage, window_after
 from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
-from tenantry.domain.access import NO_SUBSCRIPTION, NOTHING, limit_text, limits_of
+from tenantry.domain.access import NO_SUBSCRIPTION, NOTHING, limits_of
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.names import check_name
 from tenantry.domain.permissions import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.plan_limits import ACTIVE_KEYS, REPLACED_KEYS, limit_in_force
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
-from tenantry.domain.tenants import TenantRecord, access_of
+from tenantry.domain.tenants import TenantRecord
 
 OPERATOR: Final = "operator"
+_SCOPE: Final = "api-keys:write"
 
 
 class NewKey(msgspec.Struct, frozen=True):
@@ -81,10 +83,10 @@ class ApiKeyService:
         mode = mode or principal.mode
 
         async def create(connection: Connection) -> NewKey:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
             end = _to_end(expires_at, now)
             rules.check_may_create(caller, scopes, level, mode, end)
-            await self._check_limit(connection, tenant.record, now)
+            await self._check_limit(connection, tenant.record, KeyState.ACTIVE, now)
             leaked = None
             if replaces is not None:
                 leaked = await self._find(connection, caller, replaces, lock=True)
@@ -133,7 +135,7 @@ class ApiKeyService:
         Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`, `ValidationError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            _, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
+            _, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
             changed = key = await self._find(connection, caller, key_id, lock=True)
             if name is not UNSET:
                 check_name(name, key.name)
@@ -165,7 +167,7 @@ class ApiKeyService:
         """
 
         async def create(connection: Connection) -> NewKey:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
             old = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), old.access_level)
             _check_active(old)
@@ -173,7 +175,7 @@ class ApiKeyService:
                 raise errors.KeyNotActiveError("The key has been rotated before; rotate the key that took its place.")
             rules.check_may_create(caller, old.scopes, old.access_level, old.mode, old.expires_at)
             if overlap:
-                await self._check_limit(connection, tenant.record, now, KeyState.REPLACED)
+                await self._check_limit(connection, tenant.record, KeyState.REPLACED, now)
             key = new_key(old.org_id, old.name, old.scopes, old.access_level, old.mode, old.expires_at, caller.id, now)
             return await self._insert(connection, author, key, now, old, overlap)
 
@@ -188,7 +190,7 @@ class ApiKeyService:
         Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            _, caller, now = await lock_and_reauthorize(connection, principal, self.clock)
+            _, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
             key = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), key.access_level)
             revoked = await self._revoke(connection, author, key, now, force=force)
@@ -260,15 +262,11 @@ class ApiKeyService:
             await save(connection, author, Action.KEY_ROTATED, replaced, ending, now)
         return NewKey(record, key.secret)
 
-    async def _check_limit(
-        self, connection: Connection, tenant: TenantRecord, now: datetime, state: KeyState = KeyState.ACTIVE
-    ) -> None:
-        access = access_of(tenant, self.catalog, now)
-        most = limits_of(access, self.catalog).api_keys
-        if most is not None and await api_keys.count(connection, tenant.id, now, state) >= most:
-            what = "rotated API keys that still work" if state is KeyState.REPLACED else "active API keys"
-            allowed = f"{most} {what}"
-            raise errors.KeyLimitReachedError(limit_text(access, tenant.plan, self.catalog, allowed))
+    async def _check_limit(self, connection: Connection, tenant: TenantRecord, state: KeyState, now: datetime) -> None:
+        limited = REPLACED_KEYS if state is KeyState.REPLACED else ACTIVE_KEYS
+        limit = limit_in_force(limited, tenant, self.catalog, now)
+        if limit is not None:
+            limit.check(await api_keys.count(connection, tenant.id, now, state))
 
     async def _check_not_last_owner(self, connection: Connection, key: ApiKey, now: datetime) -> None:
         """Raise `LastOwnerError` if this key is the only way to create another OWNER key."""

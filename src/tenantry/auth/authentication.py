@@ -31,6 +31,7 @@ _SCHEME: Final = b"bearer "
 _KEY_PREFIX: Final = b"svc_"
 _JWT_PARTS: Final = 3
 _NO_CREDENTIAL: Final = "The credential is neither an API key nor a token."
+_REVOKED: Final = "The API key has been revoked."
 _MODES: Final = {mode.value: mode for mode in Mode}
 _ROLES: Final = {role.value: role for role in Role}
 _LEVELS: Final = {level.value: level for level in AccessLevel}
@@ -225,12 +226,8 @@ def requested_organization(claimed: str | None, header: bytes | None) -> str | N
 
 
 def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> Principal:
-    if key.revoked_at is not None or key.deleted:
-        raise errors.ApiKeyRevokedError("The API key has been revoked.")
-    if key.expires_at is not None and key.expires_at <= now:
-        raise errors.ApiKeyExpiredError("The API key has expired.")
-    if key.suspended:
-        raise errors.OrgSuspendedError("The organization is suspended.")
+    _check_active(KeyStatus.REVOKED if key.deleted else api_keys.status_at(now, key.revoked_at, key.expires_at))
+    _check_not_suspended(suspended=key.suspended)
     return Principal(
         kind=PrincipalKind.API_KEY,
         id=key.id,
@@ -264,8 +261,7 @@ def _grants_of_user(claims: Claims, row: UserAccessRow) -> tuple[Role | None, tu
         raise errors.InvalidCredentialError("The organization has ended.")
     if row.removed and (row.binds_owner or role is not Role.OWNER):
         raise errors.NoOrganizationError("The user does not belong to this organization any more.")
-    if row.suspended:
-        raise errors.OrgSuspendedError("The organization is suspended.")
+    _check_not_suspended(suspended=row.suspended)
     return role, *permissions.role_grants(effective_role(claims, row), claims.scopes)
 
 
@@ -277,23 +273,49 @@ def effective_role(claims: Claims, row: UserAccessRow) -> Role:
 
 
 async def lock_and_reauthorize(
-    connection: Connection, principal: Principal, clock: Clock
+    connection: Connection, principal: Principal, scope: str, clock: Clock
 ) -> tuple[TenantRow, Principal, datetime]:
-    """Lock the principal's tenant for a change; return it with the principal as of now and the time.
+    """Lock the principal's tenant for a change that needs ``scope``; return it, the principal as of now, and the time.
 
-    While a request waited for the lock, its key may have been revoked, or its user removed or given a lower role.
-    Raises `ApiKeyRevokedError`, `ApiKeyExpiredError`, `NoOrganizationError`, and `NotFoundError` for an ended tenant.
+    Every change by a principal begins with this (CONTRACT 8.2). While a request waited for the lock, its key may have
+    been revoked or narrowed, its user removed or given a lower role, or its tenant suspended. The operator may also
+    change a suspended tenant.
+
+    Raises `ApiKeyRevokedError`, `ApiKeyExpiredError`, `NoOrganizationError`, `OrgSuspendedError`,
+    `InsufficientScopeError`, and `NotFoundError` for an ended tenant.
     """
     tenant = await get_tenant(connection, principal.org_id, lock=True, even_ended=True)
     now = clock()
-    caller = principal
-    if principal.kind is PrincipalKind.API_KEY:
-        caller = await _reauthorize_key(connection, principal, now)
-    elif principal.issuer is not None:
-        caller = await _reauthorize_user(connection, principal, principal.issuer)
+    if _is_operator(principal):
+        caller = principal
+    else:
+        caller = await _reauthorize(connection, principal, now)
+        _check_not_suspended(suspended=tenant.suspended)
     if tenant.deleted:
         raise errors.NotFoundError("tenant")
+    caller.require(scope)
     return tenant, caller, now
+
+
+def _is_operator(principal: Principal) -> bool:
+    """Whether this is the principal of an operator's command: a user of no issuer."""
+    return principal.kind is PrincipalKind.USER and principal.issuer is None
+
+
+async def _reauthorize(connection: Connection, principal: Principal, now: datetime) -> Principal:
+    if principal.issuer is None:
+        return await _reauthorize_key(connection, principal, now)
+    return await _reauthorize_user(connection, principal, principal.issuer)
+
+
+async def _reauthorize_key(connection: Connection, principal: Principal, now: datetime) -> Principal:
+    key = await api_keys_store.find(connection, principal.org_id, principal.id, now, test_only=False)
+    if key is None:
+        raise errors.ApiKeyRevokedError(_REVOKED)
+    _check_active(key.status)
+    return msgspec.structs.replace(
+        principal, scopes=key.scopes, access_level=key.access_level, expires_at=key.expires_at
+    )
 
 
 async def _reauthorize_user(connection: Connection, principal: Principal, issuer: str) -> Principal:
@@ -310,15 +332,16 @@ async def _reauthorize_user(connection: Connection, principal: Principal, issuer
     )
 
 
-async def _reauthorize_key(connection: Connection, principal: Principal, now: datetime) -> Principal:
-    key = await api_keys_store.find(connection, principal.org_id, principal.id, now, test_only=False)
-    if key is None or key.status is KeyStatus.REVOKED:
-        raise errors.ApiKeyRevokedError("The API key has been revoked.")
-    if key.status is KeyStatus.EXPIRED:
+def _check_active(status: KeyStatus) -> None:
+    if status is KeyStatus.REVOKED:
+        raise errors.ApiKeyRevokedError(_REVOKED)
+    if status is KeyStatus.EXPIRED:
         raise errors.ApiKeyExpiredError("The API key has expired.")
-    return msgspec.structs.replace(
-        principal, scopes=key.scopes, access_level=key.access_level, expires_at=key.expires_at
-    )
+
+
+def _check_not_suspended(*, suspended: bool) -> None:
+    if suspended:
+        raise errors.OrgSuspendedError("The organization is suspended.")
 
 
 class ExplainedAccess(msgspec.Struct, frozen=True, rename="camel"):

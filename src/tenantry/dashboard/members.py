@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from litestar import Response, get, post
 
+from tenantry.accounts.caller_address import CallerAddress
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.api.members import MemberChange, MemberId, NewMember, OwnerTransfer
 from tenantry.api.parameters import MOST_ON_A_PAGE, Cursor
@@ -18,7 +19,6 @@ from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import ROLES
 from tenantry.domain import errors
 from tenantry.domain.members import Member, MemberStatus, User, check_may_give, check_may_manage
-from tenantry.domain.owner_mails import same_address
 from tenantry.domain.permissions import Principal, Role, lower_role
 
 PATH: Final = ORG + "/settings/members"
@@ -249,9 +249,9 @@ async def transfer(ctx: Context) -> Response[str]:
         further = await _successor_errors(ctx, values["userId"])
         further |= forms.confirmation_errors(typed, "name", forms.confirmation_text(tenant.name, tenant.id))
         valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
-        email, is_verified = valid.owner_email, same_address(ctx.user.claims.email or "", valid.owner_email)
         change = partial(services.tenants.transfer, principal, ctx.author, tenant.id, user_id=valid.user_id)
-        await ctx.once(partial(change, owner_email=email, email_verified=is_verified))
+        address = CallerAddress(ctx.user.claims)
+        await ctx.once(partial(change, owner_email=valid.owner_email, address=address))
     except InvalidFormError as error:
         return await _transfer_page(ctx, values, typed, error)
     except errors.ValidationError:  # the member was removed meanwhile
