@@ -250,7 +250,7 @@ class Parts:
         self.billing = LedgerQueries(self.database)
         self.unplaced_events = UnplacedEvents(self.database, clock)
         self.event_feed = EventFeed(self.database)
-        self.checkout = CheckoutService(self.database, self.provider, catalog, settings.base_url)
+        self.checkout = CheckoutService(self.database, self.provider, settings.billing, settings.base_url)
 
         # What the worker does
         mail: MailService | None = None

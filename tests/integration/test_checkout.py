@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tenantry.accounts import tenants_store as tenants
+from tenantry.auth.api_keys import operator_principal
 from tenantry.billing.checkout import CheckoutService, provider_key
 from tenantry.common.secret import Secret
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
-from tenantry.domain.access import NOTHING
 from tenantry.domain.audit import BY_OPERATOR
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import (
     IdempotencyInFlightError,
     IdempotencyMismatchError,
@@ -24,7 +25,6 @@ from tenantry.domain.errors import (
     ProviderRefusedError,
     ValidationError,
 )
-from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.domain.plans import parse_catalog
 from tenantry.integrations.stripe.client import ProviderApi
 from tests.support.emptying import SharedDatabase
@@ -82,25 +82,10 @@ def service(database: Database, provider: ProviderApi) -> CheckoutService:
 
 
 def service_at(now: datetime, database: Database, provider: ProviderApi) -> CheckoutService:
-    return CheckoutService(database, provider, CATALOG, BASE_URL, lambda: now)
+    return CheckoutService(database, provider, BillingPolicy(CATALOG), BASE_URL, lambda: now)
 
 
-def member_of(org_id: str) -> Principal:
-    return Principal(
-        kind=PrincipalKind.API_KEY,
-        id="key_1",
-        org_id=org_id,
-        mode=Mode.LIVE,
-        scopes=("billing:write",),
-        access_level=AccessLevel.SCOPED,
-        plan="free",
-        subscription_status="none",
-        access_phase=NOTHING,
-        expires_at=None,
-    )
-
-
-ACME = member_of("acme")
+ACME = operator_principal("acme")
 
 
 def claim(key: str = "k1", body: bytes = b"body") -> Claim:
@@ -195,11 +180,11 @@ async def test_there_is_no_portal_before_the_first_checkout(service: CheckoutSer
 
 async def test_a_missing_tenant(service: CheckoutService) -> None:
     with pytest.raises(NotFoundError):
-        await service.create_portal(member_of("other"), BY_OPERATOR, return_url=None, claim=None)
+        await service.create_portal(operator_principal("other"), BY_OPERATOR, return_url=None, claim=None)
 
 
 async def test_without_a_provider_key_the_setting_is_named(database: Database) -> None:
-    service = CheckoutService(database, None, CATALOG, BASE_URL)
+    service = CheckoutService(database, None, BillingPolicy(CATALOG), BASE_URL)
     with pytest.raises(ProviderNotConfiguredError, match="PROVIDER_SECRET_KEY"):
         await checkout(service)
     with pytest.raises(ProviderNotConfiguredError, match="PROVIDER_SECRET_KEY"):

@@ -15,6 +15,7 @@ from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.permissions import AccessLevel, Mode
 from tests.support.app import PEPPER, running_app
+from tests.support.billing import rows
 from tests.support.emptying import SharedDatabase
 from tests.support.provider_api import KEY, ProviderServer, running_provider
 from tests.support.tenants import add_acme
@@ -49,6 +50,11 @@ def client(app: httpx2.AsyncClient, server: ProviderServer) -> httpx2.AsyncClien
     return app
 
 
+async def set_status(conninfo: str, status: str) -> None:
+    """Let the tenant acme have a subscription of this status."""
+    await rows(conninfo, "UPDATE tenants SET plan = 'pro', subscription_status = %s WHERE id = 'acme'", status)
+
+
 async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     """The credentials of a key of the tenant acme, who is customer cus_1."""
     now = system_clock()
@@ -80,6 +86,45 @@ async def test_addresses_are_handed_on(client: httpx2.AsyncClient, emptied: str,
     await client.post(CHECKOUT, json=body, headers=await bearer(emptied))
     params = server.requests[0].params
     assert (params["success_url"], params["cancel_url"]) == ("https://a.example/", "https://b.example/")
+
+
+@pytest.mark.parametrize("status", ["active", "trialing", "past_due", "unpaid", "paused", "incomplete"])
+async def test_tenant_with_a_living_subscription_buys_no_second_one(
+    client: httpx2.AsyncClient, emptied: str, server: ProviderServer, status: str
+) -> None:
+    headers = await bearer(emptied)
+    await set_status(emptied, status)
+    answer = await client.post(CHECKOUT, json={"plan": "business"}, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (409, "subscription_exists")
+    assert server.requests == []
+    assert (await client.post(PORTAL, headers=headers)).status_code == 201
+
+
+@pytest.mark.parametrize("status", ["canceled", "incomplete_expired", "none"])
+async def test_tenant_without_a_living_subscription_buys_one(
+    client: httpx2.AsyncClient, emptied: str, status: str
+) -> None:
+    headers = await bearer(emptied)
+    await set_status(emptied, status)
+    assert (await client.post(CHECKOUT, json={"plan": "business"}, headers=headers)).status_code == 201
+
+
+async def test_answer_of_a_checkout_stays_the_same_after_the_purchase(client: httpx2.AsyncClient, emptied: str) -> None:
+    headers = {**await bearer(emptied), "Idempotency-Key": "once"}
+    first = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
+    await set_status(emptied, "active")
+    again = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
+    assert (again.status_code, again.json()) == (201, first.json())
+
+
+async def test_separate_subscriptions_may_be_several(emptied: str, server: ProviderServer) -> None:
+    headers = await bearer(emptied)
+    await set_status(emptied, "active")
+    async with running_app(
+        emptied, SUBSCRIPTIONS="each", PROVIDER_SECRET_KEY=KEY, PROVIDER_API_BASE=server.url
+    ) as client:
+        answer = await client.post(CHECKOUT, json={"plan": "business"}, headers=headers)
+    assert answer.status_code == 201
 
 
 @pytest.mark.parametrize("path", [CHECKOUT, PORTAL])

@@ -35,6 +35,7 @@ _NEXT_STEPS: Final = {
     "tenant_deleted": "Use another id, or wait until 30 days after the deletion.",
     "customer_taken": "Find the tenant of this customer: a customer belongs to one tenant.",
     "no_customer": "Create a checkout session first.",
+    "subscription_exists": "Change the subscription in the portal (billing.portal_sessions.create()).",
     "invalid_cursor": "Start the list again without a cursor.",
     "idempotency_in_flight": "Retry in a moment with the same idempotency_key.",
     "idempotency_mismatch": "Use a new idempotency_key for a different request.",

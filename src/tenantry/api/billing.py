@@ -92,14 +92,15 @@ def billing_routes(billing: LedgerQueries, checkout: CheckoutService, catalog: C
         CHECKOUT_PATH,
         guards=[access.needs("billing:write")],
         summary="Begin a checkout",
-        opt=raises("provider_not_configured", "provider_refused", "provider_unavailable"),
+        opt=raises("subscription_exists", "provider_not_configured", "provider_refused", "provider_unavailable"),
     )
     async def create_checkout_session(
         principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewCheckoutSession]
     ) -> Response[SessionAddress]:
         """Create a checkout at the payment provider for a plan.
 
-        Send the browser to `url`. The plan changes when the provider's event arrives.
+        Send the browser to `url`. The plan changes when the provider's event arrives. A tenant with a subscription that
+        has not ended changes it in the customer portal; only with `SUBSCRIPTIONS=each` may it begin another.
         """
         url = await checkout.create_checkout(
             principal, author, plan=data.plan, success_url=data.success_url, cancel_url=data.cancel_url, claim=claim

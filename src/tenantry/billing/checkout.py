@@ -9,19 +9,26 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tenantry.audit import trail as audit
+from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock, system_clock
 from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
-from tenantry.db.tenants_store import TenantRow, find_tenant
+from tenantry.db.tenants_store import TenantRow
+from tenantry.domain.access import is_subscribed
 from tenantry.domain.audit import Action, Author
-from tenantry.domain.errors import NoCustomerError, NotFoundError, ProviderNotConfiguredError, ValidationError
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.errors import NoCustomerError, ProviderNotConfiguredError, SubscriptionExistsError, ValidationError
 from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.stripe.client import ProviderApi
 
 LONGEST_URL: Final = 2048
+_SCOPE: Final = "billing:write"
+_ALREADY_SUBSCRIBED: Final = (
+    "The organization has a subscription that has not ended. Change or cancel it in the customer portal."
+)
 
 
 class _CheckoutPlan(msgspec.Struct, frozen=True):
@@ -41,18 +48,22 @@ class CheckoutService:
     audit trail before its URL is returned.
 
     Both methods raise `ProviderNotConfiguredError`, `ProviderUnavailableError`, `ProviderRefusedError`,
-    `ValidationError` and the errors of idempotency.
+    `ValidationError`, the errors of idempotency and those of `lock_and_reauthorize`.
     """
 
     database: Database
     provider: ProviderApi | None
-    catalog: Catalog
+    policy: BillingPolicy
     base_url: str
     clock: Clock = system_clock
 
     @property
     def is_configured(self) -> bool:
         return self.provider is not None
+
+    def sells_to(self, subscription_status: str) -> bool:
+        """Whether a tenant of this status may begin a subscription: only ``SUBSCRIPTIONS=each`` allows a second one."""
+        return self.policy.is_each or not is_subscribed(subscription_status)
 
     async def create_checkout(
         self,
@@ -64,12 +75,17 @@ class CheckoutService:
         cancel_url: str | None,
         claim: Claim | None,
     ) -> str:
-        """Return the URL at which the caller's tenant subscribes to a plan of the catalog other than ``free``."""
+        """Return the URL at which the caller's tenant subscribes to a plan of the catalog other than ``free``.
+
+        Raises `SubscriptionExistsError` too.
+        """
         provider = self._configured()
-        price_id = _price_of_new_subscriber(self.catalog, plan)
+        price_id = _price_of_new_subscriber(self.policy.catalog, plan)
         _check_urls(successUrl=success_url, cancelUrl=cancel_url)
 
         async def create(tenant: TenantRow) -> str:
+            if not self.sells_to(tenant.record.subscription_status):
+                raise SubscriptionExistsError(_ALREADY_SUBSCRIBED)
             return await provider.create_checkout_session(
                 tenant_id=tenant.record.id,
                 price_id=price_id,
@@ -122,9 +138,7 @@ class CheckoutService:
         """
         org_id = principal.org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            tenant = await find_tenant(connection, org_id)
-            if tenant is None:
-                raise NotFoundError("tenant")
+            tenant, _, _ = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
             kept = await idempotency.find(connection, claim, _SessionUrl, self.clock()) if claim else None
         if kept is not None:
             return kept.url

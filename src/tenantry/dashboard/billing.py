@@ -11,8 +11,8 @@ from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain import errors
-from tenantry.domain.access import NO_SUBSCRIPTION
-from tenantry.domain.plans import FREE, OVER
+from tenantry.domain.access import is_subscribed
+from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Tenant
 from tenantry.server.problems import STATUSES
 
@@ -23,7 +23,7 @@ _PORTAL: Final = "/billing/portal"
 
 def has_subscription(tenant: Tenant) -> bool:
     """Whether the tenant has a subscription that has not ended."""
-    return tenant.subscription_status not in (*OVER, NO_SUBSCRIPTION)
+    return is_subscribed(tenant.subscription_status)
 
 
 def is_ending(tenant: Tenant) -> bool:
@@ -101,8 +101,8 @@ async def _billing_page(
     newest = None if problem else await services.billing.newest_arrival(ctx.principal)
     billing = await services.overview.of_billing(ctx.principal)
     tenant = billing.tenant
-    is_configured, is_subscribed = services.checkout.is_configured, has_subscription(tenant)
-    is_buyable = is_configured and not is_subscribed
+    is_configured = services.checkout.is_configured
+    is_buyable = is_configured and services.checkout.sells_to(tenant.subscription_status)
     return ctx.render(
         "billing.html",
         STATUSES[type(problem)] if problem else 200,
@@ -111,7 +111,7 @@ async def _billing_page(
         ends=is_ending(tenant),
         is_last_period=is_last_period(tenant),
         newest=newest,
-        is_subscribed=is_subscribed,
+        is_subscribed=has_subscription(tenant),
         is_configured=is_configured,
         buyable={plan.id for plan in catalog.plans if is_buyable and plan.id != FREE and plan.stripe_price_ids},
         problem=_error_text(problem) if problem else "",

@@ -86,6 +86,11 @@ def phase_of_status(plan: str, status: str, catalog: Catalog) -> AccessPhase:
     return AccessPhase("none", FREE, sentence(status))
 
 
+def is_subscribed(status: str) -> bool:
+    """Whether a tenant of this status has a subscription that has not ended."""
+    return status not in (*OVER, NO_SUBSCRIPTION)
+
+
 def sentence(status: str) -> str:
     """Return the reason for the access of a subscription of this status."""
     return "The subscription has ended." if status in OVER else f"The subscription is {status.replace('_', ' ')}."

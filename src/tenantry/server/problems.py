@@ -52,6 +52,7 @@ CODES: Final[Mapping[int, Sequence[str]]] = {
         "member_exists",
         "member_not_active",
         "no_customer",
+        "subscription_exists",
         "tenant_deleted",
         "tenant_exists",
     ),

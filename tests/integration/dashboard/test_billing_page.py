@@ -87,6 +87,16 @@ async def test_subscriber_gets_the_portal_and_no_second_subscription(dashboard: 
     assert "It renews automatically" in said
 
 
+async def test_checkout_of_a_subscriber_is_rejected_with_the_way_to_change_the_plan(
+    dashboard: Dashboard, owner: Person, provider: ProviderServer
+) -> None:
+    await dashboard.deliver(updated())
+    answer = await owner.force(CHECKOUT, plan="business", once="b" * 32)
+    assert answer.status == 409
+    assert "has a subscription that has not ended. Change or cancel it in the customer portal." in answer.text
+    assert provider.requests == []
+
+
 async def test_canceled_subscription_shows_its_end(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(cancel=True))
     assert "Ends on 31 Jan 2026. You won't be charged again" in (await owner.open(BILLING)).text
