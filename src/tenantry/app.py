@@ -290,7 +290,7 @@ class Parts:
             trail=self.trail,
             billing=self.billing,
             checkout=self.checkout,
-            overview=OverviewService(self.database, settings.issuers, settings.billing.catalog, self.clock),
+            overview=OverviewService(self.database, settings.issuers, settings.billing, self.clock),
             event_feed=self.event_feed,
             replay=ReplayService(self.database, settings.billing, self.clock),
             catalog=settings.billing.catalog,

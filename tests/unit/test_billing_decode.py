@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails
+from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, SubscriptionDetails
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 from tests.support import events
 from tests.support.events import NOW, Shape
@@ -64,7 +64,16 @@ def test_an_invoice_in_every_shape(shape: Shape, expanded: bool) -> None:
         status="open",
         amount_remaining=2900,
         currency="eur",
+        details=SubscriptionDetails(next_attempt=NOW + 3 * 24 * 3600),
     )
+
+
+@pytest.mark.parametrize("next_attempt", [None, -1, "soon"])
+def test_next_attempt_is_that_of_a_failed_payment_and_optional(next_attempt: Any) -> None:
+    event = events.failed(next_attempt=next_attempt)
+    assert decode(event).details == NO_DETAILS
+    voided = {**events.failed(), "type": "invoice.voided"}
+    assert decode(voided).details == NO_DETAILS
 
 
 @pytest.mark.parametrize("expanded", [False, True])

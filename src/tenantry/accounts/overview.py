@@ -1,4 +1,4 @@
-"""Tenant overview: record, use of the plan, unpaid invoice, keys and billing events."""
+"""Tenant overview: record, use of the plan, unpaid invoices, keys and billing events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ import msgspec
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.projects import MOST_COUNTED, count_for_page
-from tenantry.accounts.tenants_store import FailedInvoice, SubscriptionRow
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.rate_limits import subject_of_tenant
 from tenantry.auth.rate_limits_store import count_requests
 from tenantry.billing import ledger_queries_store as billing
+from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.common.clock import Clock
 from tenantry.db.connection import Connection, of_tenant
@@ -21,10 +21,11 @@ from tenantry.db.database import Database
 from tenantry.db.tenants_store import get_tenant
 from tenantry.domain.access import Addons, limits_of
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
-from tenantry.domain.billing.state import PAST_DUE
+from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState
+from tenantry.domain.billing.subscription_overview import Debt, SubscriptionLine, debts_of, subscription_lines
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.permissions import Principal, covers
-from tenantry.domain.plans import Catalog, Count, Limits, count_up_to
+from tenantry.domain.plans import Count, Limits, count_up_to
 from tenantry.domain.rate_limits import SLOTS
 from tenantry.domain.tenants import Tenant, access_of, to_tenant
 
@@ -48,18 +49,18 @@ class PlanUse(msgspec.Struct, frozen=True):
 
 
 class BillingOverview(msgspec.Struct, frozen=True):
-    """A tenant, its limits now, its use of them, and its unpaid invoice while it is past due.
+    """A tenant, its limits now, its use of them, and the unpaid invoices of all its subscriptions.
 
-    ``addons`` are those that count, with their quantities. ``subscriptions`` are what is stored of each, for the
-    billing page alone.
+    ``addons`` are those that count, with their quantities. ``subscriptions`` are empty with `SubscriptionRule.ANY`. The
+    addresses of invoices are for principals who may pay: their pages show the payer's data, as payloads do.
     """
 
     tenant: Tenant
     limits: Limits
     addons: Addons
     use: PlanUse
-    failed: FailedInvoice | None
-    subscriptions: Sequence[SubscriptionRow] = ()
+    debts: Sequence[Debt]
+    subscriptions: Sequence[SubscriptionLine]
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -84,15 +85,13 @@ class OverviewService:
 
     database: Database
     issuers: Issuers | None
-    catalog: Catalog
+    policy: BillingPolicy
     clock: Clock
 
     async def of_billing(self, principal: Principal) -> BillingOverview:
         """Read the tenant's plan, its use and its subscriptions. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            found = await self._billing(connection, principal)
-            subscriptions = await tenants.read_subscriptions(connection, principal.org_id)
-        return msgspec.structs.replace(found, subscriptions=subscriptions)
+            return await self._billing(connection, principal)
 
     async def read(self, principal: Principal) -> Overview:
         """Read the content of the tenant's first page. Raises `NotFoundError`."""
@@ -111,11 +110,11 @@ class OverviewService:
         return Overview(found, keys, expiring, leaked, has_used_key, [view(row) for row in rows[:_MOST_EVENTS]])
 
     async def _billing(self, connection: Connection, principal: Principal) -> BillingOverview:
-        now, org_id = self.clock(), principal.org_id
+        now, org_id, catalog = self.clock(), principal.org_id, self.policy.catalog
         found = await get_tenant(connection, org_id, even_ended=True)
         requests = None
-        access = access_of(found.record, self.catalog, now)
-        limits = limits_of(access, self.catalog)
+        access = access_of(found.record, catalog, now)
+        limits = limits_of(access, catalog)
         if limits.requests_per_minute is not None:
             since = int(now.timestamp()) - SLOTS
             requests = await count_requests(connection, subject_of_tenant(org_id), since)
@@ -129,9 +128,24 @@ class OverviewService:
             await api_keys.count(connection, org_id, now, KeyState.REPLACED),
             None if requests is None else Count(requests),
         )
-        failed = None
-        if found.record.subscription_status == PAST_DUE:
-            failed = await tenants.last_failed_invoice(connection, org_id)
-        if failed is not None and not (failed.url or "").startswith(("https://", "http://")):
-            failed = msgspec.structs.replace(failed, url=None)
-        return BillingOverview(to_tenant(found.record, self.catalog, now), limits, access.addons, use, failed)
+        [account] = await read_accounts(connection, [org_id], self.policy)
+        states = account.states()
+        debts = await self._debts(connection, principal, states, found.record.subscription_status)
+        lines = subscription_lines(states, self.policy) if self.policy.is_each and account.has_status else []
+        return BillingOverview(to_tenant(found.record, catalog, now), limits, access.addons, use, debts, lines)
+
+    async def _debts(
+        self, connection: Connection, principal: Principal, states: Sequence[BillingState], status: str
+    ) -> Sequence[Debt]:
+        if not any(state.subscription_status in OWING for state in states):
+            if status != PAST_DUE:
+                return ()
+            states = [BillingState(subscription_status=status)]  # SUBSCRIPTIONS has changed since
+        invoices = await tenants.failed_invoices(connection, principal.org_id)
+        debts = debts_of(states, invoices, self.policy, self.clock().timestamp())
+        may_pay = covers(principal.scopes, "billing:write")
+        return [debt if may_pay and _is_link(debt.url) else msgspec.structs.replace(debt, url=None) for debt in debts]
+
+
+def _is_link(url: str | None) -> bool:
+    return (url or "").startswith(("https://", "http://"))

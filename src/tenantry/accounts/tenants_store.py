@@ -1,18 +1,16 @@
-"""Tenants: their pages, changes, owner addresses, customers, subscriptions and failed invoices."""
+"""Tenants: their pages, changes, owner addresses, customers and failed invoices."""
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
-
-from tenantry.common.clock import from_epoch
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_ROWS, Listing, Page, Window
 from tenantry.db.tenants_store import TENANT_COLUMNS, TenantRow
+from tenantry.domain.billing.subscription_overview import FailedInvoice
 from tenantry.domain.members import User
 from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.plans import OVER, Catalog
+from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import Tenant, TenantRecord, to_tenant
 
 _LISTING: Final = Listing(TENANT_COLUMNS, "tenants", "created_at")
@@ -20,49 +18,19 @@ HAS_TENANTS_WITHOUT_CUSTOMER: Final = """
 SELECT EXISTS (SELECT FROM tenants)
    AND NOT EXISTS (SELECT FROM customers WHERE id = %(customer)s AND tenant_id = %(tenant)s)
 """
-FAILED_INVOICE: Final = f"""
-SELECT id, created, invoice_url, coalesce(amount_remaining, amount_due), currency
+# Of each invoice the newest failure.
+FAILED_INVOICES: Final = f"""
+SELECT DISTINCT ON (coalesce(invoice_id, id))
+       id, created, invoice_url, coalesce(amount_remaining, amount_due), currency,
+       (details->>'next_attempt')::bigint, invoice_id, subscription_id, arrival
   FROM (SELECT *
           FROM billing_events
          WHERE tenant_id = %s
          ORDER BY created DESC, arrival DESC
          LIMIT {MAX_SCANNED_ROWS}) AS newest
  WHERE type = 'invoice.payment_failed' AND outcome IN ('applied', 'late', 'no_change')
- ORDER BY created DESC, arrival DESC
- LIMIT 1
+ ORDER BY coalesce(invoice_id, id), created DESC, arrival DESC
 """  # noqa: S608  # our own number
-
-
-SUBSCRIPTIONS: Final = """
-SELECT id, plan, status, quantity, current_period_end, cancel_at, cancel_at_period_end, ended_at
-  FROM subscriptions
- WHERE tenant_id = %s AND id <> '' AND moved_at IS NULL
- ORDER BY ended_at IS NOT NULL, created DESC NULLS LAST, id DESC
-"""
-
-
-class FailedInvoice(msgspec.Struct, frozen=True):
-    """An invoice whose payment failed, from the event.
-
-    ``amount`` remains to be paid, in the smallest unit of ``currency``; ``url`` is the provider's, unchecked.
-    """
-
-    event_id: str
-    failed_at: datetime | None
-    url: str | None
-    amount: int | None
-    currency: str | None
-
-
-class SubscriptionRow(msgspec.Struct, frozen=True):
-    """What is stored of one subscription. ``ends_at`` is as in `tenantry.domain.tenants.Tenant`."""
-
-    id: str
-    plan: str
-    status: str
-    quantity: int | None
-    period_end: datetime | None
-    ends_at: datetime | None
 
 
 async def read_of_user(
@@ -171,20 +139,8 @@ async def has_tenants_without_customer(connection: Connection, tenant_id: str, c
     return bool(await connection.fetch_value(HAS_TENANTS_WITHOUT_CUSTOMER, values))
 
 
-async def last_failed_invoice(connection: Connection, tenant_id: str) -> FailedInvoice | None:
-    """Find the invoice of a tenant's newest failed payment among its newest `MAX_SCANNED_ROWS` events."""
-    row = await connection.fetch_row(FAILED_INVOICE, (tenant_id,))
-    return FailedInvoice(row[0], from_epoch(row[1]), *row[2:]) if row else None
-
-
-async def read_subscriptions(connection: Connection, tenant_id: str) -> list[SubscriptionRow]:
-    """Read a tenant's own subscriptions with ``SUBSCRIPTIONS=each``, current ones first."""
-    found = []
-    for row in await connection.fetch(SUBSCRIPTIONS, (tenant_id,)):
-        subscription_id, plan, status, quantity, period_end, cancel_at, ends_with_period, ended_at = row
-        ends_at = cancel_at if cancel_at is not None else period_end if ends_with_period else None
-        if status in OVER and ended_at is not None:
-            ends_at = ended_at
-        period_end, ends_at = from_epoch(period_end), from_epoch(ends_at)
-        found.append(SubscriptionRow(subscription_id, plan, status, quantity, period_end, ends_at))
-    return found
+async def failed_invoices(connection: Connection, tenant_id: str) -> list[FailedInvoice]:
+    """Find the invoices of failed payments among a tenant's newest `MAX_SCANNED_ROWS` events, newest failure first."""
+    rows = await connection.fetch(FAILED_INVOICES, (tenant_id,))
+    newest_first = sorted(rows, key=lambda row: (row[1], row[8]), reverse=True)
+    return [FailedInvoice(*row[:8]) for row in newest_first]

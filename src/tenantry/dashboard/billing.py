@@ -108,6 +108,7 @@ async def _billing_page(
         STATUSES[type(problem)] if problem else 200,
         tenant=tenant,
         billing=billing,
+        current=next((one for one in billing.subscriptions if one.counts), None),
         ends=is_ending(tenant),
         is_last_period=is_last_period(tenant),
         newest=newest,

@@ -1,7 +1,6 @@
-"""What pages show of a tenant's access, its end, seats, add-ons and subscriptions."""
+"""What pages show of a tenant's access, its end, seats and add-ons."""
 
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,16 +64,6 @@ async def subscribe(dashboard: Dashboard, status: str, *phases: AccessPhase, **c
     query: Any = f"UPDATE tenants SET {', '.join(f'{name} = %({name})s' for name in values)} WHERE id = %(org)s"  # noqa: S608
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute(query, {**values, "org": ACME})
-
-
-async def store_subscriptions(dashboard: Dashboard, rows: Sequence[tuple[Any, ...]]) -> None:
-    query = (
-        "INSERT INTO subscriptions (tenant_id, id, created, status, plan, quantity, current_period_end, cancel_at, "
-        "cancel_at_period_end, ended_at, tip_created) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0)"
-    )
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-        for row in rows:
-            await connection.execute(query, (ACME, *row))
 
 
 def late(until: int) -> tuple[AccessPhase, AccessPhase]:
@@ -186,23 +175,3 @@ async def test_seats_and_addons(dashboard: Dashboard, owner: Person) -> None:
     phase = AccessPhase("full", "pro", "The subscription is active.", addons=(("gone", 1), ("more", 1200)))
     await subscribe(dashboard, "active", phase, seats=2500)
     assert "Seats 2,500 Add-ons gone (1), Extra projects (1,200)" in (await owner.open(BILLING)).text
-
-
-async def test_subscriptions_are_listed_if_there_are_several(dashboard: Dashboard, owner: Person) -> None:
-    now = int(time.time())
-    rows = [
-        ("sub_over", 30, "canceled", "free", None, None, None, True, 1_700_000_000),
-        ("sub_old", 10, "past_due", "pro", 1, JUNE_2033, JULY_2033, False, None),
-        ("sub_new", 20, "active", "pro", 7, JULY_2033, None, True, None),
-    ]
-    await subscribe(dashboard, "active", tip_created=now)
-    await store_subscriptions(dashboard, rows[:1])
-    assert "sub_over" not in (await owner.open(BILLING)).text
-    await store_subscriptions(dashboard, rows[1:])
-    page = (await owner.open(BILLING)).text
-    assert (
-        "Subscription Plan Status Seats Period ends Ends "
-        "sub_new Pro Active 7 3 Jul 2033 3 Jul 2033 "
-        "sub_old Pro Past due: a payment failed 1 4 Jun 2033 3 Jul 2033 "
-        "sub_over Free Canceled 14 Nov 2023"
-    ) in page

@@ -91,7 +91,8 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     ``items`` is empty for a single item of quantity 1: the event's ``price_id`` says everything then.
     ``pause`` is the behavior of a paused collection of payments (the provider's ``pause_collection``). ``has_moved`` is
     of a snapshot only: the subscription names another tenant by now. ``by_reference`` is of a checkout session only:
-    its buyer can have chosen the tenant, by ``client_reference_id``.
+    its buyer can have chosen the tenant, by ``client_reference_id``. ``next_attempt`` is of a failed payment only: when
+    the provider tries again.
     """
 
     items: tuple[SubscriptionItem, ...] = ()
@@ -102,6 +103,7 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at: int | None = None
     has_moved: bool = False
     by_reference: bool = False
+    next_attempt: int | None = None
 
 
 NO_DETAILS: Final = SubscriptionDetails()

@@ -161,6 +161,7 @@ class _Invoice(Struct):
     amount_due: _Amount | None = None
     amount_remaining: _Amount | None = None
     attempt_count: _Count | None = None
+    next_payment_attempt: _Moment | None = None
     status: _Text | None = None
     currency: _Text | None = None
     subscription: _Text | _Ref | None = None
@@ -296,7 +297,7 @@ def _facts(envelope: _Envelope[_Data] | _Envelope[_UpdateData], *, reference_lin
         case name if name in ev.CHECKOUT_TYPES:
             return _checkout_facts(bytes(raw), reference_links=reference_links)
         case name if name in ev.INVOICE_TYPES:
-            return _invoice_facts(_decode(_Invoice, bytes(raw), "customer"))
+            return _invoice_facts(_decode(_Invoice, bytes(raw), "customer"), is_failure=name == ev.PAYMENT_FAILED)
     return {}
 
 
@@ -404,8 +405,9 @@ def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
     return None if any(isinstance(value, str) and "\x00" in value for value in known.values()) else known
 
 
-def _invoice_facts(invoice: _Invoice) -> dict[str, Any]:
+def _invoice_facts(invoice: _Invoice, *, is_failure: bool) -> dict[str, Any]:
     details = invoice.parent.subscription_details if invoice.parent else None
+    next_attempt = invoice.next_payment_attempt if is_failure else None
     return {
         "customer_id": _id_of(invoice.customer) or None,
         "invoice_id": invoice.id,
@@ -417,6 +419,7 @@ def _invoice_facts(invoice: _Invoice) -> dict[str, Any]:
         "status": invoice.status,
         "currency": invoice.currency,
         "subscription_id": _id_of(invoice.subscription or (details.subscription if details else None)) or None,
+        "details": NO_DETAILS if next_attempt is None else SubscriptionDetails(next_attempt=next_attempt),
     }
 
 
