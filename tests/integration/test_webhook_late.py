@@ -82,6 +82,26 @@ async def test_events_in_any_order_lead_to_what_the_fold_of_all_leads_to(
     await database.close()
 
 
+def seats(number: int, before: int) -> dict[str, Any]:
+    """A change of the number of seats."""
+    former, event = events.subscription(customer="cus_1"), events.updated(customer="cus_1")
+    former["items"]["data"][0]["quantity"] = before
+    event["data"]["object"]["items"]["data"][0]["quantity"] = number
+    event["data"]["previous_attributes"] = {"quantity": before, "items": former["items"]}
+    return event
+
+
+@pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])
+async def test_replaced_quantities_in_the_ledger_order_the_events_of_one_second(
+    emptied: str, policy: BillingPolicy
+) -> None:
+    await rows(emptied, TENANT + " RETURNING id")
+    async with Database(emptied, pool_size=2) as database:
+        await receive(database, emptied, policy, [seats(5, 4), seats(4, 3), seats(3, 2)])
+        assert await rows(emptied, "SELECT seats FROM tenants") == [{"seats": 5}]
+        assert await folded_right(database, policy, "acme")
+
+
 @pytest.mark.parametrize("late", [False, True])
 async def test_account_that_the_release_before_wrote_last_is_folded_from_its_first_event(
     emptied_service: Service, *, late: bool

@@ -1,4 +1,4 @@
-"""Mode `any` gives the states that it gave before there was a state of each subscription, byte for byte.
+"""Mode `any` gives the recorded states, byte for byte.
 
 `tests/system` compares all of the recorded histories.
 """

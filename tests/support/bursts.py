@@ -5,8 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, permutations
 from typing import Any, Final, NamedTuple
 
-from tenantry.domain.billing.events import BillingEvent, Fact
-from tenantry.domain.billing.state import BillingPolicy
+import msgspec
+
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import BillingEvent, Fact, PreviousFact, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.tenant_record import spec_fields
 from tests.support import figures
 from tests.support.facts import ANY, deleted, failed, succeeded, updated
@@ -25,9 +28,9 @@ class _Invoice:
 
 class _Subscription:
     def __init__(self, name: str, created: int) -> None:
-        self.facts: dict[str, Fact] = {
+        self.facts: dict[str, PreviousFact] = {
             "subscription_id": name, "subscription_created": created, "status": "incomplete", "price_id": "price_pro",
-            "current_period_end": 5000, "cancel_at_period_end": False,
+            "current_period_end": 5000, "cancel_at_period_end": False, "items": (), "cancel_at": None, "pause": None,
         }  # fmt: skip
         self.has_ended = False
         self.invoice = _Invoice(f"in_{name}")
@@ -85,24 +88,34 @@ class Author:
         elif not self._proves:
             self._bills(subscription)
 
-    def _another(self, subscription: _Subscription) -> dict[str, Fact]:
+    def _another(self, subscription: _Subscription) -> dict[str, PreviousFact]:
         facts = subscription.facts
         choices: dict[str, Sequence[Fact]] = {
-            "status": [status for status in STATUSES if status != facts["status"]],
-            "price_id": [price for price in PRICES if price != facts["price_id"]],
+            "status": STATUSES,
+            "price_id": PRICES,
             "cancel_at_period_end": [not facts["cancel_at_period_end"]],
+            "quantity": (1, 2, 3),
+            "cancel_at": (None, 7000, 8000),
+            "pause": (None, "void", "keep_as_draft"),
         }
         named = self.rng.sample(sorted(choices), self.rng.choice((1, 1, 1, 2)))
-        return {fact: self.rng.choice(choices[fact]) for fact in named}
+        changes: dict[str, PreviousFact] = {fact: self.rng.choice(choices[fact]) for fact in named}
+        quantity = changes.pop("quantity", None)
+        if quantity is not None or "price_id" in changes:
+            price = changes.get("price_id", facts["price_id"])
+            changes["items"] = _items(price, self.rng.choice((1, 1, 2)) if quantity is None else quantity)
+        return {fact: value for fact, value in changes.items() if value != facts[fact]}
 
-    def _changes(self, subscription: _Subscription, changes: dict[str, Fact], *, tells: bool) -> None:
+    def _changes(self, subscription: _Subscription, changes: dict[str, PreviousFact], *, tells: bool) -> None:
         previous = {fact: subscription.facts[fact] for fact in changes} if tells else None
         subscription.facts |= changes
         self._add(updated(self.now, self._next_id(), previous=previous, **_given(subscription)))
 
     def _ends(self, subscription: _Subscription) -> None:
         subscription.has_ended = True
-        self._add(deleted(self.now, self._next_id(), **{**_given(subscription), "status": "canceled"}))
+        given = {**_given(subscription), "status": "canceled"}
+        given["details"] = msgspec.structs.replace(given["details"], ended_at=self.now)
+        self._add(deleted(self.now, self._next_id(), **given))
 
     def _bills(self, subscription: _Subscription) -> None:
         invoice = subscription.invoice
@@ -122,8 +135,14 @@ class Author:
         return f"evt_{len(self.events):02}"
 
 
+def _items(price: PreviousFact, quantity: PreviousFact) -> tuple[SubscriptionItem, ...]:
+    return () if quantity == 1 else (msgspec.convert({"price_id": price, "quantity": quantity}, SubscriptionItem),)
+
+
 def _given(subscription: _Subscription) -> dict[str, Any]:
-    return dict(subscription.facts)
+    facts: dict[str, Any] = dict(subscription.facts)
+    details = SubscriptionDetails(**{fact: facts.pop(fact) for fact in ev.DETAILED_FACTS if fact in facts})
+    return facts | {"details": details}
 
 
 Order = Sequence[BillingEvent]
@@ -183,15 +202,19 @@ class Ends(NamedTuple):
 
 def deliver(truth: Order, orders: Iterable[Order], policy: BillingPolicy) -> Ends:
     """Deliver each order, the events one by one; the first one is the true order."""
-    right = spec_fields(folded(truth, policy))
+    right = _shown(folded(truth, policy))
     ends = Ends()
     for number, order in enumerate(orders):
         ledger = Ledger(policy)
         for event in order:
             ledger.deliver([event])
-        is_wrong, is_flagged = spec_fields(ledger.account.state) != right, bool(ledger.ambiguous)
+        is_wrong, is_flagged = _shown(ledger.account.state) != right, bool(ledger.ambiguous)
         ends = added(ends, Ends(1, is_flagged, is_wrong, is_wrong and not is_flagged, is_wrong and number == 0))
     return ends
+
+
+def _shown(state: BillingState) -> tuple[Any, ...]:
+    return *spec_fields(state), state.seats, state.details
 
 
 def added(some: Ends, more: Ends) -> Ends:

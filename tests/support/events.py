@@ -281,7 +281,7 @@ def begun(*, event_id: str | None = None, created: int = NOW, **fields: Any) -> 
 
 def deleted(*, event_id: str | None = None, created: int = NOW, **fields: Any) -> dict[str, Any]:
     """A `customer.subscription.deleted`."""
-    ended = subscription(**{"status": "canceled", **fields})
+    ended = {**subscription(**{"status": "canceled", **fields}), "ended_at": created}
     shape = fields.get("shape", Shape.NEW)
     return event("customer.subscription.deleted", ended, event_id=event_id, created=created, shape=shape)
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord
@@ -28,13 +28,18 @@ CATALOG: Final = parse_catalog(
 ANY: Final = BillingPolicy(catalog=CATALOG)
 EACH: Final = BillingPolicy(catalog=CATALOG, subscriptions=SubscriptionRule.EACH)
 
+UNPROVEN: Final = SubscriptionDetails()
+"""Details of a `deleted` that does not prove the end of its subscription: it has SPEC 2.5's fields alone."""
+
 
 def updated(created: int = 100, event_id: str = "evt_u", **facts: Any) -> BillingEvent:
     return _of_subscription(ev.SUBSCRIPTION_UPDATED, created, event_id, {"status": "active", **facts})
 
 
 def deleted(created: int = 100, event_id: str = "evt_d", **facts: Any) -> BillingEvent:
-    return _of_subscription(ev.SUBSCRIPTION_DELETED, created, event_id, {"status": "canceled", **facts})
+    """With the proof of the end that the provider's objects have."""
+    proof = {"details": SubscriptionDetails(ended_at=created)}
+    return _of_subscription(ev.SUBSCRIPTION_DELETED, created, event_id, {"status": "canceled", **proof, **facts})
 
 
 def observed(created: int = 100, event_id: str = "snapshot_1", **facts: Any) -> BillingEvent:

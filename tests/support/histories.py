@@ -85,6 +85,7 @@ class Story:
     def ends(self) -> None:
         """The subscription ends."""
         self.facts["status"] = "canceled"
+        self._more["ended_at"] = self.now
         self._tell("customer.subscription.deleted", self._subscription(expanded=self._expands))
 
     def fails(self, invoice: str) -> None:

@@ -188,11 +188,8 @@ class RandomScript(Script):
             changes["period_end"] = self._some_end()
         if rng.random() < 0.3:
             changes["cancels"] = not facts["cancels"]
-        if rng.random() < 0.3 and not keeps_details:
-            items = self._some_items()
-            # of several items the payload has the former price of the first alone, which need not be the plan's
-            if len(facts["items"]) == 1 or len(items) > 1:
-                changes["items"] = items
+        if rng.random() < 0.3:
+            changes["items"] = self._some_items()
         return changes if keeps_details else changes | self._some_details()
 
     def _some_items(self) -> tuple[tuple[str, int], ...]:

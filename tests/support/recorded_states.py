@@ -1,7 +1,7 @@
 """Seeded histories in mode `any`, and a digest of the states that they lead to.
 
-``python -m tests.support.recorded_states`` prints the digests that `tests/laws/recorded_states.json` holds. They were
-made before `SUBSCRIPTIONS=each` existed; they change only if mode `any` does.
+``python -m tests.support.recorded_states`` prints the digests that `tests/laws/recorded_states.json` holds. They change
+only if mode `any` does.
 """
 
 import hashlib
@@ -152,10 +152,9 @@ def _of_subscription(
 ) -> BillingEvent:
     began = int(name.removeprefix("sub_"))
     subscription = {"org_id": TENANT, "customer_id": CUSTOMER, "subscription_id": name, "subscription_created": began}
-    return msgspec.convert(
-        {**subscription, **facts, "id": event_id, "type": event_type, "created": created, "previous": previous},
-        BillingEvent,
-    )
+    event = {"id": event_id, "type": event_type, "created": created, "previous": previous}
+    details = {"ended_at": created} if event_type == ev.SUBSCRIPTION_DELETED else {}
+    return msgspec.convert({**subscription, **facts, **event, "details": details}, BillingEvent)
 
 
 def _invoice(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent, Fact, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.events import BillingEvent, PreviousFact, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.plans import Catalog, parse_catalog
 from tests.support.ledger import CUSTOMER, TENANT
 from tests.support.subscription_oracle import Rules
@@ -59,7 +59,6 @@ _DEFAULT_FACTS: Final[dict[str, Any]] = {
     "pause": None,
     "ended_at": None,
 }
-_TRACKED: Final = frozenset({"status", "period_end", "cancels"})
 
 
 class Script:
@@ -87,7 +86,7 @@ class Script:
         before = self._fields(name)
         self.facts[name] |= facts
         after = self._fields(name)
-        replaced = {fact: before[fact] for fact in ev.TRACKED if before[fact] != after[fact]}
+        replaced = {fact: value for fact, value in before.items() if value != after[fact]}
         self._tell(event_type, name, replaced if event_type == ev.SUBSCRIPTION_UPDATED else None)
 
     def appears(self, name: str, status: str = "active", **facts: Any) -> None:
@@ -96,8 +95,8 @@ class Script:
         self.changes(name, status=status)
 
     def ends(self, name: str, *, ended_at: int | None = None) -> None:
-        """A subscription ends."""
-        self.facts[name] |= {"status": "canceled", "ended_at": ended_at}
+        """A subscription ends, now unless ``ended_at`` says when."""
+        self.facts[name] |= {"status": "canceled", "ended_at": self.now if ended_at is None else ended_at}
         self._tell(ev.SUBSCRIPTION_DELETED, name, None)
 
     def observed(self, name: str, **facts: Any) -> None:
@@ -117,16 +116,9 @@ class Script:
         """An invoice is voided, or marked as uncollectible."""
         self._bill(event_type, invoice, name)
 
-    def _tell(self, event_type: str, name: str, previous: dict[str, Fact] | None) -> None:
-        facts = self.facts[name]
-        items = tuple(SubscriptionItem(price, quantity) for price, quantity in facts["items"])
-        is_simple = len(items) == 1 and items[0].quantity == 1
-        details = SubscriptionDetails(
-            items=() if is_simple else items,
-            cancel_at=facts["cancel_at"],
-            pause=facts["pause"],
-            ended_at=facts["ended_at"],
-        )
+    def _tell(self, event_type: str, name: str, previous: dict[str, PreviousFact] | None) -> None:
+        fields = self._fields(name)
+        detailed = {fact: fields.pop(fact) for fact in ev.DETAILED_FACTS if fact in fields}
         self.events.append(
             BillingEvent(
                 id=self._next_id(),
@@ -137,18 +129,24 @@ class Script:
                 subscription_id=name,
                 subscription_created=self._began[name],
                 previous=previous,
-                details=details,
-                **self._fields(name),
+                details=SubscriptionDetails(**detailed, ended_at=self.facts[name]["ended_at"]),
+                **fields,
             )
         )
 
     def _fields(self, name: str) -> dict[str, Any]:
+        """What an event of the subscription tells, and what an update says it replaced."""
         facts = self.facts[name]
+        items = tuple(SubscriptionItem(price, quantity) for price, quantity in facts["items"])
+        is_simple = len(items) == 1 and items[0].quantity == 1
         return {
             "status": facts["status"],
-            "price_id": facts["items"][0][0] if facts["items"] else None,
+            "price_id": items[0].price_id if items else None,
             "current_period_end": facts["period_end"],
             "cancel_at_period_end": facts["cancels"],
+            "items": () if is_simple else items,
+            "cancel_at": facts["cancel_at"],
+            "pause": facts["pause"],
         }
 
     def _bill(self, event_type: str, invoice: str, name: str | None) -> None:

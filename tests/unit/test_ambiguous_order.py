@@ -14,7 +14,7 @@ from tests.support.ledger import Ledger
 
 ACTIVE = BillingState(
     plan="pro", subscription_status="active", current_period_end=5000, provider_status="active",
-    subscription_id="sub_1", subscription_created=10,
+    subscription_id="sub_1", subscription_created=10, seats=1,
 )  # fmt: skip
 PAST_DUE: dict[str, Any] = {"status": "past_due", "previous": {"status": "active"}}
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, SubscriptionDetails
+from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, SubscriptionDetails, SubscriptionItem
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 from tests.support import events
 from tests.support.events import NOW, Shape
@@ -107,8 +107,61 @@ def test_replaced_values_of_an_update_are_kept(shape: Shape) -> None:
         "status": "trialing",
         "cancel_at_period_end": True,
         "price_id": "price_free",
+        "items": (),
         "current_period_end": NOW,
     }
+
+
+ITEM: Final[dict[str, Any]] = {"id": "si_1", "object": "subscription_item", "price": {"id": "price_pro"}}
+PERIOD: Final = {"current_period_end": NOW + 9, "current_period_start": NOW}
+
+
+@pytest.mark.parametrize(
+    ("previous", "expected"),
+    [
+        ({"cancel_at": None}, {"cancel_at": None}),
+        ({"cancel_at": NOW}, {"cancel_at": NOW}),
+        ({"trial_end": NOW, "trial_start": 1}, {"trial_end": NOW}),
+        ({"current_period_start": NOW}, {"period_start": NOW}),
+        ({"pause_collection": None}, {"pause": None}),
+        ({"pause_collection": {"behavior": "void", "resumes_at": None}}, {"pause": "void"}),
+        ({"pause_collection": {"resumes_at": 5}}, {}),
+        ({"metadata": {"orgId": "zeta"}}, {"org_id": "zeta"}),
+        ({"metadata": {"orgId": None}}, {"org_id": None}),
+        ({"metadata": {"orgId": "not a tenant"}}, {"org_id": None}),
+        ({"metadata": {"color": "red"}}, {}),
+        (
+            {"quantity": 3, "items": {"object": "list", "data": [{**ITEM, "quantity": 3, **PERIOD}]}},
+            {
+                "price_id": "price_pro",
+                "items": (SubscriptionItem("price_pro", 3, NOW + 9),),
+                "current_period_end": NOW + 9,
+                "period_start": NOW,
+            },
+        ),
+        (
+            {"items": {"data": [ITEM, {**ITEM, "price": {"id": "price_seat"}, "quantity": 2}]}},
+            {"price_id": "price_pro", "items": (SubscriptionItem("price_pro"), SubscriptionItem("price_seat", 2))},
+        ),
+        ({"quantity": 3}, {"price_id": "price_pro", "items": (SubscriptionItem("price_pro", 3),)}),
+        ({"quantity": 1}, {"price_id": "price_pro", "items": ()}),
+        ({"plan": {"id": "price_free"}}, {"price_id": "price_free", "items": (SubscriptionItem("price_free", 5),)}),
+        (
+            {"items": {"data": [{"quantity": 3}]}},
+            {"price_id": "price_pro", "items": (SubscriptionItem("price_pro", 3),)},
+        ),
+        (
+            {"items": {"data": [{"price": {"id": "price_free"}}]}},
+            {"price_id": "price_free", "items": (SubscriptionItem("price_free", 5),)},
+        ),
+        ({"items": {"data": [{**ITEM, "price": "price_free"}]}}, {"price_id": "price_free", "items": ()}),
+    ],
+)
+@pytest.mark.parametrize("shape", list(Shape))
+def test_every_replaced_fact_is_kept(shape: Shape, previous: dict[str, Any], expected: dict[str, Any]) -> None:
+    event = events.updated(shape=shape, previous=previous)
+    event["data"]["object"]["items"]["data"][0]["quantity"] = 5
+    assert decode(event).previous == expected
 
 
 @pytest.mark.parametrize(
@@ -125,6 +178,14 @@ def test_replaced_values_of_an_update_are_kept(shape: Shape) -> None:
         {"items": {"data": []}},
         {"items": {"data": [{"price": {"id": "a\x00b"}}]}},
         {"items": {"data": [{"price": 7}]}},
+        {"items": {"data": [{"quantity": -1}]}},
+        {"plan": None, "quantity": None},
+        {"quantity": "3"},
+        {"cancel_at": "soon"},
+        {"trial_end": -1},
+        {"pause_collection": "void"},
+        {"pause_collection": {"behavior": "a\x00b"}},
+        {"metadata": []},
     ],
 )
 def test_incomparable_values_prove_nothing(previous: dict[str, Any]) -> None:
@@ -138,7 +199,8 @@ def test_a_change_of_something_else_proves_that_the_tracked_facts_stayed_as_they
 
 def test_the_old_name_of_the_price_is_understood() -> None:
     assert decode(events.updated(previous={"plan": {"id": "price_free", "object": "plan"}})).previous == {
-        "price_id": "price_free"
+        "price_id": "price_free",
+        "items": (),
     }
     assert decode(events.updated(previous={"plan": None})).previous is None
 
@@ -146,7 +208,8 @@ def test_the_old_name_of_the_price_is_understood() -> None:
 @pytest.mark.parametrize("plan", [None, 7, "price_free"])
 def test_the_old_name_of_the_price_does_not_count_beside_the_items(plan: object) -> None:
     items = {"data": [{"price": {"id": "price_free"}}]}
-    assert decode(events.updated(previous={"items": items, "plan": plan})).previous == {"price_id": "price_free"}
+    found = decode(events.updated(previous={"items": items, "plan": plan})).previous
+    assert found == {"price_id": "price_free", "items": ()}
 
 
 @pytest.mark.parametrize("version", ["2025-03-31" + "x" * 300, "2025\x0003"])

@@ -1,19 +1,20 @@
 """The order in which events count."""
 
 import random
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import msgspec
 import pytest
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.order import in_order
-from tenantry.domain.billing.state import BillingState, KnownSubscription
-from tests.support.facts import ANY, deleted, failed, observed, succeeded, updated
+from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, apply
+from tests.support.facts import ANY, EACH, UNPROVEN, deleted, failed, observed, succeeded, updated
 
 FRESH = BillingState()
+KNOWN = BillingState("pro", "active", 5000, False, "active", "sub_1", 10, seats=1)
 
 
 def arriving(events: tuple[BillingEvent, ...]) -> list[BillingEvent]:
@@ -21,9 +22,10 @@ def arriving(events: tuple[BillingEvent, ...]) -> list[BillingEvent]:
     return [msgspec.structs.replace(event, arrival=number) for number, event in enumerate(events, start=1)]
 
 
-def orders(*events: BillingEvent, before: BillingState = FRESH) -> set[tuple[str, ...]]:
+def orders(*events: BillingEvent, before: BillingState = FRESH, policy: BillingPolicy = ANY) -> set[tuple[str, ...]]:
     """The orders that all orders of arrival lead to."""
-    return {tuple(event.id for event in in_order(arriving(arrived), before, ANY)) for arrived in permutations(events)}
+    sorted_events = (in_order(arriving(arrived), before, policy) for arrived in permutations(events))
+    return {tuple(event.id for event in ordered) for ordered in sorted_events}
 
 
 def ids(*events: BillingEvent, before: BillingState = FRESH) -> list[str]:
@@ -62,6 +64,82 @@ def test_each_tracked_fact_proves_an_order(fact: str, values: tuple[str | int, .
     assert orders(first, second) == {("1", "2")}
 
 
+Items = tuple[SubscriptionItem, ...]
+PRO_AND_MORE: Items = (SubscriptionItem("price_pro"), SubscriptionItem("price_members", 2))
+
+
+def change(event_id: str, details: dict[str, Any], previous: dict[str, Any]) -> BillingEvent:
+    """An update with these details, of the first item's price."""
+    items: Items = details.get("items", ())
+    price = items[0].price_id if items else "price_pro"
+    return updated(event_id=event_id, details=SubscriptionDetails(**details), price_id=price, previous=previous)
+
+
+SEATS = [{"items": (SubscriptionItem("price_pro", number),)} for number in (2, 3, 4, 5)]
+DETAILS = {
+    "quantity": SEATS,
+    "an item is added": [
+        {"items": (SubscriptionItem("price_pro", 2),)},
+        {"items": PRO_AND_MORE},
+        {"items": (*PRO_AND_MORE, SubscriptionItem("price_projects"))},
+    ],
+    "price of a second item": [
+        {"items": (SubscriptionItem("price_pro"), SubscriptionItem(price))}
+        for price in ("price_a", "price_b", "price_c")
+    ],
+    "period of an item": [{"items": (SubscriptionItem("price_pro", 2, end),)} for end in (100, 200, 300)],
+    "cancel_at": [{"cancel_at": None}, {"cancel_at": 700}, {"cancel_at": 800}],
+    "pause": [{"pause": "void"}, {"pause": None}, {"pause": "keep_as_draft"}],
+    "trial_end": [{"trial_end": 300}, {"trial_end": 400}, {"trial_end": None}],
+    "period_start": [{"period_start": 1}, {"period_start": 2}, {"period_start": 3}],
+}
+
+
+@pytest.mark.parametrize("values", DETAILS.values(), ids=DETAILS)
+def test_each_detail_proves_an_order(values: list[dict[str, Any]]) -> None:
+    chain = [change(str(number), now, before) for number, (before, now) in enumerate(pairwise(values), start=1)]
+    assert orders(*chain) == {tuple(event.id for event in chain)}
+
+
+NOT_OF_A_TENANT = {"price of a second item", "period of an item", "period_start"}
+"""What the one state of a tenant does not depend on."""
+
+
+@pytest.mark.parametrize(
+    ("values", "policy"),
+    [
+        *(pytest.param(values, EACH, id=f"each-{name}") for name, values in DETAILS.items()),
+        *(pytest.param(DETAILS[name], ANY, id=f"any-{name}") for name in sorted(DETAILS.keys() - NOT_OF_A_TENANT)),
+    ],
+)
+def test_there_and_back_of_a_detail_is_ordered_by_the_state_before(
+    values: list[dict[str, Any]], policy: BillingPolicy
+) -> None:
+    first, second, *_ = values
+    before = apply(FRESH, change("0", first, {}), policy).state
+    there, back = change("there", second, first), change("back", first, second)
+    assert orders(there, back, before=before, policy=policy) == {("there", "back")}
+
+
+def test_items_that_one_item_replaced_prove_an_order_by_the_plan_of_each() -> None:
+    both, one = (
+        (SubscriptionItem("price_members"), SubscriptionItem("price_business")),
+        SubscriptionItem("price_pro", 2),
+    )
+    before = apply(FRESH, change("0", {"items": both}, {}), EACH).state
+    there = change("there", {"items": (one,)}, {"price_id": "price_members", "items": both})
+    back = change("back", {"items": both}, {"price_id": "price_pro", "items": (one,)})
+    assert orders(there, back, before=before, policy=EACH) == {("there", "back")}
+
+
+def test_an_event_that_came_from_another_tenant_did_not_replace_a_state_of_this_one() -> None:
+    here = updated(event_id="here", status="past_due", previous={"status": "active"})
+    back = updated(event_id="back", status="active", previous={"org_id": "zeta"})
+    assert orders(here, back, before=KNOWN) == {("here", "back"), ("back", "here")}
+    kept = msgspec.structs.replace(back, previous={})
+    assert orders(here, kept, before=KNOWN) == {("back", "here")}
+
+
 def test_a_chain_that_comes_back_to_a_value_is_one_order() -> None:
     chain = [
         updated(event_id="1", status="active", previous={"status": "trialing"}),
@@ -78,7 +156,7 @@ TOGGLE = (
 
 
 def test_there_and_back_is_ordered_by_the_state_before() -> None:
-    before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10)
+    before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10, seats=1)
     assert orders(*TOGGLE, before=before) == {("on", "off")}
     assert orders(*TOGGLE, before=msgspec.structs.replace(before, cancel_at_period_end=True)) == {("off", "on")}
 
@@ -86,7 +164,7 @@ def test_there_and_back_is_ordered_by_the_state_before() -> None:
 def test_there_and_back_between_plans_is_ordered_by_the_plan_before() -> None:
     up = updated(event_id="up", price_id="price_business", previous={"price_id": "price_pro"})
     down = updated(event_id="down", price_id="price_pro", previous={"price_id": "price_business"})
-    before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10)
+    before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10, seats=1)
     assert orders(up, down, before=before) == {("up", "down")}
 
 
@@ -114,7 +192,7 @@ def test_unchanged_values_prove_the_order_too() -> None:
         updated(event_id="2", status="past_due", cancel_at_period_end=True, previous={"cancel_at_period_end": False}),
         updated(event_id="3", status="active", cancel_at_period_end=True, previous={"status": "past_due"}),
     ]
-    before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10)
+    before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10, seats=1)
     assert orders(*chain, before=before) == {("1", "2", "3")}
 
 
@@ -168,7 +246,7 @@ def test_seven_events_of_one_second_keep_their_order() -> None:
         updated(event_id="6", price_id="price_business", **note),
         deleted(event_id="7", price_id="price_business"),
     ]
-    before = BillingState("business", "active", 5000, False, "active", "sub_1", 10)
+    before = BillingState("business", "active", 5000, False, "active", "sub_1", 10, seats=1)
     assert ids(*steps, before=before) == ["1", "2", "3", "4", "5", "6", "7"]
     assert {order[-1] for order in sampled_orders(*steps, before=before)} == {"7"}
 
@@ -223,6 +301,8 @@ def test_order_proven_by_two_payloads(first: BillingEvent, second: BillingEvent)
         (failed(event_id="1", invoice_id="in_1"), succeeded(event_id="2", invoice_id="in_2")),
         (failed(event_id="1", invoice_id=None), succeeded(event_id="2", invoice_id=None)),
         (updated(event_id="1", subscription_id="sub_2"), deleted(event_id="2")),
+        (failed(event_id="1", subscription_id="sub_1"), deleted(event_id="2", details=UNPROVEN)),
+        (updated(event_id="1"), deleted(event_id="2", details=UNPROVEN)),
         (began("1", subscription_id="sub_2"), updated(event_id="2")),
         (began("1"), failed(event_id="2")),
     ],

@@ -38,6 +38,7 @@ from tenantry.domain.billing.events import (
     Anomaly,
     BillingEvent,
     SubscriptionDetails,
+    SubscriptionItem,
 )
 from tenantry.domain.billing.ledger import (
     BatchContext,
@@ -239,6 +240,8 @@ def to_event(row: Sequence[Any]) -> BillingEvent:
     details = facts.pop("details")
     if details is not None:
         facts["details"] = msgspec.convert(details, SubscriptionDetails)
+    if (previous := facts["previous"]) and "items" in previous:
+        facts["previous"] = previous | {"items": msgspec.convert(previous["items"], tuple[SubscriptionItem, ...])}
     return BillingEvent(**facts)
 
 

@@ -107,17 +107,18 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_DETAILS: Final = SubscriptionDetails()
+PreviousFact = Fact | tuple[SubscriptionItem, ...]
 
 
 class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one provider event. Times are seconds since the Unix epoch.
 
-    ``previous`` holds the tracked values that the event replaced (the provider's ``previous_attributes``). Empty means
-    that it replaced none of them; None means unknown. ``status`` is the subscription's or the invoice's. ``arrival``
-    numbers events in the order in which they came in. ``problem`` is why the event's object is malformed, if it is.
-    ``account`` is the connected account (Stripe Connect) of the event; None for the platform's own. ``is_thin`` marks a
-    thin (v2) event, which has no object; the ledger does not store this flag. Events of earlier releases have no
-    ``details``.
+    ``previous`` holds the values of `REPLACEABLE_FACTS` that the event replaced (the provider's
+    ``previous_attributes``). Empty means that it replaced none of them; None means unknown. ``status`` is the
+    subscription's or the invoice's. ``arrival`` numbers events in the order in which they came in. ``problem`` is why
+    the event's object is malformed, if it is. ``account`` is the connected account (Stripe Connect) of the event; None
+    for the platform's own. ``is_thin`` marks a thin (v2) event, which has no object; the ledger does not store this
+    flag.
     """
 
     id: str
@@ -134,7 +135,7 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     price_id: str | None = None
     current_period_end: int | None = None
     cancel_at_period_end: bool | None = None
-    previous: Mapping[str, Fact] | None = None
+    previous: Mapping[str, PreviousFact] | None = None
     invoice_id: str | None = None
     invoice_url: str | None = None
     amount_due: int | None = None
@@ -148,5 +149,21 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     is_thin: bool = False
 
 
-TRACKED: Final = ("status", "price_id", "current_period_end", "cancel_at_period_end")
-"""The facts of a subscription that ``previous`` may name."""
+EVENT_FACTS: Final = ("org_id", "status", "price_id", "current_period_end", "cancel_at_period_end")
+DETAILED_FACTS: Final = ("items", "period_start", "cancel_at", "trial_end", "pause")
+REPLACEABLE_FACTS: Final = (*EVENT_FACTS, *DETAILED_FACTS)
+"""The facts of a subscription that ``previous`` may name: those of `BillingEvent`, and those of its ``details``.
+
+The end of a subscription is left out: it comes with a change of ``status``.
+"""
+
+
+def as_before(event: BillingEvent) -> BillingEvent:
+    """Return a subscription's event with the facts that it replaced."""
+    previous = event.previous
+    if not previous:
+        return event
+    facts = {name: previous[name] for name in EVENT_FACTS if name in previous}
+    detailed = {name: previous[name] for name in DETAILED_FACTS if name in previous}
+    details = msgspec.structs.replace(event.details, **detailed) if detailed else event.details
+    return msgspec.structs.replace(event, details=details, **facts)

@@ -2,10 +2,12 @@
 
 The provider's ``created`` counts seconds. Within a second, the payloads prove this much:
 
-- An event with ``previous_attributes`` replaced the values of the event before it of the same subscription. The valid
-  orders of a subscription's events are those in which the fewest events replaced a state that no event had set.
+- An event with ``previous_attributes`` replaced the values of the event before it of the same subscription: of every
+  fact that is folded, quantities and the time of a cancellation included. The valid orders of a subscription's events
+  are those in which the fewest events replaced a state that no event had set.
 - ``created`` precedes every other event of the same subscription.
-- No event follows ``deleted`` of the same subscription, not even an invoice event of that subscription.
+- No event follows ``deleted`` of the same subscription, not even an invoice event of that subscription, if the object
+  has ``ended_at``. Without it the payload does not prove that the subscription has ended.
 - A paid, voided or uncollectible invoice does not fail afterwards; ``attempt_count`` orders two attempts to pay an
   invoice.
 - A snapshot follows every event that had arrived before the service requested it.
@@ -22,9 +24,17 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent, Fact
-from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription, apply, known_of
-from tenantry.domain.plans import FREE
+from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails, as_before
+from tenantry.domain.billing.state import (
+    CANCELED,
+    BillingPolicy,
+    BillingState,
+    apply,
+    items_of,
+    kept_details,
+    known_of,
+    plan_item,
+)
 
 MOST_COMPARED: Final = 64
 """How many events of one second are compared. Where there are more, the order of arrival decides."""
@@ -34,7 +44,6 @@ _MOST_UNLINKED: Final = 3
 """How many events may have replaced an unseen state. With more, too many events are missing to prove an order."""
 
 _SUBSCRIPTION_STATES: Final = ev.SUBSCRIPTION_TYPES | {ev.SNAPSHOT}
-_ORDERING_TYPES: Final = frozenset({ev.SUBSCRIPTION_CREATED, ev.SUBSCRIPTION_DELETED})
 _DROPPED_TYPES: Final = frozenset({ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE})
 _Counts = tuple[int, ...]
 
@@ -126,8 +135,7 @@ class _SecondOrders:
             if group.events[0].type in _SUBSCRIPTION_STATES:
                 numbers[group.events[0].subscription_id].append(number)
         self._subscriptions = [
-            _SubscriptionOrders(members, self.groups, known_of(before, subscription_id), policy)
-            for subscription_id, members in numbers.items()
+            _SubscriptionOrders(members, self.groups, before, policy) for members in numbers.values()
         ]
         self._subscription_of = {number: index for index, members in enumerate(numbers.values()) for number in members}
         self.start = _Position((0,) * len(self.groups), (None,) * len(self._subscriptions))
@@ -154,22 +162,17 @@ class _SubscriptionOrders:
     """The groups of one subscription's events, and their orders in which the fewest replaced an unseen state."""
 
     def __init__(
-        self,
-        members: Sequence[int],
-        groups: Sequence[_EventGroup],
-        known: KnownSubscription | None,
-        policy: BillingPolicy,
+        self, members: Sequence[int], groups: Sequence[_EventGroup], before: BillingState, policy: BillingPolicy
     ) -> None:
         self._members = members
         self._groups = groups
-        events = {number: groups[number].events[0] for number in members}
+        changes = {number: _Change(groups[number].events[0], before, policy) for number in members}
         self._unlinked = {
-            (last, number): _reports_previous(event)
-            and not (_follows_known(known, event, policy) if last is None else _replaces(event, events[last]))
-            for number, event in events.items()
+            (last, number): change.is_unlinked(None if last is None else changes[last])
+            for number, change in changes.items()
             for last in (None, *members)
         }
-        self.costs = self._search() if self._fewest_unlinked(known, policy) <= _MOST_UNLINKED else None
+        self.costs = self._search() if self._fewest_unlinked(changes) <= _MOST_UNLINKED else None
         """The orders by the numbers of events so far, with their cost; None if they could not be searched."""
 
     def allows(self, counts: _Counts, last: int | None, number: int) -> bool:
@@ -203,15 +206,16 @@ class _SubscriptionOrders:
             layer, cost = costlier, cost + 1
         return self._on_complete_paths(end, costs) or None
 
-    def _fewest_unlinked(self, known: KnownSubscription | None, policy: BillingPolicy) -> int:
-        """Return a lower bound: events that replaced one state need as many events, or ``known``, that set it."""
-        events = [event for member in self._members for event in self._groups[member].events]
-        replaced = Counter(
-            tuple(_before(event, fact) for fact in ev.TRACKED) for event in events if _reports_previous(event)
-        )
-        replaced.subtract(tuple(getattr(event, fact) for fact in ev.TRACKED) for event in events)
-        missing = sum(count for count in replaced.values() if count > 0)
-        return missing - any(_reports_previous(event) and _follows_known(known, event, policy) for event in events)
+    def _fewest_unlinked(self, changes: "Mapping[int, _Change]") -> int:
+        """Return a lower bound: events that replaced one state need as many events, or the known state, that set it."""
+        missing = Counter[_Facts]()
+        for number, change in changes.items():
+            count = len(self._groups[number].events)
+            missing[change.facts] -= count
+            if change.reports_previous:
+                missing[change.replaced] += count
+        follows_known = any(change.reports_previous and change.follows_known for change in changes.values())
+        return (+missing).total() - follows_known
 
     def _on_complete_paths(self, end: _Counts, costs: Mapping["_Progress", int]) -> dict["_Progress", int]:
         complete: dict[_Progress, int] = {}
@@ -244,7 +248,7 @@ def _one_more(counts: _Counts, position: int) -> _Counts:
 
 def _group(events: Sequence[BillingEvent]) -> list[list[BillingEvent]]:
     invoices = Counter(event.invoice_id for event in events if event.type in ev.INVOICE_TYPES and event.invoice_id)
-    ordered = {event.subscription_id for event in events if event.type in _ORDERING_TYPES} - {None}
+    ordered = {event.subscription_id for event in events if _begins(event) or _ends(event)} - {None}
     groups: defaultdict[object, list[BillingEvent]] = defaultdict(list)
     for event in events:
         groups[_effect(event, invoices, ordered)].append(event)
@@ -262,9 +266,8 @@ def _effect(event: BillingEvent, invoices: Mapping[str, int], ordered: Collectio
     if event.type in _SUBSCRIPTION_STATES:
         previous = None if event.previous is None else tuple(sorted(event.previous.items()))
         requested = event.arrival if event.type == ev.SNAPSHOT else None
-        facts = tuple(getattr(event, fact) for fact in ev.TRACKED)
-        identity = event.subscription_id, event.subscription_created, event.customer_id
-        return event.type, *identity, facts, event.details, previous, requested
+        identity = event.org_id, event.subscription_id, event.subscription_created, event.customer_id
+        return event.type, *identity, _facts(event), event.price_id, event.details, previous, requested
     subscription_id = event.subscription_id if event.subscription_id in ordered else None
     if invoices.get(event.invoice_id or "", 0) > 1:
         return event.type, subscription_id, event.invoice_id, event.attempt_count, event.status
@@ -293,9 +296,18 @@ def _precedes(event: BillingEvent, later: BillingEvent) -> bool:
 
 def _begins_or_ends(event: BillingEvent, later: BillingEvent) -> bool:
     """Whether one event is the first, or the other the last, of its subscription."""
-    if event.type == ev.SUBSCRIPTION_CREATED:
-        return later.type != ev.SUBSCRIPTION_CREATED
-    return later.type == ev.SUBSCRIPTION_DELETED and event.type not in (ev.SUBSCRIPTION_DELETED, ev.SNAPSHOT)
+    if _begins(event):
+        return not _begins(later)
+    return _ends(later) and event.type not in (ev.SUBSCRIPTION_DELETED, ev.SNAPSHOT)
+
+
+def _begins(event: BillingEvent) -> bool:
+    return event.type == ev.SUBSCRIPTION_CREATED
+
+
+def _ends(event: BillingEvent) -> bool:
+    """Whether the payload proves that its subscription has ended."""
+    return event.type == ev.SUBSCRIPTION_DELETED and event.details.ended_at is not None
 
 
 def _attempts(event: BillingEvent) -> int:
@@ -307,7 +319,7 @@ def _is_paid(event: BillingEvent) -> bool:
 
 
 def _may_prove_order(event: BillingEvent) -> bool:
-    return event.type in _ORDERING_TYPES or (event.type in _SUBSCRIPTION_STATES and _reports_previous(event))
+    return _begins(event) or _ends(event) or (event.type in _SUBSCRIPTION_STATES and _reports_previous(event))
 
 
 def _reports_previous(event: BillingEvent) -> bool:
@@ -315,28 +327,68 @@ def _reports_previous(event: BillingEvent) -> bool:
     return event.previous is not None or event.type == ev.SNAPSHOT
 
 
-def _replaces(event: BillingEvent, other: BillingEvent) -> bool:
-    """Whether ``event`` replaced or kept exactly the values that ``other`` had set."""
-    if other.type == ev.SUBSCRIPTION_DELETED:
-        return event.status == other.status
-    return all(_before(event, fact) == getattr(other, fact) for fact in ev.TRACKED)
+_Facts = tuple[object, ...]
 
 
-def _follows_known(known: KnownSubscription | None, event: BillingEvent, policy: BillingPolicy) -> bool:
-    """Whether ``event`` replaced or kept the values that its subscription had before this second."""
+def _facts(event: BillingEvent) -> _Facts:
+    """Return the facts of a subscription that are folded, in one form for all API versions."""
+    details = msgspec.structs.replace(event.details, items=items_of(event))
+    period_end = event.current_period_end
+    return event.status, period_end, bool(event.cancel_at_period_end), *_detailed(details, period_end)
+
+
+def _detailed(details: SubscriptionDetails, period_end: int | None) -> _Facts:
+    """Return the details that events replace; an item has the period of its subscription unless it has its own."""
+    items = tuple(
+        (item.price_id, item.quantity, period_end if item.period_end is None else item.period_end)
+        for item in details.items
+    )
+    return items, details.period_start, details.cancel_at, details.trial_end, details.pause
+
+
+class _Change:
+    """What an event of a subscription replaced, and what it set."""
+
+    def __init__(self, event: BillingEvent, before: BillingState, policy: BillingPolicy) -> None:
+        prior = as_before(event)
+        self.event = event
+        self.facts = _facts(event)
+        self.replaced = _facts(prior)
+        self.reports_previous = _reports_previous(event)
+        self.follows_known = self.reports_previous and _describes(prior, before, policy) and not self._has_moved()
+
+    def is_unlinked(self, last: "_Change | None") -> bool:
+        """Whether the event replaced another state than that of the ``last`` one; without one, the known state."""
+        if not self.reports_previous:
+            return False
+        return not (self.follows_known if last is None else self._replaces(last))
+
+    def _replaces(self, last: "_Change") -> bool:
+        if last.event.type == ev.SUBSCRIPTION_DELETED:
+            return self.replaced[0] == CANCELED
+        tenant = (self.event.previous or {}).get("org_id", last.event.org_id)
+        return tenant == last.event.org_id and self.replaced == last.facts
+
+    def _has_moved(self) -> bool:
+        """Whether the event came from another tenant, whose events the known state is not from."""
+        former = (self.event.previous or {}).get("org_id")
+        return former not in (None, self.event.org_id)
+
+
+def _describes(event: BillingEvent, before: BillingState, policy: BillingPolicy) -> bool:
+    """Whether an event has the facts that its subscription had before this second, as far as these are known."""
+    known = known_of(before, event.subscription_id)
     if known is None:
         return False
-    price_id = _before(event, "price_id")
-    plan = policy.catalog.plan_of_price(price_id) if isinstance(price_id, str) else None
-    # of several items any may be the plan's, and ``previous`` has only the price of the first
-    same_plan = (policy.is_each and bool(event.details.items)) or known.plan == (plan or FREE)
-    return same_plan and (
-        known.status == _before(event, "status")
-        and known.current_period_end == _before(event, "current_period_end")
-        and known.cancel_at_period_end == _before(event, "cancel_at_period_end")
+    if CANCELED in (known.status, event.status):
+        return known.status == event.status
+    chosen = plan_item(event, policy)
+    same = known.plan == chosen.plan and (
+        known.status == event.status
+        and known.current_period_end == chosen.period_end
+        and known.cancel_at_period_end == bool(event.cancel_at_period_end)
     )
-
-
-def _before(event: BillingEvent, fact: str) -> Fact:
-    value: Fact = (event.previous or {}).get(fact, getattr(event, fact))
-    return value
+    if not same or before.subscription_id != event.subscription_id:
+        return same  # of a tenant's other subscriptions nothing else is known
+    before_details = _detailed(before.details, before.current_period_end)
+    return before.seats == chosen.seats and before_details == _detailed(kept_details(event, policy), chosen.period_end)

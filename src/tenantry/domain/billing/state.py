@@ -156,7 +156,7 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
     is_each = policy.is_each
     keeps_id = is_each or status not in OVER
     subscription_id = event.subscription_id if keeps_id else None
-    details = _kept_details(event, policy)
+    details = kept_details(event, policy)
     updated = BillingState(
         plan=chosen.plan,
         subscription_status=status,
@@ -177,7 +177,7 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
     return Transition(updated, f"The subscription is {status}: {chosen.reason}.")
 
 
-def _kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDetails:
+def kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDetails:
     """Return the details that a state needs: of a tenant's, none that the record and the access do not depend on."""
     details = event.details
     if policy.is_each or policy.catalog.addons:

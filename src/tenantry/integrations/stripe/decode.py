@@ -5,7 +5,7 @@ version 2025-03-31) and in whether related objects are ids or expanded. Unknown 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, Fact, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, PreviousFact, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.domain.tenants import is_tenant_id
 
@@ -25,7 +25,6 @@ _UPDATED: Final = ev.SUBSCRIPTION_UPDATED.encode()
 _CANCELED: Final = "canceled"
 _SUBSCRIPTION_MODE: Final = "subscription"
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # an even number of backslashes before it are texts themselves
-_PLAIN: Final = ("status", "current_period_end", "cancel_at_period_end")
 
 _LONGEST_TEXT: Final = 255
 _MOST_ITEMS: Final = 100
@@ -133,13 +132,35 @@ class _SubscriptionObject(Struct):
     pause_collection: _PauseCollection | None = None
 
 
+class _FormerItem(_Item):
+    """An item before a change. Lists are whole since API version 2017-05-25, so one without ``id`` is abbreviated."""
+
+    id: Any = None
+
+
+class _FormerItems(Struct):
+    data: list[_FormerItem] = []
+
+
+class _FormerPause(Struct):
+    behavior: _Text | UnsetType | None = UNSET
+
+
 class _Previous(Struct):
+    """Former values: whole lists, and of other objects only what changed (API version 2015-01-26)."""
+
     status: _Fact | UnsetType = UNSET
     current_period_end: _Fact | UnsetType = UNSET
     cancel_at_period_end: _Fact | UnsetType = UNSET
-    items: _Items | UnsetType = UNSET
+    cancel_at: _Moment | UnsetType | None = UNSET
+    trial_end: _Moment | UnsetType | None = UNSET
+    current_period_start: _Moment | UnsetType | None = UNSET
+    pause_collection: _FormerPause | UnsetType | None = UNSET
+    metadata: dict[str, Any] | UnsetType | None = UNSET
+    items: _FormerItems | UnsetType = UNSET
+    quantity: Any = UNSET
     plan: Any = UNSET
-    """An old name of the price, which counts without ``items`` only: null where there are several items."""
+    """Old names of the only item's quantity and price, which count without ``items``: null where there are several."""
 
 
 class _DeletedSubscription(_SubscriptionObject):
@@ -285,11 +306,12 @@ class _MalformedError(ValueError):
 def _facts(envelope: _Envelope[_Data] | _Envelope[_UpdateData], *, reference_links: bool) -> dict[str, Any]:
     raw = envelope.data.object
     if isinstance(raw, _SubscriptionObject):
-        return _subscription_facts(raw) | {"previous": _previous(envelope.data.previous_attributes)}
+        return _subscription_facts(raw) | {"previous": _previous(envelope.data.previous_attributes, raw)}
     match envelope.type:
         case name if name in ev.WHOLE_SUBSCRIPTION_TYPES:
-            facts = _subscription_facts(_updated_subscription(bytes(raw)))
-            return facts | {"previous": _previous(envelope.data.previous_attributes)}
+            subscription = _updated_subscription(bytes(raw))
+            previous = _previous(envelope.data.previous_attributes, subscription)
+            return _subscription_facts(subscription) | {"previous": previous}
         case ev.SUBSCRIPTION_DELETED | ev.TRIAL_WILL_END:
             is_end = envelope.type == ev.SUBSCRIPTION_DELETED
             kind = _DeletedSubscription if is_end else _SubscriptionObject
@@ -364,14 +386,8 @@ def _details(subscription: _SubscriptionObject, items: list[_Item]) -> Subscript
     period_start, pause = subscription.current_period_start, subscription.pause_collection
     if period_start is None and items:
         period_start = items[0].current_period_start
-    of_items: tuple[SubscriptionItem, ...] = ()
-    if len(items) > 1 or (items and items[0].quantity not in (None, 1)):
-        of_items = tuple(
-            SubscriptionItem(_id_of(item.price), 1 if item.quantity is None else item.quantity, item.current_period_end)
-            for item in items[:_MOST_ITEMS]
-        )
     return SubscriptionDetails(
-        of_items,
+        _several_items(items),
         period_start,
         subscription.cancel_at,
         subscription.trial_end,
@@ -380,29 +396,88 @@ def _details(subscription: _SubscriptionObject, items: list[_Item]) -> Subscript
     )
 
 
-def _previous(attributes: msgspec.Raw) -> dict[str, Fact] | None:
-    """Return the tracked values among ``previous_attributes``.
+def _several_items(items: Sequence[_Item]) -> tuple[SubscriptionItem, ...]:
+    """Return the items unless they are one of quantity 1, of which the price says everything."""
+    if len(items) <= 1 and not (items and items[0].quantity not in (None, 1)):
+        return ()
+    return tuple(
+        SubscriptionItem(_id_of(item.price), 1 if item.quantity is None else item.quantity, item.current_period_end)
+        for item in items[:_MOST_ITEMS]
+    )
 
-    None if they are missing or malformed: that proves nothing. Empty if only others changed: that proves that the
-    tracked ones were the same before.
+
+def _previous(attributes: msgspec.Raw, subscription: _SubscriptionObject) -> dict[str, PreviousFact] | None:
+    """Return the facts of an updated ``subscription`` that are among ``previous_attributes``, as they were before.
+
+    None if they are missing or malformed: that proves nothing. Empty if only others changed: that proves that these
+    facts were the same before.
     """
-    if bytes(attributes).strip() == b"{}":
+    raw = bytes(attributes)
+    if raw.strip() == b"{}" or _has_nul(raw):
         return None
     try:
-        before = _previous_attributes.decode(attributes)
-        if before.items is not UNSET:
-            [first, *_] = before.items.data
-        else:
-            first = _Item() if before.plan is UNSET else _Item(msgspec.convert(before.plan, _Price))
+        before = _previous_attributes.decode(raw)
+        items = _former_items(before, subscription.items.data if subscription.items else [])
     except (*NOT_JSON, ValueError):
         return None
-    previous = {fact: getattr(before, fact) for fact in _PLAIN}
-    if first.price is not None:
-        previous["price_id"] = _id_of(first.price)
-    if first.current_period_end is not None and previous["current_period_end"] is UNSET:
-        previous["current_period_end"] = first.current_period_end
-    known = {fact: value for fact, value in previous.items() if value is not UNSET}
-    return None if any(isinstance(value, str) and "\x00" in value for value in known.values()) else known
+    listed = {
+        "status": before.status,
+        "current_period_end": before.current_period_end,
+        "cancel_at_period_end": before.cancel_at_period_end,
+        "period_start": before.current_period_start,
+        "cancel_at": before.cancel_at,
+        "trial_end": before.trial_end,
+        "pause": _former_pause(before.pause_collection),
+        "org_id": _former_org_id(before.metadata),
+    }
+    previous: dict[str, PreviousFact] = {} if items is None else _facts_of_items(items)
+    previous |= {fact: value for fact, value in listed.items() if value is not UNSET}
+    return previous
+
+
+def _former_items(before: _Previous, now: Sequence[_Item]) -> Sequence[_Item] | None:
+    """Return the items before a change; None if they were the same. Raises `ValueError` if they are not known."""
+    if before.items is not UNSET:
+        if not before.items.data:
+            raise ValueError("a subscription had no items")
+        for item, present in zip(before.items.data, now, strict=False):
+            _complete(item, present)
+        return before.items.data
+    if before.plan is UNSET and before.quantity is UNSET:
+        return None
+    present = now[0] if len(now) == 1 else _Item()
+    price = present.price if before.plan is UNSET else msgspec.convert(before.plan, _Price)
+    quantity = present.quantity if before.quantity is UNSET else msgspec.convert(before.quantity, _Count)
+    return [_Item(price, quantity=quantity)]
+
+
+def _complete(item: _FormerItem, present: _Item) -> None:
+    """Take what an abbreviated item leaves out from the ``present`` one in its place."""
+    if item.price is None:
+        item.price = present.price
+    if item.id is None and item.quantity is None:
+        item.quantity = present.quantity
+
+
+def _facts_of_items(items: Sequence[_Item]) -> dict[str, PreviousFact]:
+    first = items[0]
+    facts: dict[str, PreviousFact] = {"price_id": _id_of(first.price), "items": _several_items(items)}
+    if first.current_period_end is not None:
+        facts["current_period_end"] = first.current_period_end
+    if first.current_period_start is not None:
+        facts["period_start"] = first.current_period_start
+    return facts
+
+
+def _former_pause(pause: _FormerPause | UnsetType | None) -> str | UnsetType | None:
+    return pause.behavior if isinstance(pause, _FormerPause) else pause
+
+
+def _former_org_id(metadata: dict[str, Any] | UnsetType | None) -> str | UnsetType | None:
+    if not metadata or "orgId" not in metadata:
+        return UNSET
+    org_id = metadata["orgId"]
+    return org_id if isinstance(org_id, str) and is_tenant_id(org_id) else None
 
 
 def _invoice_facts(invoice: _Invoice, *, is_failure: bool) -> dict[str, Any]:
