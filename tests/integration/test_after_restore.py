@@ -275,6 +275,19 @@ async def test_ended_and_suspended_tenants_are_so_again(loss: Loss) -> None:
         assert (await service.caller(suspended.owner.credential).get(PROJECTS)).status_code == 403
 
 
+async def test_export_is_no_change_to_redo_and_supersedes_none(loss: Loss) -> None:
+    org = await loss.service.organization()
+    await loss.back_up()
+    wishes = {"name": org.id, "ownerEmail": "owner@x.example", "suspended": True}
+    await loss.service.operator.put(org.path, wishes)
+    await loss.service.operator.get(f"{org.path}/export")
+    async with loss.restored("--no-audit") as (service, _):
+        assert (await service.operator.get(f"{org.path}/export")).status_code == 200  # later than the lost suspension
+        done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
+        assert (await service.caller(org.owner.credential).get(PROJECTS)).status_code == 403
+    assert f"tenant.exported  {org.id}  {org.id}  already done: it changed nothing here\n" in done.out
+
+
 async def test_objects_created_after_the_backup_are_listed_as_lost(loss: Loss) -> None:
     org = await loss.service.organization()
     await loss.back_up()

@@ -131,6 +131,32 @@ async def test_suspension_and_end_are_in_the_export(service: Service) -> None:
     assert [entry["action"] for entry in export["auditEvents"]].count("tenant.ended") == 1
 
 
+async def test_export_by_the_operator_leaves_an_entry(service: Service) -> None:
+    organization = await service.organization()
+    path = f"{organization.path}/export"
+    assert (await service.operator.get(path)).status_code == 200
+    exported = (await trail(organization.owner))[-1]
+    assert (exported["action"], exported["targetId"]) == ("tenant.exported", organization.id)
+    assert (exported["actorKind"], exported["actorId"]) == ("operator", None)
+    assert exported["address"] is not None
+    assert (exported["before"], exported["after"]) == (None, None)
+    assert exported in (await service.operator.get(path)).json()["auditEvents"]
+
+
+async def test_export_of_an_ended_tenant_leaves_an_entry(service: Service) -> None:
+    organization = await service.organization()
+    await service.operator.delete(organization.path)
+    await service.operator.get(f"{organization.path}/export")
+    export = (await service.operator.get(f"{organization.path}/export")).json()
+    assert export["auditEvents"][-1]["action"] == "tenant.exported"
+
+
+async def test_rejected_export_leaves_no_entry(service: Service) -> None:
+    organization = await service.organization()
+    await organization.owner.get(f"{organization.path}/export")
+    assert "tenant.exported" not in [entry["action"] for entry in await trail(organization.owner)]
+
+
 async def test_trail_is_found_by_action_actor_and_time(service: Service) -> None:
     organization = await service.organization()
     key = await service.key(organization.owner, organization.id, "api-keys:write", "projects:read")

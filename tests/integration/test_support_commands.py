@@ -185,3 +185,16 @@ async def test_parked_event_is_placed_by_its_command(shell: Shell) -> None:
     assert json.loads(await shell.done("show-tenant", "globex", "--json"))["plan"] == "pro"
     nothing = await shell.run("parked-events")
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "Every event belongs to a tenant.\n")
+
+
+@pytest.mark.parametrize(("options", "plan"), [(("--plan", "pro"), "pro"), (("--plan", "free"), "free"), ((), None)])
+async def test_plan_that_the_operator_gives_a_new_tenant_is_in_the_audit_trail(
+    shell: Shell, options: tuple[str, ...], plan: str | None
+) -> None:
+    tenant = f"plan-{plan}"
+    await shell.tenant(tenant, *options)
+    with psycopg.connect(shell.database_url) as connection:
+        query = "SELECT action, actor_kind, after FROM audit_events WHERE org_id = %s"
+        [(action, actor, after)] = connection.execute(query, (tenant,)).fetchall()
+    assert (action, actor) == ("tenant.created", "operator")
+    assert after.get("plan") == plan

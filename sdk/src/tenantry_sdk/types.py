@@ -73,6 +73,7 @@ AuditAction: TypeAlias = (
         "project.updated",
         "tenant.created",
         "tenant.ended",
+        "tenant.exported",
         "tenant.transferred",
         "tenant.updated",
     ]

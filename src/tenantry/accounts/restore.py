@@ -30,6 +30,8 @@ HELD_BACK: Final = "held back by the operator after a restore"
 _TENANTS_AT_A_TIME: Final = 100
 _REMOVALS: Final = (Action.MEMBER_REMOVED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
 _ADDITIONS: Final = (Action.MEMBER_ADDED, Action.MEMBER_INVITED)
+_NO_CHANGES: Final = (Action.BILLING_CHECKOUT, Action.BILLING_PORTAL, Action.TENANT_EXPORTED)
+"""They change nothing here: there is nothing to redo, and they supersede nothing."""
 _CHANGES: Final = (Action.KEY_UPDATED, Action.MEMBER_UPDATED, Action.PROJECT_UPDATED, Action.TENANT_UPDATED)
 
 
@@ -133,8 +135,10 @@ class Restore:
         """Redo a change if it must be. Raises `NotFoundError` if its target was created after the backup."""
         async with self.database.transaction(of_tenant(entry.org_id)) as connection:
             tenant = await get_tenant(connection, entry.org_id, even_ended=True)
+        if entry.action in _NO_CHANGES:
+            return RestoreOutcome.ALREADY_DONE, "it changed nothing here"
         kind = entry.action.partition(".")[0]
-        if entry.before is None and kind != "billing":
+        if entry.before is None:
             raise NotFoundError(kind)  # a creation
         if tenant.deleted:
             return RestoreOutcome.ALREADY_DONE, "the tenant has ended"
@@ -144,9 +148,7 @@ class Restore:
             return await self._redo_member(entry, dry_run=dry_run)
         if kind == "project":
             return await self._examine_project(entry)
-        if kind == "tenant":
-            return await self._redo_tenant(entry, tenant, is_last_suspension=is_last_suspension, dry_run=dry_run)
-        return RestoreOutcome.ALREADY_DONE, "it changed nothing here"
+        return await self._redo_tenant(entry, tenant, is_last_suspension=is_last_suspension, dry_run=dry_run)
 
     async def _examine_project(self, entry: AuditEvent) -> Verdict:
         """Report a project's change or deletion, which is never redone."""
@@ -237,7 +239,8 @@ def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
         added = [newest[action] for action in _ADDITIONS if action in newest]
         return "the member was added again since" if added and max(added) > entry.at else ""
     # a user may accept before the operator examines the lost changes
-    later = [action for action, at in newest.items() if at > entry.at and action is not Action.MEMBER_ACCEPTED]
+    irrelevant = (Action.MEMBER_ACCEPTED, *_NO_CHANGES)
+    later = [action for action, at in newest.items() if at > entry.at and action not in irrelevant]
     return "it was changed since" if entry.action in _CHANGES and later else ""
 
 

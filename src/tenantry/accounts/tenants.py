@@ -95,6 +95,8 @@ class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
     owner_email_verified: bool
     stripe_customer_id: str | None
     suspended: bool
+    plan: str | UnsetType = UNSET
+    """The plan of a new tenant if the operator chose it; from then on the ledger records the plan."""
 
 
 @dataclass(frozen=True)
@@ -286,12 +288,15 @@ class TenantService:
         if revoked:
             self.keys_revoked(RevocationReason.TENANT_ENDED, revoked)
 
-    async def export(self, tenant_id: str) -> TenantExport:
-        """Export a tenant, also one that ended less than 30 days ago. Raises `NotFoundError`."""
+    async def export(self, author: Author, tenant_id: str) -> TenantExport:
+        """Export a tenant, also one that ended less than 30 days ago. Raises `NotFoundError`.
+
+        The audit trail records the export; the next one contains that entry.
+        """
         now = self.clock()
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
             found = await get_tenant(connection, tenant_id, even_ended=True)
-            return TenantExport(
+            exported = TenantExport(
                 tenant=self._shown(found),
                 owner_email=found.owner_email,
                 owner_email_verified=found.owner_address.is_verified,
@@ -303,6 +308,8 @@ class TenantService:
                 projects=[project for mode in Mode for project in await projects.read_all(connection, tenant_id, mode)],
                 billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
             )
+            await audit.record(connection, author, Action.TENANT_EXPORTED, (tenant_id, tenant_id), now)
+            return exported
 
     def _shown(self, tenant: TenantRow) -> Tenant:
         return to_tenant(tenant.record, self.policy.catalog, self.clock())
@@ -356,7 +363,7 @@ class TenantService:
         if customer and not await tenants.link_customer(connection, tenant_id, customer, "operator", now):
             raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
         if created:
-            after = audited(await get_tenant(connection, tenant_id))
+            after = audited(await get_tenant(connection, tenant_id), UNSET if wanted.plan is None else plan)
             await audit.record(connection, author, Action.TENANT_CREATED, (tenant_id, tenant_id), now, after=after)
         else:
             await record_update(connection, author, found, now)
@@ -376,11 +383,11 @@ async def record_update(
     return after
 
 
-def audited(row: TenantRow) -> AuditedTenant:
+def audited(row: TenantRow, plan: str | UnsetType = UNSET) -> AuditedTenant:
     """Return the fields that callers change. The ledger records the billing state."""
     is_verified, record = row.owner_address.is_verified, row.record
     return AuditedTenant(
-        record.name, record.owner_id, row.owner_email, is_verified, record.stripe_customer_id, row.suspended
+        record.name, record.owner_id, row.owner_email, is_verified, record.stripe_customer_id, row.suspended, plan
     )
 
 

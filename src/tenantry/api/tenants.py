@@ -130,11 +130,11 @@ def tenant_routes(tenants: TenantService, access: Access) -> Routes:
         await tenants.delete(author, tenant_id)
 
     @get(PATH + "/{tenant_id:str}/export", guards=[access.needs_operator()], summary="Export a tenant (operator)")
-    async def export_tenant(tenant_id: TenantId) -> TenantExport:
+    async def export_tenant(author: ChangeAuthor, tenant_id: TenantId) -> TenantExport:
         """Return all data of a tenant except key digests and raw event bodies.
 
-        A tenant can be exported for 30 days after its deletion.
+        A tenant can be exported for 30 days after its deletion. The audit trail records each export.
         """
-        return await tenants.export(tenant_id)
+        return await tenants.export(author, tenant_id)
 
     return [list_tenants, get_tenant, create_tenant, update_tenant, put_tenant, delete_tenant, export_tenant]

@@ -38,6 +38,8 @@ class Action(StrEnum):
     TENANT_UPDATED = "tenant.updated"
     TENANT_TRANSFERRED = "tenant.transferred"
     TENANT_ENDED = "tenant.ended"
+    TENANT_EXPORTED = "tenant.exported"
+    """Nothing changed: the operator read all data of the tenant."""
     MEMBER_ADDED = "member.added"
     """Without an invitation: the membership is active at once."""
     MEMBER_INVITED = "member.invited"
