@@ -203,3 +203,33 @@ async def test_printed_pages_use_the_whole_width_without_navigation(page: Page, 
     box = await page.locator(".timeline").bounding_box()
     assert box is not None
     assert box["width"] > 900
+
+
+async def test_printed_pages_show_tables_as_tables_without_buttons(page: Page, dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated(event_id="evt_1"))
+    key = await dashboard.call("POST", "/api-keys", {"orgId": ACME, "name": "CI", "scopes": ["projects:read"]})
+    await enter(page, dashboard, "/")
+    await page.emulate_media(media="print")
+    await page.set_viewport_size({"width": 718, "height": 1047})  # A4, without its margins
+    for path in (
+        "/",
+        "/billing",
+        "/settings/api-keys",
+        f"/settings/api-keys/{key['id']}",
+        "/settings/members",
+        "/profile",
+    ):
+        await page.goto(dashboard.url + HERE + path)
+        assert await page.locator("button:visible, .button:visible, summary:visible").count() == 0, path
+        for part, display in (
+            ("table", "table"),
+            ("tr", "table-row"),
+            ("thead th", "table-cell"),
+            ("td", "table-cell"),
+        ):
+            shown = await page.locator(f"main .table {part}" if part != "table" else "main .table").evaluate_all(
+                "all => all.map((one) => getComputedStyle(one).display)"
+            )
+            assert set(shown) <= {display}, (path, part)
+        assert await page.locator("main .table").count() or "api-keys/" in path
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 718, path

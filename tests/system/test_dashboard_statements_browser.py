@@ -112,7 +112,7 @@ async def test_past_date_shows_an_error_beside_its_field(browser: Browser, dashb
         await page.get_by_label("projects:read").check()
         await type_day(page, "2020-01-01")
         await page.get_by_role("button", name="Create key").click()
-        await expect(page.get_by_text("Must be in the future.")).to_be_visible()
+        await expect(page.get_by_text("This day is over. Enter today or a later day.")).to_be_visible()
 
 
 async def test_checkout_message_disappears_with_the_new_plan(browser: Browser, conninfo: str, people: Path) -> None:

@@ -11,8 +11,8 @@ from msgspec import UNSET, UnsetType
 from tenantry.api.parameters import Name
 from tenantry.dashboard.forms import Form, InvalidFormError, validate
 from tenantry.dashboard.labels import labels
-from tenantry.domain.api_keys import ApiKey
-from tenantry.domain.permissions import MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode, is_scope
+from tenantry.domain.api_keys import ApiKey, expires_later
+from tenantry.domain.permissions import ANYTHING, MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode, is_scope
 
 DAYS: Final = ("30", "90", "365")
 _SCOPED: Final = "scoped"
@@ -21,6 +21,9 @@ _ON_A_DATE: Final = "date"
 _NEVER: Final = "never"
 _UNCHANGED: Final = "as-it-is"
 _DAY: Final = timedelta(days=1)
+_EVERY_CHANGE: Final = frozenset({ANYTHING, "*:write"})
+_ORDER: Final = ("name", "sure", "scope", "own", "everything", "mode", "expiry", "until")
+"""The fields in the order of the form: the first one with an error takes the focus."""
 _MESSAGES: Final = {"name": "Use at most 200 characters.", "mode": "Choose live or test."}
 
 
@@ -34,6 +37,8 @@ class KeyForm(msgspec.Struct, frozen=True):
     own: str = ""
     """Other scopes, separated by blanks or commas."""
     sure: bool = False
+    everything: bool = False
+    """Whether the box is checked that confirms scopes for changing everything."""
     mode: str = Mode.LIVE
     expiry: str = "90"
     until: str = ""
@@ -53,7 +58,8 @@ class KeyForm(msgspec.Struct, frozen=True):
 def submitted_values(form: Form) -> KeyForm:
     texts = {name: form.text(name) for name in ("name", "access", "own", "expiry", "until")}
     mode = form.text("mode") or Mode.LIVE  # a form of an existing key has none
-    return KeyForm(checked=tuple(form.all("scope")), sure=form.checked("sure"), mode=mode, **texts)
+    sure, everything = form.checked("sure"), form.checked("everything")
+    return KeyForm(checked=tuple(form.all("scope")), sure=sure, everything=everything, mode=mode, **texts)
 
 
 def values_of(key: ApiKey) -> KeyForm:
@@ -77,6 +83,36 @@ def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyF
     return values
 
 
+class ExpiryChoices(msgspec.Struct, frozen=True):
+    """The expiries that the form offers. A replaced key can only end earlier than it would."""
+
+    days: list[tuple[str, datetime]]
+    """Numbers of days, and when they end."""
+    first_day: date
+    last_day: date | None
+    """The last one to choose; None without a limit."""
+    may_be_later: bool
+
+    @property
+    def has_day(self) -> bool:
+        return self.last_day is None or self.first_day <= self.last_day
+
+
+def expiry_choices(now: datetime, key: ApiKey | None = None) -> ExpiryChoices:
+    """Return what the form offers now; ``key`` is the key to change."""
+    days = [(count, now + int(count) * _DAY) for count in DAYS]
+    latest = _latest_end(key)
+    if latest is None:
+        return ExpiryChoices(days, now.date(), None, may_be_later=True)
+    earlier = [(count, end) for count, end in days if end < latest]
+    return ExpiryChoices(earlier, now.date(), latest.astimezone(UTC).date() - _DAY, may_be_later=False)
+
+
+def _latest_end(key: ApiKey | None) -> datetime | None:
+    """Return when a replaced key ends at the latest; None for a key that may be prolonged."""
+    return key.expires_at if key is not None and key.superseded_by is not None else None
+
+
 class _CheckedFields(msgspec.Struct):
     name: Name
     mode: Mode
@@ -93,10 +129,13 @@ def check(
     expires_at: datetime | UnsetType | None = UNSET
     if key is None or values.expiry != _UNCHANGED:
         try:
-            expires_at = _parse_expiry(values, now)
+            expires_at = _parse_expiry(values, now, _latest_end(key))
         except InvalidFormError as error:
             found |= error.errors
-    validate(_CheckedFields, {"name": values.name, "mode": values.mode}, _MESSAGES, found)
+    try:
+        validate(_CheckedFields, {"name": values.name, "mode": values.mode}, _MESSAGES, found)
+    except InvalidFormError as error:
+        raise InvalidFormError({name: error.errors[name] for name in _ORDER if name in error.errors}) from None
     return expires_at
 
 
@@ -106,21 +145,46 @@ def _scope_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:
         is_owner_key = key is not None and key.access_level is AccessLevel.OWNER
         is_sure = values.sure or is_owner_key
         return {} if is_sure else {"sure": "Check this box to create an OWNER key, or choose scopes instead."}
+    if not scopes:
+        return {"scope": "Choose at least one scope, or enter your own."}
+    found = {}
     if invalid := [scope for scope in scopes if not is_scope(scope)]:
-        return {"own": f"Use the form resource:action in lowercase. Invalid: {', '.join(invalid)[:200]}"}
-    if len(scopes) > MAX_SCOPES:
-        return {"own": f"Choose at most {MAX_SCOPES} scopes."}
-    return {} if scopes else {"scope": "Choose at least one scope, or enter your own."}
+        found["own"] = f"Use the form resource:action in lowercase. Invalid: {', '.join(invalid)[:200]}"
+    elif len(scopes) > MAX_SCOPES:
+        found["own"] = f"Choose at most {MAX_SCOPES} scopes."
+    is_new = key is None or not _changes_everything(key.scopes)
+    if is_new and _changes_everything(scopes) and not values.everything:
+        found["everything"] = "Check this box to give the key these scopes, or enter fewer."
+    return found
 
 
-def _parse_expiry(values: KeyForm, now: datetime) -> datetime | None:
-    if values.expiry == _NEVER:
-        return None
-    if values.expiry in DAYS:
-        return now + int(values.expiry) * _DAY
-    if values.expiry != _ON_A_DATE:
+def _changes_everything(scopes: Collection[str]) -> bool:
+    """Whether a scope allows changes of every resource."""
+    return not _EVERY_CHANGE.isdisjoint(scopes)
+
+
+def _parse_expiry(values: KeyForm, now: datetime, latest: datetime | None) -> datetime | None:
+    """Return the chosen expiry. Raises `InvalidFormError`, also for one after ``latest``."""
+    if values.expiry == _ON_A_DATE:
+        return _parse_day(values.until, now, latest)
+    if values.expiry not in (*DAYS, _NEVER):
         raise InvalidFormError({"expiry": "Choose when the key expires."})
+    end = None if values.expiry == _NEVER else now + int(values.expiry) * _DAY
+    if expires_later(latest, end):
+        raise InvalidFormError({"expiry": "This key was replaced, so it can only end earlier. Choose an earlier end."})
+    return end
+
+
+def _parse_day(text: str, now: datetime, latest: datetime | None) -> datetime:
+    """Return the end of a day. Raises `InvalidFormError`, also for a past day and for an end after ``latest``."""
     try:
-        return datetime.combine(date.fromisoformat(values.until) + _DAY, time(), UTC)
-    except (ValueError, OverflowError):
+        end = datetime.combine(date.fromisoformat(text) + _DAY, time(), UTC)
+    except OverflowError:
+        raise InvalidFormError({"until": "This day is too far ahead. Enter an earlier one."}) from None
+    except ValueError:
         raise InvalidFormError({"until": "Enter a day, such as 2027-01-31."}) from None
+    if end <= now:
+        raise InvalidFormError({"until": "This day is over. Enter today or a later day."})
+    if expires_later(latest, end):
+        raise InvalidFormError({"until": "This key was replaced, so it can only end earlier. Enter an earlier day."})
+    return end

@@ -191,24 +191,20 @@ async def _new_page(
 ) -> Response[str]:
     replaced = await _writable_key(ctx, replaces) if replaces else None
     if replaced and (replaced.leak_reported_at is None or replaced.superseded_by is not None):
-        raise errors.KeyNotActiveError("The key was not reported as leaked, or it already has a replacement.")
+        return ctx.redirect_with(FlashMessage.KEY_NOT_REPLACED, _path_of(ctx, replaces))
     if values is None:
         old = api_key_form.values_of(replaced) if replaced else KeyForm()
         values = msgspec.structs.replace(old, expiry=KeyForm().expiry)
-    return _form_page(ctx, "api_key_new.html", values, error, kept=(), replaced=replaced)
+    choices = api_key_form.expiry_choices(ctx.services.clock())
+    return ctx.render("api_key_new.html", error, values=values, choices=choices, kept=(), replaced=replaced)
 
 
 def _edit_page(ctx: PageContext, key: ApiKey, values: KeyForm, error: Exception | None = None) -> Response[str]:
     digests = forms.field_digests(api_key_form.values_of(key).editable)
-    return _form_page(ctx, "api_key_edit.html", values, error, kept=key.scopes, key=key, digests=digests)
-
-
-def _form_page(
-    ctx: PageContext, template: str, values: KeyForm, error: Exception | None, **context: object
-) -> Response[str]:
-    now = ctx.services.clock()
-    days = [(count, now + timedelta(days=int(count))) for count in api_key_form.DAYS]
-    return ctx.render(template, error, values=values, days=days, **context)
+    choices = api_key_form.expiry_choices(ctx.services.clock(), key)
+    return ctx.render(
+        "api_key_edit.html", error, values=values, choices=choices, kept=key.scopes, key=key, digests=digests
+    )
 
 
 def _rotate_page(ctx: PageContext, key: ApiKey, error: Exception | None = None) -> Response[str]:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from litestar import MediaType, Response
@@ -16,7 +16,13 @@ from tenantry.dashboard.context import Renderer
 from tenantry.dashboard.forms import Form
 from tenantry.dashboard.labels import denial_text, labels
 from tenantry.dashboard.sign_in import start_path
-from tenantry.domain.errors import DomainError
+from tenantry.domain.errors import (
+    DomainError,
+    IdempotencyInFlightError,
+    InvalidCursorError,
+    KeyNotActiveError,
+    MemberNotActiveError,
+)
 from tenantry.server.asgi_types import REQUEST_ID, HotResponse, Scope, header_of
 from tenantry.server.problems import STATUSES, VARIES
 
@@ -24,9 +30,20 @@ _TITLES: Final = {
     HTTPStatus.BAD_REQUEST: "Invalid address",
     HTTPStatus.FORBIDDEN: "Permission denied",
     HTTPStatus.NOT_FOUND: "Page not found",
-    HTTPStatus.CONFLICT: "This is not possible now",
+    HTTPStatus.CONFLICT: "Nothing was changed",
     HTTPStatus.SERVICE_UNAVAILABLE: "Temporarily unavailable",
 }
+_ERROR_TITLES: Final = {
+    KeyNotActiveError: "This key can't be changed",
+    MemberNotActiveError: "This membership has ended",
+    IdempotencyInFlightError: "This form is still being processed",
+}
+_OBJECTS: Final = {
+    "key_id": ("/settings/api-keys/", "Open the key"),
+    "project_id": ("/projects/", "Open the project"),
+    "member_id": ("/settings/members/", "Open the member"),
+}
+"""The pages of objects, by the parameter of the path that names one, and the text of the link."""
 _CHECK_ADDRESS: Final = "Check the address: the link may be old or incomplete."
 _UNROUTED: Final = {
     HTTPStatus.NOT_FOUND: f"No page has this address. {_CHECK_ADDRESS}",
@@ -61,7 +78,13 @@ class ErrorPages:
         return self._page(request.scope, 403, message, "This form is invalid")
 
     def domain_error(self, request: AnyRequest, error: DomainError) -> Response[str]:
-        return self._page(request.scope, STATUSES[type(error)], error.detail)
+        scope, status = request.scope, STATUSES[type(error)]
+        if isinstance(error, InvalidCursorError):
+            return self._page(scope, status, "This link to a part of a list is invalid.", back=_first_page(scope))
+        title = _ERROR_TITLES.get(type(error), "")
+        # only errors of these statuses leave an object to open
+        back = _object_page(scope) if status in (HTTPStatus.FORBIDDEN, HTTPStatus.CONFLICT) else None
+        return self._page(scope, status, error.detail, title, back=back)
 
     def http_error(self, request: AnyRequest, error: HTTPException) -> Response[str]:
         return self._page(request.scope, error.status_code, error.detail, HTTPStatus(error.status_code).phrase)
@@ -70,7 +93,7 @@ class ErrorPages:
         """Answer an invalid path or query, without repeating any of it."""
         if any(isinstance(one, dict) and one.get("source") == "path" for one in error.extra or ()):
             return self._page(request.scope, 404, _UNROUTED[HTTPStatus.NOT_FOUND])
-        return self._page(request.scope, 400, _CHECK_ADDRESS)
+        return self._page(request.scope, 400, _CHECK_ADDRESS, back=_first_page(request.scope))
 
     def role_too_low(self, request: AnyRequest, error: guards.RoleTooLowError) -> Response[str]:
         message = denial_text(error.user.role, error.user.claims.scopes, error.scope, error.owner_only)
@@ -104,8 +127,15 @@ class ErrorPages:
         return response
 
     def _page(
-        self, scope: Mapping[str, object], status: int, message: str, title: str = "", request_id: object = None
+        self,
+        scope: Mapping[str, Any],
+        status: int,
+        message: str,
+        title: str = "",
+        request_id: object = None,
+        back: tuple[str, str] | None = None,
     ) -> Response[str]:
+        """Render an error page; ``back`` is the address and text of its link if that is not the first page."""
         request_id = request_id or scope.get(REQUEST_ID)
         return self._renderer.page(
             "error.html",
@@ -114,6 +144,7 @@ class ErrorPages:
             title=title or _TITLES.get(HTTPStatus(status), HTTPStatus(status).phrase.capitalize()),
             message=message,
             request_id=request_id if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None,
+            back=back,
         )
 
     def _resubmission(self, request: AnyRequest, status: int, form: Form) -> Response[str]:
@@ -135,6 +166,25 @@ def _wants_page(path: str, accept: Accept) -> bool:
     if top in (["orgs"], ["api"]):
         return top == ["orgs"]
     return accept.best_match(["application/problem+json", "application/json", "text/html"]) == "text/html"
+
+
+def _first_page(scope: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return a link to the same page without its query, for signed-in users of an organization."""
+    user = guards.current_user(scope)
+    is_list = user is not None and user.caller is not None and not scope["path"].endswith("/stream")
+    return (scope["path"], "Show the first page") if is_list else None
+
+
+def _object_page(scope: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return a link to the page of the object that a form or page below it is about."""
+    user = guards.current_user(scope)
+    if user is None or user.caller is None:
+        return None
+    for name, (folder, text) in _OBJECTS.items():
+        address = f"{user.base}{folder}{scope['path_params'].get(name, '')}"
+        if name in scope["path_params"] and address != scope["path"]:
+            return address, text
+    return None
 
 
 def _address(request: AnyRequest) -> str:

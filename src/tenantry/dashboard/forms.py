@@ -145,7 +145,7 @@ def find_edits(form: Form, submitted: Mapping[str, str], current: Mapping[str, s
     shown = {name: form.text(_DIGEST_PREFIX + name) for name in submitted}
     now = {name: _digest(text) for name, text in current.items()}
     changed = {name for name, text in submitted.items() if _digest(text) not in (shown[name], now[name])}
-    message = "Another user changed this. It is now: {}. Save again to replace it."
+    message = "This was changed after you opened the form. It is now: {}. Save again to replace it."
     return changed, {
         name: message.format(current[name] or "empty")
         for name in submitted

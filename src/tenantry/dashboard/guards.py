@@ -1,5 +1,6 @@
 """Authentication and authorization of pages: the session behind the cookie, and the user's role in the tenant."""
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, cast
@@ -27,6 +28,7 @@ from tenantry.server.asgi_types import CALLER, IS_HEAD
 ORGS: Final = "/orgs"
 ORG: Final = ORGS + "/{org_id:str}"
 """Everything of a tenant is below this path: two tabs can show two tenants, and links name theirs."""
+_ORG_OF_PATH: Final = re.compile(f"{ORGS}/(?P<org_id>[^/]+)")
 SCRIPT_ONLY: Final = "tenantry.script_only"
 """The option of routes that only the dashboard's script requests."""
 DASHBOARD: Final = "tenantry.dashboard"
@@ -120,13 +122,19 @@ class SessionGuard(msgspec.Struct, frozen=True):
     """Whether the identity provider is unreachable."""
 
     async def authenticate(
-        self, connection: Connection, *, allow_stale_login: bool = False, follows_form: bool = False
+        self,
+        connection: Connection,
+        *,
+        allow_stale_login: bool = False,
+        follows_form: bool = False,
+        org_id: str | None = None,
     ) -> DashboardUser:
         """Return the user of a request. A page that ``follows_form`` is as open as the form was.
 
+        ``org_id`` is the tenant where no route has found it in the address.
         Raises `NotSignedInError`, `StaleSignInError`, and `NotFoundError` for a tenant that is not theirs.
         """
-        org_id: str | None = connection.path_params.get("org_id")
+        org_id = org_id or connection.path_params.get("org_id")
         token = self.cookies.session(connection)
         is_get = extras(connection)["method"] == "GET"
         is_visit = is_get and is_navigation(connection)
@@ -157,8 +165,9 @@ class SessionGuard(msgspec.Struct, frozen=True):
 
     async def recognize(self, connection: Connection) -> None:
         """Look up the user of a request that no guard has seen, for its error page."""
+        named = _ORG_OF_PATH.match(extras(connection)["path"])
         with suppress(NotSignedInError, StaleSignInError, DomainError):
-            await self.authenticate(connection)
+            await self.authenticate(connection, org_id=named["org_id"] if named else None)
 
     async def end_of_stream(self, connection: Connection, scope: str) -> str:
         """Check again whether a user may keep a stream open; return ``""``, ``renew`` or ``over``.

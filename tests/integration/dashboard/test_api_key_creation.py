@@ -99,8 +99,8 @@ async def test_form_without_its_token_is_rejected(dashboard: Dashboard) -> None:
         ({"access": "owner"}, "Check this box to create an OWNER key", "sure"),
         ({"mode": "both"}, "Choose live or test.", "mode-live"),
         ({"expiry": "date", "until": "soon"}, "Enter a day, such as 2027-01-31.", "until"),
-        ({"expiry": "date", "until": "9999-12-31"}, "Enter a day, such as 2027-01-31.", "until"),
-        ({"expiry": "date", "until": "2020-01-01"}, "Must be in the future.", "until"),
+        ({"expiry": "date", "until": "9999-12-31"}, "This day is too far ahead. Enter an earlier one.", "until"),
+        ({"expiry": "date", "until": "2020-01-01"}, "This day is over. Enter today or a later day.", "until"),
         ({"expiry": ""}, "Choose when the key expires.", ""),
     ],
 )
@@ -120,11 +120,44 @@ async def test_error_is_shown_beside_its_field_and_input_is_kept(
 
 async def test_all_errors_are_shown_together(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    wrong = {"name": "", "own": "Reports", "expiry": "date", "until": ""}
+    wrong = {"name": "", "own": "Reports *:*", "mode": "both", "expiry": "date", "until": "2020-01-01"}
     answer = await olivia.send(await olivia.open(NEW), **{**CI, **wrong})
-    assert "Fill in this field." in answer.text
-    assert "Use the form resource:action" in answer.text
-    assert "Enter a day" in answer.text
+    faults = (
+        "Fill in this field.", "Use the form resource:action", "Check this box to give", "Choose live or test.",
+        "This day is over.",
+    )  # fmt: skip
+    places = [answer.text.index(fault) for fault in faults]
+    assert places == sorted(places)
+    assert answer.focused == ["name"]
+
+
+@pytest.mark.parametrize("scope", ["*:*", "*:write"])
+async def test_scope_for_changing_everything_needs_its_box(dashboard: Dashboard, scope: str) -> None:
+    adam = await dashboard.sign_in(ADAM)
+    page = await adam.open(NEW)
+    assert "everything" not in page.form().fields
+    unsure = await adam.send(page, **{**CI, "own": scope})
+    assert (unsure.status, unsure.focused) == (422, ["everything"])
+    assert "Anyone who gets the key controls all of it." in unsure.text
+    assert not SECRET.search(unsure.html)
+    made = await adam.send(unsure, everything="1")
+    assert (made.status, len(SECRET.findall(made.html)) > 0) == (200, True)
+
+
+async def test_owner_box_does_not_confirm_a_scope_for_changing_everything(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.send(await olivia.open(NEW), **{**CI, "own": "*:*", "sure": "1"})
+    assert (page.status, page.focused) == (422, ["everything"])
+
+
+async def test_form_of_a_key_that_changes_everything_asks_only_for_a_new_such_scope(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, _ = await create(olivia, own="*:*", everything="1")
+    form = await olivia.open(f"{KEYS}/{key_id}/edit")
+    assert "Key saved." in (await olivia.send(form, name="Renamed")).text
+    plain_id, _ = await create(olivia)
+    unsure = await olivia.send(await olivia.open(f"{KEYS}/{plain_id}/edit"), own="*:*")
+    assert (unsure.status, unsure.focused) == (422, ["everything"])
 
 
 async def test_owner_key_needs_its_box_and_has_no_other_scopes(dashboard: Dashboard) -> None:
@@ -180,7 +213,7 @@ async def test_plan_limit_is_explained_and_input_is_kept(dashboard: Dashboard) -
     assert "The plan Free allows" in answer.text
     assert answer.form().fields["name"] == ["CI"]
     full = await olivia.open(KEYS)
-    assert "10 of 10 active keys of the plan Free are in use." in full.text
+    assert "This organization has 10 active keys, and the plan Free allows 10." in full.text
     assert NEW not in full.links
     assert "<title>Error: Create key" in answer.html
     assert 'tabindex="-1" autofocus role="alert"' in answer.html

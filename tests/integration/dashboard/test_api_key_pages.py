@@ -156,8 +156,8 @@ async def test_rotated_key_may_expire_earlier_but_not_later(dashboard: Dashboard
     await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="604800")
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
     later = await olivia.send(page, expiry="30")
-    assert later.status == 409
-    assert "expiry can only be moved to an earlier time" in later.text
+    assert later.status == 422
+    assert "it can only end earlier" in later.text
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)
     assert (await olivia.send(page, expiry="date", until=tomorrow.isoformat())).status == 200
 
@@ -193,7 +193,7 @@ async def test_concurrent_scope_changes_need_confirmation(dashboard: Dashboard) 
     await adam.send(await adam.open(f"{KEYS}/{key_id}/edit"), name="Adam's", scope=["projects:read"])
     asked = await olivia.send(page, scope=["projects:read", "billing:read", "tenants:read"])
     assert asked.status == 422
-    assert "Another user changed this. It is now: projects:read." in asked.text
+    assert "This was changed after you opened the form. It is now: projects:read." in asked.text
     assert asked.form().fields["name"] == ["Adam's"]
     assert (await olivia.send(asked)).path == f"{KEYS}/{key_id}"
     found = await record(dashboard, olivia, key_id)
@@ -295,8 +295,20 @@ async def test_revoked_key_cannot_be_changed(dashboard: Dashboard) -> None:
         await olivia.send(forms["rotate"], f"{KEYS}/{key_id}/rotate"),
         await olivia.open(f"{KEYS}/{key_id}/edit"),
     ):
-        assert answer.status == 409
+        assert (answer.status, answer.heading()) == (409, "This key can't be changed")
         assert "The key is revoked." in answer.text
+        assert ("Open the key", f"{KEYS}/{key_id}") in answer.anchors
+
+
+async def test_first_steps_stay_on_the_page_of_a_key_until_it_was_used(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, secret = await create(olivia)
+    unused = await olivia.open(f"{KEYS}/{key_id}")
+    assert "Send the first request" in unused.text
+    assert "$TENANTRY_API_KEY" in unused.text
+    assert "within seconds" not in unused.text  # only the script checks
+    await dashboard.use_key(key_id, secret)
+    assert "Send the first request" not in (await olivia.open(f"{KEYS}/{key_id}")).text
 
 
 async def test_key_with_an_invisible_name_is_confirmed_by_its_last_characters(dashboard: Dashboard) -> None:

@@ -49,6 +49,23 @@ async def test_pages_show_the_last_use_of_a_rotated_key(dashboard: Dashboard) ->
     assert not [link for link in replaced.links if link.endswith("/rotate")]
 
 
+async def test_form_of_a_replaced_key_offers_only_earlier_ends(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    key_id, _ = await create(olivia, expiry="never")
+    await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="604800")
+    form = await olivia.open(f"{KEYS}/{key_id}/edit")
+    assert re.findall(r'name="expiry" value="([^"]+)"', form.html) == ["as-it-is", "date"]
+    assert "This key was replaced, so it can only end earlier." in form.text
+    [latest] = re.findall(r'max="(\d{4}-\d\d-\d\d)"', form.html)
+    today = datetime.now(UTC).date()
+    assert latest == (today + timedelta(days=6)).isoformat()
+    for later in ({"expiry": "30"}, {"expiry": "never"}, {"expiry": "date", "until": f"{today.year + 1}-12-31"}):
+        refused = await olivia.send(form, **later)
+        assert (refused.status, "This key was replaced, so it can only end earlier. " in refused.text) == (422, True)
+    saved = await olivia.send(form, expiry="date", until=latest)
+    assert "Key saved." in saved.text
+
+
 async def test_overlap_ends_at_the_expiry_of_the_old_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     today = datetime.now(UTC).date()

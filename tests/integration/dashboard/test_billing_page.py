@@ -74,7 +74,7 @@ async def test_current_plan_is_marked_and_usage_is_shown(owner: Person) -> None:
     said = (await owner.open(BILLING)).text
     assert "Free your plan" in said
     assert "Projects 0 of 3" in said
-    assert "Members 1 of 100" in said
+    assert "Members and invitations 1 of 100" in said
     assert "Active keys 0 of 10" in said
     assert "Requests in the last minute 0 of 6,000" in said
 
@@ -243,9 +243,13 @@ async def test_after_a_checkout_the_page_waits_for_the_plan(
     page = await owner.open(provider.requests[-1].params["success_url"])
     assert page.path == BILLING
     assert "Checkout complete." in page.text
-    assert "The plan stays Free until the provider's event arrives. Check again" in page.text
+    assert "The plan changes when the provider's event arrives, usually within seconds. Check again" in page.text
     assert "data-poll" in page.html
-    await dashboard.deliver(updated())
+    await dashboard.deliver(updated(price="price_business"))
+    page = await owner.open(f"{BILLING}?awaits=pro")
+    assert "The plan changes to Pro when the provider's event arrives. Check again" in page.text
+    assert "stays" not in page.text
+    await dashboard.deliver(updated(created=events.NOW + 1))
     [again] = [link for link in page.links if "awaits" in link]
     page = await owner.open(again)
     assert "Your plan is now Pro." in page.text

@@ -36,7 +36,7 @@ def is_page(answer: httpx2.Response) -> bool:
     return (
         answer.headers["content-type"].startswith("text/html")
         and answer.headers["content-security-policy"].startswith("default-src 'none'")
-        and ('href="/"' in answer.text or f'class="button" href="{AT_ACME}/"' in answer.text)
+        and ('href="/"' in answer.text or f'class="button" href="{AT_ACME}/' in answer.text)
     )
 
 
@@ -213,6 +213,9 @@ async def test_user_of_a_single_suspended_tenant_can_sign_out(dashboard: Dashboa
         (AT_BETA, 404),
         (f"{AT_BETA}/projects/prj_none", 404),
         (f"{AT_ACME}/nothing", 404),
+        (f"{AT_ACME}/settings", 404),
+        (f"{AT_ACME}/projects/a/b/c", 404),
+        (f"{AT_BETA}/nothing", 404),
         (f"{AT_ACME}/projects/prj_none", 404),
         (f"{AT_ACME}/settings/api-keys", 403),
         (f"{AT_ACME}/projects?cursor=x", 400),
@@ -225,12 +228,21 @@ async def test_error_page_has_the_menus_of_the_signed_in_user(dashboard: Dashboa
     page = await mia.open(path)
     assert page.status == status
     assert page.form("/sign-out").fields["form_token"]
-    if path.startswith(f"{AT_ACME}/") and not path.endswith("nothing"):
+    if path.startswith(f"{AT_ACME}/"):
         assert f"{AT_ACME}/projects" in page.links
     else:
         assert f"{AT_ACME}/" in page.links  # by the menu
         assert f"{AT_ACME}/projects" not in page.links
     assert f"{AT_BETA}/" not in page.links
+
+
+@pytest.mark.parametrize("path", ["projects", "events", "settings/api-keys", "settings/members", "settings/audit"])
+async def test_invalid_cursor_says_so_in_words_of_the_page(dashboard: Dashboard, path: str) -> None:
+    page = await (await dashboard.sign_in()).open(f"{AT_ACME}/{path}?cursor=x")
+    assert (page.status, page.heading()) == (400, "Invalid address")
+    assert ("Show the first page", f"{AT_ACME}/{path}") in page.anchors
+    for word in ("cursor", "API."):
+        assert word not in page.text
 
 
 async def test_api_names_the_missing_scope(dashboard: Dashboard) -> None:

@@ -1,13 +1,14 @@
 """The pages of billing events, without a browser."""
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 import pytest
 
 from tests.support import events
-from tests.support.dashboard import ACME, AT_ACME, BERTA, MIA, Dashboard, Person
+from tests.support.dashboard import ACME, AT_ACME, BERTA, MIA, Dashboard, Person, running_dashboard
 from tests.support.events import failed, succeeded, updated
 
 EVENTS: Final = f"{AT_ACME}/events"
@@ -37,7 +38,7 @@ async def test_timeline_shows_type_outcome_reason_and_changes(dashboard: Dashboa
 async def test_anomalies_are_tagged_and_explained(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(event_id="evt_odd", price="price_nobody_knows"))
     assert "Unknown price" in (await owner.open(EVENTS)).text
-    assert "until the price is added to the plan catalog" in (await owner.open(f"{EVENTS}/evt_odd")).text
+    assert "until it is added to the plan catalog" in (await owner.open(f"{EVENTS}/evt_odd")).text
     assert "Unexpected Unknown price" in (await owner.open(f"{AT_ACME}/")).text
 
 
@@ -157,15 +158,28 @@ async def test_applied_event_without_visible_changes_is_explained(dashboard: Das
     await dashboard.deliver(events.completed(event_id="evt_link", customer="cus_another"))
     linked = (await owner.open(f"{EVENTS}/evt_link")).text
     assert "It linked a customer to the organization." in linked
-    assert "It changed the plan or the subscription." not in linked
+    assert "It changed the organization's billing state." not in linked
 
 
 async def test_applied_event_of_a_hidden_subscription_is_explained(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
     await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, subscription_id="sub_2"))
     said = (await owner.open(f"{EVENTS}/evt_2")).text
-    assert "It changed how later events are judged." in said
-    assert "It changed the plan or the subscription." not in said
+    assert "another subscription counts, or only later events depend on the change." in said
+    assert "It changed the organization's billing state." not in said
+
+
+async def test_event_of_a_subscription_that_does_not_count_is_explained(conninfo: str, people: Path) -> None:
+    async with running_dashboard(conninfo, people, SUBSCRIPTIONS="each") as dashboard:
+        owner = await dashboard.sign_in()
+        await dashboard.deliver(updated(event_id="evt_1", subscription_id="sub_1"))
+        await dashboard.deliver(updated(event_id="evt_2", subscription_id="sub_2", price="price_nobody_knows"))
+        said = (await owner.open(f"{EVENTS}/evt_2")).text
+    assert "Applied It changed a subscription, but not the organization's billing state" in said
+    assert "price_nobody_knows is not in the plan catalog, which means plan free." in said
+    assert "The price means the free plan until it is added to the plan catalog." in said
+    for untrue in ("the subscription did not change", "Neither the plan nor the subscription", "so the plan is"):
+        assert untrue not in said
 
 
 async def test_changed_moments_are_shown_by_the_second(dashboard: Dashboard, owner: Person) -> None:

@@ -154,3 +154,39 @@ async def test_assets_are_cached_under_an_address_with_their_digest(dashboard: D
         other = await dashboard.api.get(f"/assets/{digest}/base.css")
         assert (other.status_code, other.headers["cache-control"]) == (200, "no-store")
     assert (await dashboard.api.get(addresses[0].rpartition("/")[0] + "/nothing.css")).status_code == 404
+
+
+FIELD: Final = re.compile(r"<(?:input|textarea|select)\b[^>]*>")
+TAG: Final = re.compile(r'<form\b[^>]*method="post"[^>]*>.*?</form>', re.DOTALL)
+
+
+async def test_every_form_tells_required_fields_and_their_faults_in_one_way(dashboard: Dashboard) -> None:
+    owner = await dashboard.sign_in(OLIVIA)
+    member = await dashboard.add_member("mia")
+    project = (await dashboard.call("POST", "/projects", {"name": "One"}))["id"]
+    key = (await dashboard.call("POST", "/api-keys", {"orgId": "acme", "name": "CI", "scopes": ["projects:read"]}))[
+        "id"
+    ]
+    own = await dashboard.page_of("olivia")
+    paths = [
+        "/orgs/acme/projects/new", f"/orgs/acme/projects/{project}", f"/orgs/acme/projects/{project}/edit",
+        "/orgs/acme/settings/api-keys/new", f"/orgs/acme/settings/api-keys/{key}",
+        f"/orgs/acme/settings/api-keys/{key}/edit", f"/orgs/acme/settings/api-keys/{key}/revoke",
+        f"/orgs/acme/settings/api-keys/{key}/rotate", "/orgs/acme/settings/members/new",
+        "/orgs/acme/settings/members/new?userId=olivia", member, own, "/orgs/acme/settings/transfer",
+        f"/memberships/{own.rpartition('/')[2]}/leave",
+    ]  # fmt: skip
+    seen = set()
+    for path in paths:
+        html = (await owner.open(path)).html
+        for form in TAG.findall(html):
+            fields = [field for field in FIELD.findall(form) if not re.search('type="(?:hidden|radio)"', field)]
+            assert not fields or "novalidate" in form.partition(">")[0], (path, form[:200])
+            for field in fields:
+                [name] = re.findall(r'\bid="([^"]+)"', field)
+                [label] = re.findall(rf'<label for="{re.escape(name)}">(.*?)</label>', form, re.DOTALL)
+                is_optional = "(optional)" in label
+                is_choice = field.startswith("<select") or name.startswith("scope-")
+                seen.add(name)
+                assert is_choice or (" required" in field) != is_optional, (path, field)
+    assert {"name", "description", "own", "until", "sure", "word", "userId", "ownerEmail", "leaving", "role"} <= seen

@@ -49,7 +49,9 @@ async def test_replacement_of_a_leaked_key_resolves_the_warning(dashboard: Dashb
     assert "leaked" not in (await olivia.open(OVERVIEW)).text
     page = await olivia.open(f"{KEYS}/{leaked}")
     assert "It was replaced by a new key." in page.text
-    assert (await olivia.open(f"{NEW}?replaces={leaked}")).status == 409
+    refused = await olivia.open(f"{NEW}?replaces={leaked}")
+    assert refused.path == f"{KEYS}/{leaked}"
+    assert "No key was created: this key already has a replacement" in refused.text
     [entry] = (await dashboard.call("GET", "/audit-events?action=api_key.rotated"))["data"]
     assert (entry["actorId"], entry["targetId"], entry["after"]) == (OLIVIA.sub, leaked, {"supersededBy": new["id"]})
 
@@ -57,11 +59,12 @@ async def test_replacement_of_a_leaked_key_resolves_the_warning(dashboard: Dashb
 async def test_only_a_leaked_key_can_be_replaced(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
-    assert (await olivia.open(f"{NEW}?replaces={key_id}")).status == 409
+    assert (await olivia.open(f"{NEW}?replaces={key_id}")).path == f"{KEYS}/{key_id}"
     assert (await olivia.open(f"{NEW}?replaces=key_none")).status == 404
     form = (await olivia.open(NEW)).form(NEW).fields
     sent = await olivia.force(NEW, **{**form, "name": "Second", "scope": ["projects:read"], "replaces": key_id})
-    assert sent.status == 409
+    assert sent.path == f"{KEYS}/{key_id}"
+    assert "No key was created" in sent.text
     assert len((await dashboard.call("GET", "/api-keys"))["data"]) == 1
 
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.support.dashboard import ACME, AT_ACME, BERTA, BETA, MIA, OLIVIA, Dashboard, Person
-from tests.support.events import failed, updated
+from tests.support.events import INVOICE_URL, failed, updated
 
 OVERVIEW: Final = f"{AT_ACME}/"
 
@@ -67,7 +67,7 @@ async def test_what_needs_attention_is_listed(dashboard: Dashboard, owner: Perso
     assert "The subscription ends on 31 Jan 2026" in said
     assert "1 API key expires within 14 days" in said
     await dashboard.deliver(failed())
-    assert "A payment failed. Open the invoice" in (await owner.open(OVERVIEW)).text
+    assert "A payment failed: 29.00 EUR. Pay the invoice" in (await owner.open(OVERVIEW)).text
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,62 @@ async def test_active_keys_are_shown_last_used_first(owner: Person, dashboard: D
     assert "Active keys 3 of 10" in said
 
 
+async def test_keys_that_nothing_uses_are_listed_as_active_keys(dashboard: Dashboard, owner: Person) -> None:
+    await add_key(dashboard.conninfo, "unused", used=False)
+    page = await owner.open(OVERVIEW)
+    assert page.heading("keys") == "Active keys"
+    assert "in use" not in page.text.lower()
+
+
+async def test_replaced_key_that_ends_soon_needs_attention(dashboard: Dashboard, owner: Person) -> None:
+    await add_key(dashboard.conninfo, "old")
+    await dashboard.call("POST", "/api-keys/key_old/rotate", {"overlapSeconds": 3600})
+    page = await owner.open(OVERVIEW)
+    assert "1 replaced API key stops working within 14 days. Use the new key before then. See this key" in page.text
+    [link] = [link for text, link in page.anchors if text == "See this key"]
+    assert "old" in (await owner.open(link)).text
+    assert "replaced API key" not in (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
+
+
+async def test_member_who_may_not_see_payloads_gets_no_link_to_the_invoice(dashboard: Dashboard, owner: Person) -> None:
+    await dashboard.deliver(updated())
+    await dashboard.deliver(failed())
+    mia = await dashboard.sign_in(MIA)
+    for path in (OVERVIEW, f"{AT_ACME}/billing"):
+        assert INVOICE_URL in (await owner.open(path)).links
+        page = await mia.open(path)
+        assert "A payment failed" in page.text
+        assert not [link for link in page.links if "invoice" in link]
+    assert (
+        "Ask an owner or admin to pay, or to update the payment method." in (await mia.open(f"{AT_ACME}/billing")).text
+    )
+
+
+async def test_free_tenant_with_a_failed_payment_is_not_alarmed_about_its_limits(
+    dashboard: Dashboard, owner: Person
+) -> None:
+    await dashboard.deliver(updated(status="incomplete", price="price_nobody_knows"))
+    await dashboard.deliver(failed())
+    for path in (OVERVIEW, f"{AT_ACME}/billing", f"{AT_ACME}/projects"):
+        said = (await owner.open(path)).text
+        assert "A payment failed" in said
+        assert "limits of the plan Free" not in said
+
+
+async def test_events_with_the_same_anomaly_are_one_alert(dashboard: Dashboard, owner: Person) -> None:
+    later = int(datetime.now(UTC).timestamp()) + 86400
+    for number in range(3):
+        await dashboard.deliver(updated(created=later + number))
+    page = await owner.open(OVERVIEW)
+    assert page.text.count("Unexpected Future date") == 1
+    assert "Unexpected Future date: 3 of the latest events" in page.text
+
+
 async def test_members_see_no_keys(dashboard: Dashboard) -> None:
     await add_key(dashboard.conninfo, "worker")
     said = (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
     assert "Your role Member" in said
     assert "worker" not in said
-    assert "keys in use" not in said.lower()
     assert "active keys" not in said.lower()
 
 

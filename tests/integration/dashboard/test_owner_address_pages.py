@@ -49,7 +49,7 @@ async def test_owner_and_admin_can_resend_the_confirmation(dashboard: Dashboard,
     await change_address(dashboard)
     person = await dashboard.sign_in(user)
     page = await person.open(OVERVIEW)
-    assert f"Unverified The owner's e-mail address {NEW} is not verified." in page.text
+    assert f"Unverified The owner's email address {NEW} is not verified." in page.text
     assert "Until it is, security notices go to the previous address." in page.text
     done = await person.send(page, SEND_AGAIN)
     assert "Confirmation sent to the owner's address." in done.text
@@ -76,7 +76,7 @@ async def test_member_sees_neither_the_address_nor_the_button(dashboard: Dashboa
     await change_address(dashboard)
     mia = await dashboard.sign_in(MIA)
     page = await mia.open(OVERVIEW)
-    assert "The owner's e-mail address is not verified." in page.text
+    assert "The owner's email address is not verified." in page.text
     assert NEW not in page.text
     assert "Resend confirmation" not in page.text
     assert (await mia.force(SEND_AGAIN)).status == 403

@@ -108,7 +108,7 @@ async def test_plan_limit_is_explained(dashboard: Dashboard) -> None:
     assert refused.focused == ["name"]
     assert "<title>Not saved: " in refused.html
     full = await mia.open(PROJECTS)
-    assert "3 of 3 projects of the plan Free are in use. Delete 1, or " in full.text
+    assert "This organization has 3 projects, and the plan Free allows 3. Delete 1, or " in full.text
     assert f"{PROJECTS}/new" not in full.links
 
 
@@ -119,8 +119,14 @@ async def test_page_over_the_limit_says_how_many_to_delete(dashboard: Dashboard)
     await dashboard.deliver(deleted(created=NOW + 1))
     olivia = await dashboard.sign_in(OLIVIA)
     listed = (await olivia.open(PROJECTS)).text
-    assert "5 of 3 projects of the plan Free are in use. Delete 3, or compare plans, to create another." in listed
-    assert "Over the limit 5 projects are in use. The plan allows 3." in (await olivia.open(f"{AT_ACME}/")).text
+    assert (
+        "This organization has 5 projects, and the plan Free allows 3. Delete 3, or compare plans, to create another."
+        in listed
+    )
+    assert (
+        "Over the limit This organization has 5 projects, and the plan allows 3."
+        in (await olivia.open(f"{AT_ACME}/")).text
+    )
 
 
 async def test_a_project_is_edited(dashboard: Dashboard) -> None:
@@ -152,7 +158,7 @@ async def test_concurrent_change_needs_confirmation(dashboard: Dashboard) -> Non
     asked = await mia.send(form, description="of Mia")
     assert asked.status == 422
     assert asked.focused == ["description"]
-    assert "Another user changed this. It is now: of Adam." in asked.text
+    assert "This was changed after you opened the form. It is now: of Adam." in asked.text
     fields = asked.form().fields
     assert (fields["name"], fields["description"]) == (["New"], ["of Mia"])
     assert (await mia.send(asked)).path == path

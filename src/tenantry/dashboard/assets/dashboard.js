@@ -134,7 +134,8 @@ all("[data-then]").forEach(stopAwaiting);
 const waiting = document.querySelector("[data-poll]:not([data-done])");
 if (waiting) {
   const hint = waiting.querySelector("[data-hint]");
-  const before = hint.textContent;
+  const before = hint.dataset.hint;
+  hint.textContent = before;
   const [FIRST, LONGEST_WAIT] = [2000, 20 * 60000];
   let [since, pause, timer] = [Date.now(), FIRST, 0];
   const later = () => {

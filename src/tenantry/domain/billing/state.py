@@ -251,7 +251,8 @@ def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
         elif not catalog.addon_of_price(item.price_id):
             unknown.append(item.price_id)
     if not of_plans:
-        return PlanItem(FREE, None, event.current_period_end, _why(first, None), unknown=tuple(unknown))
+        reason = _why(unknown[0] if unknown else None, None)
+        return PlanItem(FREE, None, event.current_period_end, reason, unknown=tuple(unknown))
     plan, item = of_plans[0] if len(of_plans) == 1 else max(of_plans, key=lambda each: catalog.rank(each[0]))
     period_end = event.current_period_end if item.period_end is None else item.period_end
     return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), len(of_plans) > 1, tuple(unknown))
@@ -259,9 +260,9 @@ def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
 
 def _why(price_id: str | None, plan: str | None) -> str:
     if price_id is None:
-        return f"it has no item with a price, so the plan is {FREE}"
+        return f"it has no item with a price of a plan, which means plan {FREE}"
     if plan is None:
-        return f"price {price_id} is not in the plan catalog, so the plan is {FREE}"
+        return f"price {price_id} is not in the plan catalog, which means plan {FREE}"
     return f"price {price_id} means plan {plan}"
 
 
