@@ -26,7 +26,14 @@ from tenantry.db.database import CONFLICTS, Database
 from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, BillingEvent, Fact
 from tenantry.domain.billing.ledger import BillingAccount, NameLock, ReceivedEvent
-from tenantry.domain.billing.snapshot import CustomerSubscriptions, drift_between, snapshots, unconfirmed
+from tenantry.domain.billing.snapshot import (
+    CustomerSubscriptions,
+    ProviderSubscription,
+    drift_between,
+    is_of,
+    snapshots,
+    unconfirmed,
+)
 from tenantry.domain.billing.state import BillingPolicy, fold_key
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, ProviderRefusedError
 from tenantry.domain.plans import OVER
@@ -55,12 +62,20 @@ _Purpose = Literal["snapshot", "repair", "dry run"]
 logger = logging.getLogger(__name__)
 
 
+class MovedSubscription(NamedTuple):
+    """The other tenant of a subscription that has moved, and the subscription's customer."""
+
+    tenant_id: str
+    customer_id: str
+
+
 class Comparison(msgspec.Struct, frozen=True):
     """A tenant compared with the provider.
 
     ``drift`` has each field of the tenant record that differs: ours, then the provider's; ``linked`` are the customers
     that this links (or would link); ``missed`` are the events that never arrived, oldest first. ``trouble`` is why the
-    tenant could not be compared.
+    tenant could not be compared. ``moved`` are subscriptions that this finds to have moved, whose other tenants must be
+    compared too; ``others`` the tenants that the repair changes besides.
     """
 
     tenant_id: str
@@ -69,6 +84,8 @@ class Comparison(msgspec.Struct, frozen=True):
     missed: tuple[MissedEvent, ...] = ()
     trouble: str | None = None
     linked: tuple[str, ...] = ()
+    moved: tuple[MovedSubscription, ...] = ()
+    others: tuple["Comparison", ...] = ()
 
     @property
     def has_drifted(self) -> bool:
@@ -384,15 +401,37 @@ class Reconciler:
     async def _compare_each(self, tenants: Sequence[LinkedTenant], purpose: _Purpose, tally: _Tally) -> None:
         for start in range(0, len(tenants), _AT_ONCE):
             group = tenants[start : start + _AT_ONCE]
-            results = await self._compare(group, purpose)
-            for tenant, result in zip(group, results, strict=True):
-                if isinstance(result, Comparison):
-                    tally.asked[tenant.id].update(tenant.all_customers)
-                    tally.add(result, self._missed_since(tenant))
-            _raise_first(results)
+            moved = await self._compare_group(group, purpose, tally)
             tally.observer.compared(len(group))
+            while moved and not tally.observer.stops():
+                others = _undecided(await self._others_of(moved), tally)
+                moved = await self._compare_group(others, purpose, tally)
             if tally.observer.stops():
                 return
+
+    async def _compare_group(
+        self, group: Sequence[LinkedTenant], purpose: _Purpose, tally: _Tally
+    ) -> list[MovedSubscription]:
+        """Compare tenants at the same time; return the subscriptions that have moved from them or to them."""
+        moved = list[MovedSubscription]()
+        results = await self._compare(group, purpose)
+        for tenant, result in zip(group, results, strict=True):
+            if isinstance(result, Comparison):
+                tally.asked[tenant.id].update(tenant.all_customers)
+                for comparison in (result, *result.others):
+                    tally.add(comparison, self._missed_since(tenant))
+                moved += result.moved
+        _raise_first(results)
+        return moved
+
+    async def _others_of(self, moved: Iterable[MovedSubscription]) -> list[LinkedTenant]:
+        """Return the other tenants of subscriptions that have moved, each with the customers of these too."""
+        customers = defaultdict[str, set[str]](set)
+        for tenant_id, customer_id in moved:
+            customers[tenant_id].add(customer_id)
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            found = await store.tenants_by_id(connection, customers)
+        return [tenant.with_listed(customers[tenant.id], ()) for tenant in found]
 
     async def _compare(self, group: Sequence[LinkedTenant], purpose: _Purpose) -> list[Comparison | BaseException]:
         """Compare tenants at the same time. Raises what the provider answers to all of them.
@@ -521,11 +560,17 @@ class Reconciler:
             return Comparison(tenant.id, trouble=trouble)
         drift: dict[str, tuple[Fact, Fact]] = {}
         linked: tuple[str, ...] = ()
+        moved: list[MovedSubscription] = []
+        others: list[Comparison] = []
+        is_repair = purpose != "dry run"
         if events:
             received = [ReceivedEvent(event, now) for event in (*tenant.checkouts, *events)]
             application = await ingest.apply_batch(connection, received, self.policy, now, snapshot.names)
             drift, drifted = drift_between(account, application.account(tenant.id), self.policy)
             linked = tuple(link.customer_id for link in application.links)
+            if drift:
+                moved = await self._moved(connection, account, fetched.subscriptions)
+                others = self._others_changed(application, tenant.id, is_repair=is_repair)
             if purpose != "snapshot":
                 self._mark_drift(application, drifted)
             await ingest.write(connection, application, self.outbox, now)
@@ -533,7 +578,42 @@ class Reconciler:
             await connection.rollback()
         elif purpose == "repair":
             await store.mark_compared(connection, [tenant.id], now)
-        return Comparison(tenant.id, drift, repaired=bool(drift or linked) and purpose != "dry run", linked=linked)
+        return Comparison(
+            tenant.id,
+            drift,
+            repaired=bool(drift or linked) and is_repair,
+            linked=linked,
+            moved=tuple(moved),
+            others=tuple(others),
+        )
+
+    async def _moved(
+        self, connection: Connection, account: BillingAccount, subscriptions: Iterable[ProviderSubscription]
+    ) -> list[MovedSubscription]:
+        """Return the subscriptions that have moved from a tenant to another, and those that may have come from one.
+
+        With `SubscriptionRule.EACH` the latter have left their former tenant already.
+        """
+        gone = [
+            MovedSubscription(each.org_id, each.customer_id)
+            for each in subscriptions
+            if each.org_id not in (None, account.tenant_id) and is_of(account, each.id, self.policy)
+        ]
+        if self.policy.is_each:
+            return gone
+        own = {each.id: each.customer_id for each in subscriptions if each.org_id == account.tenant_id}
+        former = await store.holders_of_customers(connection, own)
+        return gone + [
+            MovedSubscription(tenant_id, own[name]) for tenant_id, name in former if tenant_id != account.tenant_id
+        ]
+
+    def _others_changed(self, application: BatchApplication, tenant_id: str, *, is_repair: bool) -> list[Comparison]:
+        """Return the comparisons of other tenants that lose a subscription by these events."""
+        return [
+            Comparison(after.tenant_id, drift, repaired=is_repair)
+            for after, before in application.changed_accounts()
+            if after.tenant_id != tenant_id and (drift := drift_between(before, after, self.policy)[0])
+        ]
 
     def _missing(self, account: BillingAccount, fetched: CustomerSubscriptions) -> list[str]:
         """Return the subscriptions that give the tenant its state and that the provider did not return."""

@@ -1,6 +1,6 @@
 """Queries of reconcile: linked tenants, stale tenants and findings."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -66,6 +66,13 @@ SELECT tenant_id, subscription_id
   FROM billing_events
  WHERE tenant_id = ANY(%(tenants)s) AND type = ANY(%(types)s) AND org_id = tenant_id
    AND subscription_id = ANY(%(subscriptions)s) AND NOT coalesce(anomalies && %(refused)s, false)
+"""
+# With one state of each tenant. The link of a customer bounds what this reads.
+HOLDERS_OF_CUSTOMERS: Final = """
+SELECT t.id, t.subscription_id
+  FROM unnest(%(customers)s::text[], %(subscriptions)s::text[]) AS given (customer_id, subscription_id)
+  JOIN customers c ON c.id = given.customer_id
+  JOIN tenants t ON t.id = c.tenant_id AND t.subscription_id = given.subscription_id
 """
 STALE: Final = """
 SELECT id, count(*) OVER ()
@@ -180,6 +187,15 @@ async def subscriptions_of_checkouts(
         "refused": [Anomaly.CUSTOMER_TAKEN.value, Anomaly.REFERENCE_REFUSED.value],
     }
     return {(row[0], row[1]) for row in await connection.fetch(CHECKOUTS, values)}
+
+
+async def holders_of_customers(connection: Connection, customers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the tenants whose state is from one of these subscriptions, with the subscription.
+
+    ``customers`` has the customer of each subscription; it must be linked to the tenant.
+    """
+    values = {"subscriptions": list(customers), "customers": list(customers.values())}
+    return [(row[0], row[1]) for row in await connection.fetch(HOLDERS_OF_CUSTOMERS, values)]
 
 
 async def stale_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[str], int]:

@@ -109,6 +109,13 @@ def snapshots(
     ]
 
 
+def is_of(account: BillingAccount, subscription_id: str, policy: BillingPolicy) -> bool:
+    """Whether a tenant's state is from a subscription; with `SubscriptionRule.EACH` whether it has it."""
+    if policy.is_each:
+        return subscription_id in account.folds and subscription_id not in account.moved_at
+    return account.state.subscription_id == subscription_id
+
+
 def drift_between(
     before: BillingAccount, after: BillingAccount, policy: BillingPolicy
 ) -> tuple[dict[str, tuple[Fact, Fact]], set[str]]:
