@@ -4,7 +4,7 @@ With `SubscriptionRule.ANY` columns of the tenant hold its one fold, with ``EACH
 fold in each row.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -61,22 +61,23 @@ SELECT {FOLD_COLUMNS}
 
 
 class SubscriptionHolders(NamedTuple):
-    """The tenant that the newest event of each subscription names, all tenants that have one, and which are shared."""
+    """The tenant that the newest event of each subscription names, and all tenants that have each."""
 
     named: dict[str, str]
-    tenants: frozenset[str]
-    shared: frozenset[str]
+    tenants: dict[str, tuple[str, ...]]
 
 
 def holders_of(fold_rows: Iterable[Sequence[Any]], subscriptions: Collection[str]) -> SubscriptionHolders:
     """Return the tenants of subscriptions."""
-    rows = [row for row in fold_rows if row[1] in subscriptions]
-    counts = Counter(row[1] for row in rows)
-    return SubscriptionHolders(
-        {row[1]: row[0] for row in rows if row[_MOVED_AT] is None and row[_REPORTED_AT] is not None},
-        frozenset([row[0] for row in rows]),
-        frozenset([name for name, number in counts.items() if number > 1]),
-    )
+    named, tenants = dict[str, str](), dict[str, tuple[str, ...]]()
+    for row in fold_rows:
+        tenant_id, subscription_id = row[:2]
+        if subscription_id not in subscriptions:
+            continue
+        tenants[subscription_id] = (*tenants.get(subscription_id, ()), tenant_id)
+        if row[_MOVED_AT] is None and row[_REPORTED_AT] is not None:
+            named[subscription_id] = tenant_id
+    return SubscriptionHolders(named, tenants)
 
 
 _MOVED_AT: Final = -1
@@ -276,24 +277,15 @@ DELETE FROM subscriptions s USING unnest($1, $2) AS gone (tenant_id, id)
 """,
     TEXTS, TEXTS,
 )  # fmt: skip
-# By the newest event of each subscription, as `BatchApplication` decides it.
-_MOVES: Final = """
-SELECT tenant_id, id, moved_at AS stored,
-       CASE WHEN tenant_id <> first_value(tenant_id) OVER newest THEN first_value(reported_at) OVER newest END AS moved
+# Of these tenants, or of all. One that has moved may have left only its former tenant, with the link of a customer.
+SHARED_SUBSCRIPTIONS: Final = """
+SELECT id
   FROM subscriptions
- WHERE reported_at IS NOT NULL {only}
-WINDOW newest AS (PARTITION BY id ORDER BY reported_at DESC, tenant_id DESC)
+ WHERE %(tenants)s::text[] IS NULL OR id IN (SELECT id FROM subscriptions WHERE tenant_id = ANY(%(tenants)s))
+ GROUP BY id
+HAVING count(*) > 1 OR max(moved_at) IS NOT NULL
+ ORDER BY id
 """
-_ALL_MOVES: Final = _MOVES.format(only="")
-_MOVES_OF: Final = _MOVES.format(only="AND id IN (SELECT id FROM subscriptions WHERE tenant_id = %(tenant)s)")
-UNSETTLED_MOVES: Final = f"""
-SELECT DISTINCT tenant_id FROM ({_ALL_MOVES}) AS moves WHERE stored IS DISTINCT FROM moved ORDER BY tenant_id
-"""  # noqa: S608  # our own statement
-MOVES_OF: Final = f"""
-SELECT id, moved FROM ({_MOVES_OF}) AS moves WHERE tenant_id = %(tenant)s AND moved IS NOT NULL
-"""  # noqa: S608  # our own statement
-
-
 # The mark of mode each is in the checkpoint of the tenant: a tenant without it is of mode any by now.
 DELETE_OF_OTHER_MODE: Final = """
 DELETE FROM subscriptions s USING tenants t
@@ -306,14 +298,10 @@ async def delete_folds_of_other_mode(connection: Connection) -> None:
     await connection.execute(DELETE_OF_OTHER_MODE, ())
 
 
-async def tenants_with_unsettled_moves(connection: Connection) -> list[str]:
-    """Return the tenants that have a subscription of which another tenant has the newest event, or had."""
-    return [row[0] for row in await connection.fetch(UNSETTLED_MOVES)]
-
-
-async def moves_of(connection: Connection, tenant_id: str) -> dict[str, int]:
-    """Return the subscriptions of a tenant that now belong to another one, with the second since when."""
-    return dict(await connection.fetch(MOVES_OF, {"tenant": tenant_id}))
+async def shared_subscriptions(connection: Connection, tenants: Collection[str] | None = None) -> list[str]:
+    """Return the subscriptions of these tenants, or all, that several tenants have or had, by events or invoices."""
+    values = {"tenants": None if tenants is None else list(tenants)}
+    return [row[0] for row in await connection.fetch(SHARED_SUBSCRIPTIONS, values)]
 
 
 _record_of: Final = attrgetter(*BillingRecord.__struct_fields__[:-1])

@@ -7,10 +7,9 @@ from datetime import datetime
 import msgspec
 
 from tenantry.audit import trail as audit
+from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import customer_links_store as store
-from tenantry.billing import ingest, ledger_store
 from tenantry.billing.ledger_queries_store import read_accounts
-from tenantry.billing.replay import settle_moves
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
@@ -110,9 +109,10 @@ class CustomerLinks:
         return [each.tenant_id for each in await read_accounts(connection, sorted(tenants), self.policy, lock=True)]
 
     async def _settle_moves(self, connection: Connection, tenants: Sequence[str]) -> None:
-        """Let a subscription count for the tenant that its newest event belongs to by now."""
-        for tenant_id in tenants if self.policy.is_each and len(tenants) > 1 else ():
-            await settle_moves(connection, tenant_id, self.policy, self.clock())
+        """Let subscriptions of these locked tenants count for the tenant that their newest event belongs to by now."""
+        if self.policy.is_each and len(tenants) > 1:
+            shared = await accounts_store.shared_subscriptions(connection, tenants)
+            await ingest.settle_moves(connection, shared, self.policy, self.outbox, self.clock())
 
 
 async def unlink_customers(

@@ -10,6 +10,7 @@ import msgspec
 
 from tenantry.billing import accounts_store
 from tenantry.billing import ledger_store as store
+from tenantry.billing.placement import Work, apply_work
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
@@ -22,9 +23,10 @@ from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, NameLock, ReceivedEvent, SnapshotRequest
 from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy
+from tenantry.domain.billing.subscription_history import former_tenant
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.notifications.mail_delivery import MailOutbox
-from tenantry.notifications.mail_delivery_store import insert_notices, insert_notifications
+from tenantry.notifications.mail_delivery_store import insert_notices, insert_notifications, withdraw_notifications
 
 FAILED: Final = "failed"
 """Shown as the outcome of an event whose handling failed."""
@@ -162,32 +164,24 @@ async def apply_batch(
         )
         for number, each in enumerate(fresh)
     ]
-    usable = [each.event for each in numbered if not rejection(each.event, policy)]
-    links = {(event.customer_id, event.org_id) for event in usable if customer_links.wants_link(event, context)}
-    begun = batch.new_subscriptions(usable, context) if policy.is_each else {}
-    strays = batch.strays(begun, context)
-    if strays:
-        await store.park_strays(connection, strays, now)
-    customers, subscriptions = [name for name, _ in links if name], list(begun)
-    waiting = []
-    if customers or subscriptions:
-        waiting = await store.read_parked(connection, (), customers, subscriptions)
-    placed = [(customer_links.tenant_of(event, context.known), event) for event in usable]
-    # an event without a tenant's name may have waited for the link of its customer, or an invoice for its
-    # subscription, or follow it in this very batch
-    nameless = [each.event for each in waiting]
-    nameless += [event for event in usable if customer_links.goes_by_customer(event)]
-    placed += [
-        (org_id, event) for customer_id, org_id in links for event in nameless if event.customer_id == customer_id
-    ]
-    placed += [(org_id, event) for name, org_id in begun.items() for event in nameless if event.subscription_id == name]
-    application = await _begin(connection, context, policy, now, placed, waiting)
-    for stray in strays:
-        application.release(*stray)
-    application.expect(begun)
-    for each in numbered:
-        application.receive(each)
-    return application
+    return await apply_work(connection, context, Work(new=numbered), policy, now)
+
+
+async def settle_moves(
+    connection: Connection, subscriptions: Sequence[str], policy: BillingPolicy, outbox: Outbox | None, now: datetime
+) -> None:
+    """Let subscriptions that several tenants have count for the tenant that they name, with the invoices of that time.
+
+    Locks these tenants, in the order of their ids, unless the caller has.
+    """
+    if not subscriptions:
+        return
+    context = await store.read_context(connection, policy, (), (), subscriptions, ())
+    while missing := context.holders.difference(context.accounts):
+        holders = {*missing, *context.accounts}
+        context = await store.read_context(connection, policy, sorted(holders), (), subscriptions, ())
+    application = await apply_work(connection, context, Work(moved=subscriptions), policy, now)
+    await write(connection, application, outbox, now)
 
 
 async def _lock_context(
@@ -204,6 +198,7 @@ async def _lock_context(
     """
     usable = [event for event in events if not rejection(event, policy)]
     tenants = {event.org_id for event in usable if event.org_id}
+    tenants |= {former for event in usable if policy.is_each and (former := former_tenant(event))}
     customers = {event.customer_id for event in usable if event.customer_id}
     subscriptions = {event.subscription_id for event in usable if event.subscription_id and policy.is_each}
     held = set(locked)
@@ -268,20 +263,6 @@ async def _released_subscriptions(
     return named.union(*of_ended) - {WHOLE_TENANT}
 
 
-async def _begin(
-    connection: Connection,
-    context: BatchContext,
-    policy: BillingPolicy,
-    now: datetime,
-    placed: Sequence[tuple[str | None, BillingEvent]],
-    waiting: Sequence[ReceivedEvent],
-) -> BatchApplication:
-    """Read the histories that these events need; ``waiting`` are parked events that wait for a customer."""
-    needs = batch.replay_needs(context, placed, policy)
-    histories = await store.read_events(connection, needs, policy) if needs else {}
-    return BatchApplication(context, policy, now, needs=needs, histories=histories, waiting=waiting)
-
-
 async def write(
     connection: Connection, application: BatchApplication, outbox: Outbox | None, now: datetime, *, commit: bool = False
 ) -> None:
@@ -300,6 +281,8 @@ async def write(
     failures, requests = application.failed_payments(), application.snapshot_requests
     notices = application.notices()
     followed = outbox is not None and bool(failures or requests or notices)
+    if application.replaced:
+        await withdraw_notifications(connection, application.replaced)
     await store.write(connection, calls, commit=commit and not followed)
     if outbox and failures:
         mails = await insert_notifications(connection, failures, now)
@@ -366,14 +349,8 @@ async def apply_parked(
     context = await _read_with_holders(connection, policy, tenant_id, customers)
     if await _release_from_ended(connection, [each.event for each in waiting], context, policy, now):
         context = await _read_with_holders(connection, policy, tenant_id, customers)
-    links = customer_links.wanted_links((each.event for each in waiting), context)
-    waiting_for_link = await store.read_parked(connection, (), sorted(links))
     waiting = [each for each in waiting if _is_for(each.event, tenant_id, context)]
-    taken = {each.event.id for each in waiting}
-    waiting_for_link = [each for each in waiting_for_link if each.event.id not in taken]
-    placed = [(tenant_id, each.event) for each in (*waiting, *waiting_for_link)]
-    application = await _begin(connection, context, policy, now, placed, waiting_for_link)
-    application.apply_parked(tenant_id, waiting)
+    application = await apply_work(connection, context, Work(tenant_id=tenant_id, parked=waiting), policy, now)
     await write(connection, application, outbox, now)
     log_payments(application.unparked)
 

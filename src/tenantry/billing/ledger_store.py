@@ -32,7 +32,6 @@ from tenantry.db.statements import (
 )
 from tenantry.domain.billing.events import (
     FOLDED_TYPES,
-    INVOICE_TYPES,
     NO_DETAILS,
     WHOLE_SUBSCRIPTION_TYPES,
     Anomaly,
@@ -148,6 +147,12 @@ SELECT received_at, {", ".join(_FACT_TYPES)}
    AND (org_id = ANY(%s) OR (org_id IS NULL AND (customer_id = ANY(%s) OR subscription_id = ANY(%s))))
  ORDER BY created, arrival
 """  # noqa: S608  # the names of our own columns
+READ_SUBSCRIPTIONS: Final = f"""
+SELECT tenant_id, received_at, {", ".join(_FACT_TYPES)}
+  FROM billing_events
+ WHERE tenant_id = ANY(%(tenants)s) AND subscription_id = ANY(%(subscriptions)s) AND {FOLDED}
+ ORDER BY created, arrival
+"""  # noqa: S608  # the names of our own columns
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -178,11 +183,10 @@ async def read_context(
         seen=frozenset([row[0] for row in seen]),
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
-        holders=holders.tenants,
-        unread=frozenset(row[0] for row in rows).difference(tenants, holders.tenants)
+        tenants_of_subscription=holders.tenants,
+        unread=frozenset(row[0] for row in rows).difference(tenants, *holders.tenants.values())
         if policy.is_each
         else frozenset(),
-        shared=holders.shared,
     )
 
 
@@ -256,9 +260,20 @@ async def read_parked(
     ]
 
 
-async def park_strays(connection: Connection, strays: Collection[tuple[str, str]], now: datetime) -> None:
-    """Park the invoice events of these tenants and subscriptions again: another tenant has the subscription."""
-    await connection.run_batch(PARK_STRAYS(*zip(*sorted(strays), strict=True), now))
+async def park_again(connection: Connection, events: Collection[str], now: datetime) -> None:
+    """Park invoice events again, because their subscription belongs to another tenant."""
+    await connection.run_batch(PARK_AGAIN(sorted(events), now))
+
+
+async def read_subscriptions(
+    connection: Connection, subscriptions: Collection[str], tenants: Collection[str]
+) -> list[tuple[str, ReceivedEvent]]:
+    """Return all folded events of these subscriptions in the ledgers of these tenants, each with its tenant."""
+    values = {"tenants": list(tenants), "subscriptions": list(subscriptions)}
+    return [
+        (tenant_id, ReceivedEvent(to_event(facts), received_at))
+        for tenant_id, received_at, *facts in await connection.fetch(READ_SUBSCRIPTIONS, values)
+    ]
 
 
 async def known_events(connection: Connection, ids: Collection[str]) -> dict[str, bool]:
@@ -353,16 +368,14 @@ _ENTRY_KEY: Final = re.compile(r"billing_events(_\w+)?_pkey")
 _facts_of: Final = attrgetter(*_FACT_TYPES)
 
 
-PARK_STRAYS: Final = Statement(
-    f"""
+PARK_AGAIN: Final = Statement(
+    """
 UPDATE billing_events e
    SET tenant_id = NULL, outcome = 'parked', reason = 'Waits: subscription ' || subscription_id || ' is not known yet.',
-       before = NULL, after = NULL, parked_at = $3
-  FROM unnest($1, $2) AS stray (tenant_id, id)
- WHERE e.tenant_id = stray.tenant_id AND e.subscription_id = stray.id
-   AND e.type = ANY('{{{",".join(sorted(INVOICE_TYPES))}}}') AND e.outcome IN ('applied', 'late', 'no_change')
-""",  # noqa: S608  # our own names
-    TEXTS, TEXTS, MOMENT,
+       before = NULL, after = NULL, parked_at = $2
+ WHERE e.id = ANY($1)
+""",
+    TEXTS, MOMENT,
 )  # fmt: skip
 
 

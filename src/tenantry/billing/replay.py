@@ -195,7 +195,7 @@ class ReplayService:
                     checked = [one if one.is_right else await self._repair(one) for one in checked]
                 yield ReplayChunk(len(tenants), tenants[-1], tuple(checked))
         if not dry_run:
-            await (self._settle_moves() if self._policy.is_each else self._forget_subscriptions())
+            await (self._settle_moves(selection.tenants) if self._policy.is_each else self._forget_subscriptions())
 
     async def reprocess(self, selection: Selection, *, dry_run: bool) -> AsyncGenerator[ReprocessedChunk, None]:
         """Decode again the events that were invalid, or excluded by the settings, and apply those that are neither now.
@@ -275,13 +275,13 @@ class ReplayService:
                 await ingest.apply_parked(connection, tenant_id, self._policy, None, now)
         return msgspec.structs.replace(checked, repaired=not checked.is_right)
 
-    async def _settle_moves(self) -> None:
-        """Let each subscription count for the tenant that its newest event names, which depends on several tenants."""
+    async def _settle_moves(self, tenants: Sequence[str] | None) -> None:
+        """Let subscriptions that several tenants have count for the tenant that they name, with its invoices."""
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            tenants = await accounts_store.tenants_with_unsettled_moves(connection)
-        for tenant_id in tenants:
+            shared = await accounts_store.shared_subscriptions(connection, tenants)
+        for subscription_id in shared:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                await settle_moves(connection, tenant_id, self._policy, self._clock())
+                await ingest.settle_moves(connection, [subscription_id], self._policy, None, self._clock())
 
     async def _forget_subscriptions(self) -> None:
         """Delete the states of subscriptions that mode ``each`` has left behind."""
@@ -291,15 +291,6 @@ class ReplayService:
     def _compared(self, account: BillingAccount, folded: FoldedLedger, parked: Mapping[str, int]) -> TenantReplay:
         fields = compare(account, folded.account, self._policy)
         return TenantReplay(account.tenant_id, folded.events, fields, parked.get(account.tenant_id, 0))
-
-
-async def settle_moves(connection: Connection, tenant_id: str, policy: BillingPolicy, now: datetime) -> None:
-    """Let a tenant's subscriptions count if no other tenant has a newer event of them, and end otherwise."""
-    for account in await store.read_accounts(connection, [tenant_id], policy, lock=True):
-        moves = await accounts_store.moves_of(connection, tenant_id)
-        change = AccountChange(account.with_folds(account.folds, policy, moves), account)
-        calls = accounts_store.update_accounts([change], policy, now)
-        await ledger_store.write(connection, calls, commit=False)
 
 
 def compare(account: BillingAccount, folded: BillingAccount, policy: BillingPolicy) -> tuple[FieldComparison, ...]:

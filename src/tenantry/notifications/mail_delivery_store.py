@@ -27,6 +27,7 @@ SELECT gen_random_uuid(), %(type)s, failed.owner_id, failed.tenant_id, '{email}'
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id, event_id
 """
+WITHDRAW: Final = "DELETE FROM notifications WHERE event_id = ANY(%s) AND status = 'queued'"
 # The cause takes the place of the event's id, which is unique. A recovered payment is one whose failure was mailed.
 INSERT_NOTICES: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
@@ -169,6 +170,11 @@ async def insert_notifications(
     encoded = msgspec.json.encode([failure._asdict() for failure in failures]).decode()
     values = {"type": rules.PAYMENT_FAILED, "failures": encoded, "now": now}
     return dict(await connection.fetch(INSERT_NOTIFICATIONS, values))
+
+
+async def withdraw_notifications(connection: Connection, events: Sequence[str]) -> None:
+    """Delete the notifications of these events that are not sent yet: they name another owner than the right one."""
+    await connection.execute(WITHDRAW, (list(events),))
 
 
 async def insert_notices(connection: Connection, notices: Sequence[BillingNotice], now: datetime) -> list[UUID]:

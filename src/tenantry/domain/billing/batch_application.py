@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final
@@ -38,6 +38,7 @@ from tenantry.domain.billing.ledger import (
 from tenantry.domain.billing.ledger_fold import within_bounds
 from tenantry.domain.billing.notices import BillingNotice, Occasion, due_notices, ending_of, notice_of_type
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key
+from tenantry.domain.billing.subscription_history import PlacedEvent, SubscriptionHistory
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
 from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
 from tenantry.domain.owner_mails import is_settled
@@ -121,19 +122,6 @@ def new_subscriptions(events: Iterable[BillingEvent], context: BatchContext) -> 
     }
 
 
-def strays(new: Mapping[str, str], context: BatchContext) -> set[tuple[str, str]]:
-    """Return tenants with ``new`` subscriptions of other tenants, which they know by invoice events only.
-
-    Such an invoice came before its subscription, and found another tenant by a customer that both have.
-    """
-    return {
-        (tenant_id, key)
-        for key in new
-        for tenant_id, account in context.accounts.items()
-        if key in account.folds and new[key] != tenant_id and account.folds[key].state.reported_at is None
-    }
-
-
 def is_new_subscription(event: BillingEvent, context: BatchContext) -> bool:
     """Whether an event is the first of its subscription that has a tenant."""
     return (
@@ -150,7 +138,8 @@ class BatchApplication:
     """Collects the changes of a batch; writes nothing.
 
     ``histories`` are the events after the checkpoint of each account in ``needs``;
-    ``waiting`` the parked events that wait for a customer.
+    ``waiting`` the parked events that wait for a customer. ``placements`` are the tenants of invoices of subscriptions
+    that have named several, by event.
     """
 
     context: BatchContext
@@ -160,6 +149,7 @@ class BatchApplication:
     needs: Mapping[FoldId, ReplayNeed]
     histories: Mapping[FoldId, Sequence[BillingEvent]]
     waiting: InitVar[Iterable[ReceivedEvent]]
+    placements: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self, waiting: Iterable[ReceivedEvent]) -> None:
         self._accounts = dict(self.context.accounts)
@@ -167,7 +157,10 @@ class BatchApplication:
         self._known = KnownTenants(dict(known.tenant_of_customer), dict(known.tenant_of_subscription))
         self._parked = {each.event.id: each for each in waiting}
         self._timelines: dict[tuple[str, str], Timeline] = {}
-        self._contested = set[str]()
+        self._moved: dict[str, SubscriptionHistory] = {}
+        self.contested = set[str]()
+        """Subscriptions of which the whole history decides which tenant they and their invoices belong to."""
+        self._tenants_of: dict[str, list[str]] = {}
         self._failures: list[tuple[str, BillingEvent, bool]] = []
         self._occasions: list[Occasion] = []
         self._oldest_mailed = self.now.timestamp() - timedelta(hours=self.policy.parked_mail_hours).total_seconds()
@@ -175,19 +168,51 @@ class BatchApplication:
         self.unparked: list[LedgerEntry] = []
         self.links: list[CustomerLink] = []
         self.superseded: list[str] = []
+        self.replaced: list[str] = []
         self.snapshot_requests: list[SnapshotRequest] = []
 
     def expect(self, subscriptions: Mapping[str, str]) -> None:
         """Let invoices of this batch find the tenants of subscriptions whose first events are in it too."""
         self._known.tenant_of_subscription.update(subscriptions)
 
-    def release(self, tenant_id: str, subscription_id: str) -> None:
-        """Take a subscription from a tenant that only invoice events name it for: another tenant's metadata do."""
+    def release(self, tenant_id: str, subscription_id: str, events: Iterable[BillingEvent]) -> None:
+        """Leave a tenant with only these events of a subscription: its other invoices are another tenant's."""
         account = self._accounts[tenant_id]
         if not account.is_whole:
             return  # its next event folds all
         folds = {key: fold for key, fold in account.folds.items() if key != subscription_id}
+        timeline = begin(account.beginning_of(subscription_id, self.policy), tuple(events), self.policy)
+        if timeline.events:
+            folds[subscription_id] = timeline.folded(self.policy)
         self._accounts[tenant_id] = account.with_folds(folds, self.policy)
+
+    def settle(self, histories: Mapping[str, SubscriptionHistory]) -> None:
+        """Let each of these subscriptions count for the tenant alone that it names by all its events."""
+        self._moved = dict(histories)
+        for subscription_id, history in histories.items():
+            for tenant_id, account in list(self._accounts.items()):
+                if subscription_id in account.folds and account.is_whole:
+                    self._settle_move(account, subscription_id, history.moved_at(tenant_id))
+
+    def _settle_move(self, account: BillingAccount, subscription_id: str, moved_at: int | None) -> None:
+        if account.moved_at.get(subscription_id) == moved_at:
+            return
+        moves = {name: at for name, at in account.moved_at.items() if name != subscription_id}
+        moves |= {} if moved_at is None else {subscription_id: moved_at}
+        self._accounts[account.tenant_id] = account.with_folds(account.folds, self.policy, moves)
+
+    def new_subscriptions(self) -> dict[str, str]:
+        """Return the subscriptions that no tenant had before the batch, with the tenant of the newest event of each."""
+        before = self.context.known.tenant_of_subscription
+        return {name: each for name, each in self._known.tenant_of_subscription.items() if name not in before}
+
+    def placed_events(self) -> list[PlacedEvent]:
+        """Return the events of the batch that have a tenant, parked ones included that have one by now."""
+        return [
+            PlacedEvent(entry.tenant_id, entry.received.event)
+            for entry in (*self.entries, *self.unparked)
+            if entry.tenant_id is not None and fold_key(entry.received.event, self.policy) is not None
+        ]
 
     def receive(self, received: ReceivedEvent) -> None:
         """Apply a new event; events are given in the order of their arrival."""
@@ -195,11 +220,14 @@ class BatchApplication:
         if rejected := rejection(event, self.policy):
             self.entries.append(LedgerEntry(received, None, *rejected, anomalies=anomalies(received, self.policy)))
             return
-        tenant_id = tenant_of(event, self._known)
+        tenant_id = self._tenant_of(event)
         if tenant_id in self._accounts:
             self.entries.append(self._apply(received, tenant_id, belated=received.belated))
         else:
             self._park(received)
+
+    def _tenant_of(self, event: BillingEvent) -> str | None:
+        return self.placements.get(event.id) or tenant_of(event, self._known)
 
     def _park(self, received: ReceivedEvent) -> None:
         event = received.event
@@ -213,10 +241,17 @@ class BatchApplication:
             outcome, reason = Outcome.IGNORED, f"There is no tenant {event.org_id} any more."
         self.entries.append(LedgerEntry(received, None, outcome, reason, anomalies=anomalies(received, self.policy)))
 
+    def replace(self, invoices: Iterable[ReceivedEvent]) -> None:
+        """Apply invoices that have left another tenant's ledger, by their placements."""
+        for received in invoices:
+            self.replaced.append(received.event.id)
+            self.apply_parked(self.placements[received.event.id], [received])
+
     def apply_parked(self, tenant_id: str, parked: Iterable[ReceivedEvent]) -> None:
         """Apply parked events, in the order of the events, now that their tenant is known."""
         for received in parked:
-            self.unparked.append(self._apply(received, tenant_id, belated=True))
+            placed = self.placements.get(received.event.id, tenant_id)
+            self.unparked.append(self._apply(received, placed, belated=True))
 
     def account(self, tenant_id: str) -> BillingAccount:
         """Return an account after the events so far."""
@@ -224,7 +259,6 @@ class BatchApplication:
 
     def changed_accounts(self) -> list[AccountChange]:
         """Return the accounts to write back."""
-        self._settle_moves()
         for tenant_id, account in self._accounts.items():
             if len(account.folds) > MOST_SUBSCRIPTIONS:
                 folds = within_bounds(account.folds, account.moved_at, self.policy)
@@ -237,10 +271,12 @@ class BatchApplication:
 
     def failed_payments(self) -> list[FailedPayment]:
         """Return the failures to notify owners of."""
+        settled = set[str]().union(*(history.settled_failures() for history in self._moved.values()))
         return [
             FailedPayment(tenant_id, account.owner_id, event.id, event.invoice_url)
             for tenant_id, event, belated in self._failures
             if not (account := self._accounts[tenant_id]).deleted
+            and event.id not in settled
             and (not belated or self._is_current(tenant_id, event))
         ]
 
@@ -280,8 +316,8 @@ class BatchApplication:
             outcome, reason = placement.outcome, placement.reason
             reason = f"{reason} {link.reason}" if link else reason
         after = self._accounts[tenant_id].record
-        if key and event.type not in ev.INVOICE_TYPES:
-            self._known_subscription(key, tenant_id)
+        if key and self.policy.is_each:
+            self._note_subscription(key, tenant_id, event)
         return LedgerEntry(received, tenant_id, outcome, reason, before, after, tuple(found))
 
     def _fold_in(
@@ -353,16 +389,37 @@ class BatchApplication:
         self._accounts[tenant_id] = whole
         return whole
 
-    def _known_subscription(self, subscription_id: str, tenant_id: str) -> None:
-        """Let later invoices find the tenant that the newest event of a subscription names, and waiting ones now."""
-        holder = self._known.tenant_of_subscription.setdefault(subscription_id, tenant_id)
-        if holder != tenant_id or subscription_id in self.context.shared:
-            self._contested.add(subscription_id)
+    def _note_subscription(self, subscription_id: str, tenant_id: str, event: BillingEvent) -> None:
+        """Note the tenant of a subscription: let later invoices find it, and waiting ones now."""
+        tenants = self._tenants_of.setdefault(
+            subscription_id, list(self.context.tenants_of_subscription.get(subscription_id, ()))
+        )
+        if tenant_id not in tenants:
+            tenants.append(tenant_id)
+        known = self._known.tenant_of_subscription
+        if len(tenants) > 1 and self._may_move(subscription_id, tenant_id, event, tenants):
+            self.contested.add(subscription_id)
+        if event.type in ev.INVOICE_TYPES:
+            return
+        holder = known.setdefault(subscription_id, tenant_id)
         if holder != tenant_id:
             _, holder = max((self._reported_at(each, subscription_id), each) for each in (holder, tenant_id))
-            self._known.tenant_of_subscription[subscription_id] = holder
+            known[subscription_id] = holder
         if self._parked and holder == tenant_id:
             self._apply_waiting(tenant_id, lambda event: event.subscription_id == subscription_id)
+
+    def _may_move(self, subscription_id: str, tenant_id: str, event: BillingEvent, tenants: Iterable[str]) -> bool:
+        """Whether all events of a subscription that several tenants have must decide whose it and its invoices are.
+
+        Not after an event that is newer than all others, and is of the tenant that has the subscription.
+        """
+        others = [self._reported_at(each, subscription_id) for each in tenants if each != tenant_id]
+        own = self._reported_at(tenant_id, subscription_id)
+        if event.type in ev.INVOICE_TYPES:
+            return event.created <= max(own, *others)
+        holder = self._known.tenant_of_subscription.get(subscription_id)
+        is_newest = event.created == own and min(others) > -1 and max(others) < own
+        return holder != tenant_id or not is_newest
 
     def _reported_at(self, tenant_id: str, subscription_id: str) -> int:
         fold = self._accounts[tenant_id].folds.get(subscription_id) if tenant_id in self._accounts else None
@@ -373,33 +430,11 @@ class BatchApplication:
         ready = [
             received
             for received in self._parked.values()
-            if condition(received.event) and tenant_of(received.event, self._known) == tenant_id
+            if condition(received.event) and self._tenant_of(received.event) == tenant_id
         ]
         for received in ready:
             del self._parked[received.event.id]
         self.apply_parked(tenant_id, ready)
-
-    def _settle_moves(self) -> None:
-        """Let a subscription count for the tenant only that its newest event names.
-
-        All tenants that have one of the subscriptions of the batch are in its context.
-        """
-        if not self._contested:
-            return
-        holders = defaultdict[str, list[tuple[int, str]]](list)
-        for tenant_id, account in self._accounts.items():
-            for key, fold in account.folds.items() if account.is_whole else ():
-                if key in self._contested and fold.state.reported_at is not None:
-                    holders[key].append((fold.state.reported_at, tenant_id))
-        for key, of_key in holders.items():
-            newest, holder = max(of_key)
-            for _, tenant_id in of_key:
-                account = self._accounts[tenant_id]
-                moved_at = None if tenant_id == holder else newest
-                if account.moved_at.get(key) != moved_at:
-                    moves = {name: at for name, at in account.moved_at.items() if name != key}
-                    moves |= {} if moved_at is None else {key: moved_at}
-                    self._accounts[tenant_id] = account.with_folds(account.folds, self.policy, moves)
 
     def _link(self, event: BillingEvent, customer_id: str, account: BillingAccount) -> LinkResult | None:
         """Link the event's customer to its tenant where the rules allow it; None where nothing is to be done."""

@@ -213,9 +213,9 @@ class SnapshotRequest(NamedTuple):
 class BatchContext(msgspec.Struct, frozen=True):
     """The state before a batch is applied; the accounts in it are locked.
 
-    ``replaceable`` are the ids of entries that a valid event of the same id replaces; ``holders`` the tenants that have
-    one of the batch's subscriptions, and ``shared`` those of the subscriptions that several tenants have. The folds of
-    ``unread`` accounts, which only a customer names, are not read yet.
+    ``replaceable`` are the ids of entries that a valid event of the same id replaces; ``tenants_of_subscription`` the
+    tenants that have each of the batch's subscriptions, by invoices alone too. The folds of ``unread`` accounts, which
+    only a customer names, are not read yet.
     """
 
     accounts: Mapping[str, BillingAccount]
@@ -223,6 +223,10 @@ class BatchContext(msgspec.Struct, frozen=True):
     seen: frozenset[str]
     first_arrival: int
     replaceable: frozenset[str] = frozenset()
-    holders: frozenset[str] = frozenset()
-    shared: frozenset[str] = frozenset()
+    tenants_of_subscription: Mapping[str, tuple[str, ...]] = {}
     unread: frozenset[str] = frozenset()
+
+    @property
+    def holders(self) -> set[str]:
+        """The tenants that have one of the batch's subscriptions."""
+        return {tenant_id for tenants in self.tenants_of_subscription.values() for tenant_id in tenants}

@@ -1,0 +1,188 @@
+"""Applying events in memory to locked tenants, each to its own.
+
+Which tenant an invoice belongs to depends on all events of its subscription, of other tenants too. So the events are
+applied, and then again where they have changed that. Invoices in the ledger leave their tenant in the same transaction.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from tenantry.billing import ledger_store as store
+from tenantry.db.connection import Connection
+from tenantry.domain.billing import batch_application as batch
+from tenantry.domain.billing import customer_links
+from tenantry.domain.billing.anomalies import rejection
+from tenantry.domain.billing.batch_application import BatchApplication
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.ledger import BatchContext, ReceivedEvent
+from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.billing.subscription_history import PlacedEvent, SubscriptionHistory
+
+
+class Work(NamedTuple):
+    """What a transaction applies: ``new`` events, and ``parked`` ones of ``tenant_id``, which is known by now.
+
+    Of the subscriptions in ``moved`` the whole history is looked at, whatever the events are.
+    """
+
+    new: Sequence[ReceivedEvent] = ()
+    tenant_id: str = ""
+    parked: Sequence[ReceivedEvent] = ()
+    moved: Collection[str] = ()
+
+    def usable(self, policy: BillingPolicy) -> list[BillingEvent]:
+        """Return the new events that can have an effect."""
+        return [each.event for each in self.new if not rejection(each.event, policy)]
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """What is known only after the events have been applied once.
+
+    ``begun`` are the subscriptions that no tenant had before, with the tenant of each, and ``placements`` the tenants
+    of invoices by event. ``leaving`` are the invoices that have left a tenant's ledger for another one, and ``left``
+    what the former ledgers still have of their subscriptions.
+    """
+
+    begun: Mapping[str, str]
+    placements: Mapping[str, str] = field(default_factory=dict)
+    leaving: tuple[ReceivedEvent, ...] = ()
+    left: Mapping[tuple[str, str], Sequence[BillingEvent]] = field(default_factory=dict)
+
+
+async def apply_work(
+    connection: Connection, context: BatchContext, work: Work, policy: BillingPolicy, now: datetime
+) -> BatchApplication:
+    """Apply events in memory. The context has all tenants of their subscriptions, locked."""
+    of_parked = [each.event for each in work.parked]
+    first = (*work.usable(policy), *of_parked)
+    moves = _Moves(batch.new_subscriptions(first, context) if policy.is_each else {})
+    while True:
+        application = await _apply(connection, context, work, moves, policy, now)
+        application.contested.update(work.moved)
+        further = await _moves_after(connection, application, moves, now)
+        if further is None:
+            return application
+        moves = further
+
+
+async def _apply(
+    connection: Connection, context: BatchContext, work: Work, moves: _Moves, policy: BillingPolicy, now: datetime
+) -> BatchApplication:
+    """Apply the events, given what they move."""
+    waiting = await _read_waiting(connection, context, work, moves, policy)
+    placed = _placed(context, work, moves, waiting, policy)
+    needs = batch.replay_needs(context, placed, policy)
+    histories = await store.read_events(connection, needs, policy) if needs else {}
+    application = BatchApplication(
+        context, policy, now, needs=needs, histories=histories, waiting=waiting, placements=moves.placements
+    )
+    for (tenant_id, subscription_id), events in moves.left.items():
+        application.release(tenant_id, subscription_id, events)
+    application.expect(moves.begun)
+    application.replace(moves.leaving)
+    application.apply_parked(work.tenant_id, work.parked)
+    for each in work.new:
+        application.receive(each)
+    return application
+
+
+async def _read_waiting(
+    connection: Connection, context: BatchContext, work: Work, moves: _Moves, policy: BillingPolicy
+) -> list[ReceivedEvent]:
+    """Return the parked events that wait for a link or a subscription of these events."""
+    customers = {customer_id for customer_id, _ in _links(context, work, policy)}
+    if not customers and not moves.begun:
+        return []
+    found = await store.read_parked(connection, (), sorted(customers), sorted(moves.begun))
+    applied = {each.event.id for each in (*work.parked, *moves.leaving)}
+    return [each for each in found if each.event.id not in applied]
+
+
+def _links(context: BatchContext, work: Work, policy: BillingPolicy) -> set[tuple[str, str]]:
+    """Return the customers that these events would link, each with its tenant."""
+    events = (*work.usable(policy), *(each.event for each in work.parked))
+    return {
+        (event.customer_id, event.org_id)
+        for event in events
+        if event.customer_id and event.org_id and customer_links.wants_link(event, context)
+    }
+
+
+def _placed(
+    context: BatchContext, work: Work, moves: _Moves, waiting: Sequence[ReceivedEvent], policy: BillingPolicy
+) -> list[tuple[str | None, BillingEvent]]:
+    """Return the events with each tenant that they may belong to.
+
+    An event without a tenant's name may have waited for the link of its customer, or an invoice for its subscription,
+    or follow it in this very batch.
+    """
+    usable = work.usable(policy)
+    placed = [(customer_links.tenant_of(event, context.known), event) for event in usable]
+    placed += [(work.tenant_id, each.event) for each in work.parked]
+    nameless = [each.event for each in waiting]
+    nameless += [event for event in usable if customer_links.goes_by_customer(event)]
+    tenants = dict(_links(context, work, policy))
+    placed += [(tenants.get(event.customer_id or ""), event) for event in nameless]
+    placed += [(moves.begun.get(event.subscription_id or ""), event) for event in nameless]
+    moved = (*nameless, *(each.event for each in (*work.parked, *moves.leaving)))
+    return placed + [(moves.placements.get(event.id), event) for event in moved]
+
+
+async def _moves_after(
+    connection: Connection, application: BatchApplication, moves: _Moves, now: datetime
+) -> _Moves | None:
+    """Return what the events turn out to move; None if that is known, and then let the moves count.
+
+    Parks the invoices that leave their tenant.
+    """
+    begun = application.new_subscriptions()
+    if not application.contested and begun.keys() <= moves.begun.keys():
+        return None  # the common case
+    stored = await store.read_subscriptions(connection, application.contested, application.context.accounts)
+    histories = _histories(application, [PlacedEvent(tenant_id, each.event) for tenant_id, each in stored])
+    misplaced = _misplaced(application, histories.values())
+    if not misplaced and begun.keys() <= moves.begun.keys():
+        application.settle(histories)
+        return None
+    leaving = [(tenant_id, each) for tenant_id, each in stored if each.event.id in misplaced]
+    if leaving:
+        await store.park_again(connection, [each.event.id for _, each in leaving], now)
+    ledgers = {*moves.left, *((tenant_id, each.event.subscription_id or "") for tenant_id, each in leaving)}
+    return _Moves(
+        {**moves.begun, **begun},
+        {**moves.placements, **misplaced},
+        (*moves.leaving, *(each for _, each in leaving)),
+        {ledger: _left_in(ledger, stored, misplaced) for ledger in ledgers},
+    )
+
+
+def _histories(application: BatchApplication, stored: Sequence[PlacedEvent]) -> dict[str, SubscriptionHistory]:
+    placed = (*stored, *application.placed_events())
+    return {
+        name: SubscriptionHistory(each for each in placed if each.event.subscription_id == name)
+        for name in application.contested
+    }
+
+
+def _misplaced(application: BatchApplication, histories: Iterable[SubscriptionHistory]) -> dict[str, str]:
+    """Return the tenants of invoices that are in another tenant's ledger, by event."""
+    return {
+        each.event.id: each.tenant_id
+        for history in histories
+        for each in history.misplaced()
+        if each.tenant_id in application.context.accounts
+    }
+
+
+def _left_in(
+    ledger: tuple[str, str], stored: Sequence[tuple[str, ReceivedEvent]], misplaced: Collection[str]
+) -> list[BillingEvent]:
+    """Return the events of a tenant and subscription that stay in the tenant's ledger."""
+    return [
+        each.event
+        for tenant_id, each in stored
+        if (tenant_id, each.event.subscription_id) == ledger and each.event.id not in misplaced
+    ]

@@ -1,0 +1,302 @@
+"""Subscriptions that move from one tenant to another, with `SUBSCRIPTIONS=each`: every order of arrival ends alike.
+
+An invoice belongs to the tenant that its subscription named at the invoice's second.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from itertools import permutations
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pytest
+
+from tenantry.accounts.tenants import TenantInput, TenantService
+from tenantry.billing.ingest import WebhookService
+from tenantry.billing.replay import ReplayService, Selection
+from tenantry.db.database import Database
+from tenantry.domain.audit import BY_OPERATOR
+from tenantry.domain.billing import events as ev
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.jobs.queue import JobQueue
+from tests.support.billing import rows
+from tests.support.facts import EACH, deleted, failed, succeeded, updated
+
+NOW: Final = datetime.fromtimestamp(100_000, UTC)
+HOUR: Final = 3600
+MOST_ORDERS: Final = 120
+"""How many orders of a history are delivered."""
+FORMER: Final = ("free", "canceled")
+
+
+class Move(NamedTuple):
+    """A history of one subscription, and the plan and status of each tenant after it."""
+
+    events: Sequence[BillingEvent]
+    ends: Mapping[str, tuple[str, str]]
+
+
+def named(hour: int, tenant: str, event_id: str, former: str | None = None, **facts: Any) -> BillingEvent:
+    """The subscription names a tenant, so many hours after the start; ``former`` is the one that it named before."""
+    known = {"customer_id": "cus", "org_id": tenant, "previous": {"org_id": former} if former else None}
+    return updated(hour * HOUR, event_id, **{**known, **facts})
+
+
+def fails(hour: int, event_id: str, **facts: Any) -> BillingEvent:
+    return failed(hour * HOUR, event_id, **{"customer_id": "cus", "subscription_id": "sub_1", **facts})
+
+
+def pays(hour: int, event_id: str, **facts: Any) -> BillingEvent:
+    return succeeded(hour * HOUR, event_id, **{"customer_id": "cus", "subscription_id": "sub_1", **facts})
+
+
+PAID: Final = ("pro", "active")
+PAST_DUE: Final = ("pro", "past_due")
+MOVES: Final = {
+    "paid_after_the_move": Move(
+        [named(1, "a", "u1"), named(5, "b", "u2", "a"), fails(6, "f"), pays(7, "p")], {"a": FORMER, "b": PAID}
+    ),
+    "unpaid_after_the_move": Move(
+        [named(1, "a", "u1"), named(5, "b", "u2", "a"), fails(6, "f")], {"a": FORMER, "b": PAST_DUE}
+    ),
+    "unpaid_before_the_move": Move(
+        [named(1, "a", "u1"), fails(2, "f"), named(5, "b", "u2", "a")], {"a": FORMER, "b": PAID}
+    ),
+    "failed_before_and_paid_after_the_move": Move(
+        [named(1, "a", "u1"), fails(2, "f"), named(5, "b", "u2", "a"), pays(7, "p")], {"a": FORMER, "b": PAID}
+    ),
+    "there_and_back": Move(
+        [
+            named(1, "a", "u1"),
+            named(3, "b", "u2", "a"),
+            fails(4, "f"),
+            named(5, "a", "u3", "b"),
+            fails(6, "g", invoice_id="in_2"),
+        ],
+        {"a": PAST_DUE, "b": FORMER},
+    ),
+    "three_tenants": Move(
+        [
+            named(1, "a", "u1"),
+            named(3, "b", "u2", "a"),
+            fails(4, "f"),
+            named(5, "c", "u3", "b"),
+            fails(6, "g", invoice_id="in_2"),
+            pays(7, "p", invoice_id="in_2"),
+        ],
+        {"a": FORMER, "b": FORMER, "c": PAID},
+    ),
+    "ended_after_the_move": Move(
+        [
+            named(1, "a", "u1"),
+            named(5, "b", "u2", "a"),
+            fails(6, "f"),
+            deleted(8 * HOUR, "d", org_id="b", customer_id="cus"),
+        ],
+        {"a": FORMER, "b": FORMER},
+    ),
+    "invoices_on_both_sides": Move(
+        [named(1, "a", "u1"), fails(2, "f"), pays(3, "p"), named(5, "b", "u2", "a"), fails(6, "g", invoice_id="in_2")],
+        {"a": FORMER, "b": PAST_DUE},
+    ),
+    "within_one_second": Move(
+        [named(1, "c", "u1"), named(5, "b", "u2", "c"), named(5, "a", "u3", "b"), fails(6, "f")],
+        {"a": PAST_DUE, "b": FORMER, "c": FORMER},
+    ),
+    "and_back_within_one_second": Move(
+        [
+            named(1, "b", "u1"),
+            named(5, "a", "u2", "b"),
+            named(5, "b", "u3", "a"),
+            fails(5, "f"),
+            fails(6, "g", invoice_id="in_2"),
+        ],
+        {"a": FORMER, "b": PAST_DUE},
+    ),
+    "without_the_first_event": Move([named(5, "b", "u2", "a"), fails(6, "f"), named(7, "b", "u3")], {"b": PAID}),
+}
+
+
+class _Copy(NamedTuple):
+    """One order of a history's events, with tenants, customer, subscription and ids of events of its own."""
+
+    number: int
+    events: Sequence[BillingEvent]
+
+    def tenant(self, name: str) -> str:
+        return f"{name}{self.number}"
+
+
+def _copy(number: int, events: Sequence[BillingEvent]) -> _Copy:
+    def renamed(event: BillingEvent) -> BillingEvent:
+        names = {
+            name: f"{value}{number}"
+            for name in ("id", "org_id", "customer_id", "subscription_id", "invoice_id")
+            if (value := getattr(event, name)) is not None
+        }
+        previous = event.previous
+        if previous is not None and "org_id" in previous:
+            previous = {**previous, "org_id": f"{previous['org_id']}{number}"}
+        return msgspec.structs.replace(event, previous=previous, **names)
+
+    return _Copy(number, [renamed(event) for event in events])
+
+
+class Scene:
+    """The part of the service that handles events, on an empty database."""
+
+    def __init__(self, conninfo: str, database: Database, queue: JobQueue) -> None:
+        self.conninfo = conninfo
+        self.database = database
+        self.webhooks = WebhookService([database.lane()], EACH, queue, lambda: NOW)
+        self._tenants = TenantService(database, EACH, queue, lambda: NOW)
+
+    async def create(self, tenant_id: str) -> None:
+        await self._tenants.put(
+            BY_OPERATOR, tenant_id, TenantInput(tenant_id, "owner@x.example", f"usr_{tenant_id}", None)
+        )
+
+    async def deliver(self, batch: Sequence[BillingEvent]) -> None:
+        """Deliver events in one transaction."""
+        for answer in await self.webhooks.apply([ReceivedEvent(event, NOW) for event in batch]):
+            assert not isinstance(answer, Exception), answer
+
+    async def states(self) -> dict[str, tuple[str, str]]:
+        found = await rows(self.conninfo, "SELECT id, plan, subscription_status FROM tenants")
+        return {each["id"]: (each["plan"], each["subscription_status"]) for each in found}
+
+    async def mailed(self) -> dict[str, str]:
+        """The tenants whose owners are mailed of failed payments, by event."""
+        found = await rows(self.conninfo, "SELECT event_id, tenant_id FROM notifications")
+        return {each["event_id"]: each["tenant_id"] for each in found}
+
+    async def rebuild(self, *, dry_run: bool) -> list[str]:
+        """Fold all ledgers again; return the tenants whose state differs."""
+        replay = ReplayService(self.database, EACH, lambda: NOW)
+        chunks = replay.run(Selection(), dry_run=dry_run)
+        return [each.tenant_id async for chunk in chunks for each in chunk.checked if not each.is_right]
+
+
+@pytest.fixture
+async def scene(conninfo: str) -> AsyncIterator[Scene]:
+    async with _running(conninfo) as scene:
+        yield scene
+
+
+@asynccontextmanager
+async def _running(conninfo: str) -> AsyncIterator[Scene]:
+    database, queue = Database(conninfo, pool_size=2), JobQueue(conninfo)
+    await database.open()
+    await queue.open()
+    scene = Scene(conninfo, database, queue)
+    try:
+        yield scene
+    finally:
+        await scene.webhooks.close()
+        await queue.close()
+        await database.close()
+
+
+def _wrong_mails(events: Sequence[BillingEvent], mailed: Mapping[str, str]) -> Iterator[str]:
+    """The failed payments that are mailed to another owner than these events name, in the order in which they happened.
+
+    Without the first event, the order of two moves within one second may be unknown.
+    """
+    names = [event for event in events if event.type not in ev.INVOICE_TYPES]
+    if len({event.created for event in names}) < len(names) and names[0].previous is not None:
+        return
+    for event in events:
+        before = [each for each in names if each.created <= event.created] or names[:1]
+        if before and event.id in mailed and mailed[event.id] != before[-1].org_id:
+            known = [each.id for each in events]
+            yield f"{event.id} went to {mailed[event.id]} of {before[-1].org_id}, knowing {known}"
+
+
+def _paid(events: Sequence[BillingEvent], failure: BillingEvent) -> bool:
+    return any(event.type == ev.PAYMENT_SUCCEEDED and event.invoice_id == failure.invoice_id for event in events)
+
+
+def _orders(events: Sequence[BillingEvent]) -> list[tuple[int, ...]]:
+    every = list(permutations(range(len(events))))
+    return every[:: max(1, len(every) // MOST_ORDERS)]
+
+
+@pytest.mark.parametrize("name", MOVES)
+async def test_every_order_of_a_move_ends_alike_and_mails_no_wrong_owner(scene: Scene, name: str) -> None:
+    move = MOVES[name]
+    orders = _orders(move.events)
+    copies = [_copy(number, move.events) for number in range(len(orders))]
+    names = sorted({event.org_id or "" for event in move.events} - {""})
+    for copy in copies:
+        for tenant in names:
+            await scene.create(copy.tenant(tenant))
+    wrong: list[str] = []
+    for step in range(len(move.events)):
+        before = await scene.mailed()
+        batch = [copy.events[order[step]] for copy, order in zip(copies, orders, strict=True)]
+        await scene.deliver(batch)
+        mailed = await scene.mailed()
+        for copy, order, arrived in zip(copies, orders, batch, strict=True):
+            known = [event for place, event in enumerate(copy.events) if place in order[: step + 1]]
+            wrong += _wrong_mails(known, mailed)
+            if arrived.id in mailed.keys() - before.keys() and _paid(known, arrived):
+                wrong.append(f"{arrived.id} is mailed though it is paid, knowing {[each.id for each in known]}")
+    states = await scene.states()
+    for copy, order in zip(copies, orders, strict=True):
+        found = {tenant: states[copy.tenant(tenant)] for tenant in names}
+        if found != move.ends:
+            wrong.append(f"order {order}: {found}")
+    assert not wrong, wrong[:5]
+    assert await scene.rebuild(dry_run=True) == []
+    await scene.rebuild(dry_run=False)
+    assert await scene.states() == states
+
+
+LINK: Final = BillingEvent(
+    id="c", type=ev.CHECKOUT_COMPLETED, created=HOUR, org_id="b", customer_id="cus_b", checkout_mode="subscription"
+)
+NAMELESS: Final = named(1, "b", "u", org_id=None, customer_id="cus_b")
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+async def test_an_invoice_by_its_customer_goes_to_the_tenant_that_a_link_gives_its_subscription(
+    scene: Scene, order: tuple[int, ...], together: bool
+) -> None:
+    """The invoice's customer belongs to another tenant, and the subscription's first event names none."""
+    for tenant in ("a", "b"):
+        await scene.create(tenant)
+    other = msgspec.structs.replace(LINK, id="other", org_id="a", customer_id="cus_a")
+    await scene.deliver(
+        [other, fails(2, "f", customer_id="cus_a"), fails(3, "g", customer_id="cus_b", invoice_id="in_2")]
+    )
+    batch = [[LINK], [NAMELESS], [fails(4, "h", customer_id="cus_a", invoice_id="in_3")]]
+    arrivals = [event for place in order for event in batch[place]]
+    for events in [arrivals] if together else [[event] for event in arrivals]:
+        await scene.deliver(events)
+    assert await scene.states() == {"a": ("free", "none"), "b": PAST_DUE}
+    assert set((await scene.mailed()).values()) == {"b"}
+    assert await scene.rebuild(dry_run=True) == []
+
+
+async def test_a_mail_that_is_not_sent_leaves_with_its_invoice(scene: Scene) -> None:
+    for tenant in ("a", "b"):
+        await scene.create(tenant)
+    await scene.deliver([named(1, "a", "u1"), fails(4, "f")])
+    assert await scene.mailed() == {"f": "a"}
+    await scene.deliver([named(2, "b", "u2", "a")])
+    assert await scene.mailed() == {"f": "b"}
+    await scene.deliver([named(3, "a", "u3", "b"), pays(5, "p")])
+    assert await scene.mailed() == {}
+
+
+async def test_a_mail_that_is_sent_is_the_only_one(scene: Scene) -> None:
+    for tenant in ("a", "b"):
+        await scene.create(tenant)
+    await scene.deliver([named(1, "a", "u1"), fails(4, "f")])
+    await rows(scene.conninfo, "UPDATE notifications SET status = 'sent' RETURNING id")
+    await scene.deliver([named(2, "b", "u2", "a")])
+    assert await scene.mailed() == {"f": "a"}
+    assert await scene.states() == {"a": FORMER, "b": PAST_DUE}
