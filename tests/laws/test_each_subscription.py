@@ -29,7 +29,7 @@ from tests.support.subscription_histories import (
     NamedHistory,
     Script,
 )
-from tests.support.subscription_oracle import DAY, Expected, ExpectedAccess, ExpectedRecord, Rules
+from tests.support.subscription_oracle import DAY, LATE_DAYS, Expected, ExpectedAccess, ExpectedRecord, Rules
 from tests.support.subscription_orders import (
     access_in,
     batched,
@@ -104,7 +104,8 @@ def test_an_upgrade_gives_the_better_plan_at_every_moment(history: NamedHistory)
         records.append(record_in(record))
         plan = record.plan if record.subscription_status == "active" else "free"
         state = "none" if plan == "free" else "full"
-        assert access_in(record, event.created, history.rules) == ExpectedAccess(state, plan, None, ())
+        until = None if record.ends_at is None or state == "none" else record.ends_at + LATE_DAYS * DAY
+        assert access_in(record, event.created, history.rules) == ExpectedAccess(state, plan, until, ())
     assert records == RECORDS_ON_THE_WAY[history.name]
 
 

@@ -16,6 +16,7 @@ from tenantry.domain.billing.ledger import BatchContext, BillingAccount, FoldId,
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, fold_key
 from tenantry.domain.billing.tenant_record import BillingRecord, record_of
 from tenantry.domain.billing.timeline import Fold, Folded
+from tenantry.domain.plans import FREE
 from tests.support.facts import account
 
 TENANT: Final = "acme"
@@ -29,14 +30,16 @@ class Ledger:
     ``notified`` are the failed payments that were mailed, in order; ``ambiguous`` the events that arrival ordered.
     """
 
-    def __init__(self, policy: BillingPolicy, customers: Sequence[str] = (CUSTOMER,)) -> None:
+    def __init__(self, policy: BillingPolicy, customers: Sequence[str] = (CUSTOMER,), *, base_plan: str = FREE) -> None:
         self._policy = policy
         self._tenant_of: dict[str, str] = dict.fromkeys(customers, TENANT)
         self._arrivals = 0
         self._seen: set[str] = set()
         self._events: dict[str, BillingEvent] = {}
         self._parked: dict[str, ReceivedEvent] = {}
-        self.account: BillingAccount = account(TENANT, customer_id=customers[-1] if customers else None)
+        customer_id = customers[-1] if customers else None
+        fresh = account(TENANT, customer_id=customer_id, base_plan=base_plan)
+        self.account: BillingAccount = fresh.with_folds({}, policy)
         self.notified: tuple[str, ...] = ()
         self.ambiguous: tuple[str, ...] = ()
 
@@ -167,7 +170,7 @@ def recorded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingR
         if (key := fold_key(event, policy)) is not None:
             states[key] = apply(states.get(key, fresh.beginning_of(key, policy)), event, policy).state
     known = [state for state in states.values() if state.subscription_status != NO_SUBSCRIPTION]
-    return record_of(known or [fresh.beginning], policy)
+    return record_of(known, policy)
 
 
 def refolded(beginning: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy) -> Folded:

@@ -201,7 +201,7 @@ class RandomScript(Script):
         if chance < 0.65:
             return ()
         prices = rng.sample((*self._PRICES, "price_unknown"), rng.randint(1, 4))
-        return tuple((price, rng.randint(1, 5)) for price in prices)
+        return tuple((price, rng.randint(0, 5)) for price in prices)
 
     def _some_end(self) -> int | None:
         return self._rng.choice((None, *[self.now + PERIOD * number for number in (1, 1, 2, 3)]))

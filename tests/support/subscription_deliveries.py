@@ -11,6 +11,7 @@ import msgspec
 
 from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.billing.ingest import WebhookService
+from tenantry.billing.ledger_queries import BillingExplanation, explain
 from tenantry.billing.ledger_store import lock_account
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.connection import of_tenant
@@ -18,6 +19,7 @@ from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.state import SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.jobs.queue import JobQueue
 from tests.support import figures
@@ -30,19 +32,23 @@ MOMENT: Final = datetime.fromtimestamp(10**6, UTC)
 _MOST_TOGETHER: Final = 12
 
 
-class _Tenant(NamedTuple):
-    """A tenant with what happened to it."""
+class DeliveredTenant(NamedTuple):
+    """A tenant with what happened to it, and the plan that the operator gave it."""
 
     id: str
     happened: Sequence[BillingEvent]
     rules: Rules
     customer: str | None
+    base_plan: str
 
 
-def _tenant(seed: int) -> _Tenant:
+def tenant_of_seed(seed: int) -> DeliveredTenant:
+    """A tenant with a random history; each third has a plan of the operator."""
     history = random_history(seed)
     customer = f"cus_{seed}" if history.customers else None
-    return _Tenant(f"org_{seed}", [_renamed(event, seed) for event in history.events], history.rules, customer)
+    events = [_renamed(event, seed) for event in history.events]
+    base_plan = ("free", "free", "pro", "free", "free", "business")[seed % 6]
+    return DeliveredTenant(f"org_{seed}", events, history.rules, customer, base_plan)
 
 
 def _renamed(event: BillingEvent, seed: int) -> BillingEvent:
@@ -56,20 +62,29 @@ def _renamed(event: BillingEvent, seed: int) -> BillingEvent:
     return msgspec.structs.replace(event, customer_id=f"cus_{seed}", **names, **org)
 
 
-class _Instance:
+class Instance:
     """The part of the service that handles events."""
 
-    def __init__(self, conninfo: str, database: Database, rules: Rules) -> None:
+    def __init__(self, conninfo: str, database: Database, rules: Rules, mode: SubscriptionRule) -> None:
         self._database = database
-        self._policy = policy_of(rules)
+        self._policy = policy_of(rules, mode)
         self.webhooks = WebhookService([database.lane()], self._policy, None, lambda: MOMENT)
         self._tenants = TenantService(database, self._policy, JobQueue(conninfo), lambda: MOMENT)
 
-    async def create(self, tenant: _Tenant) -> None:
+    async def create(self, tenant: DeliveredTenant) -> None:
         """Make a tenant with its customer, if one is linked from the start."""
         await self._tenants.put(
-            BY_OPERATOR, tenant.id, TenantInput(tenant.id, "owner@x.example", "usr", tenant.customer)
+            BY_OPERATOR,
+            tenant.id,
+            TenantInput(tenant.id, "owner@x.example", "usr", tenant.customer, plan=tenant.base_plan),
         )
+
+    async def deliver_all(self, tenants: Sequence[DeliveredTenant]) -> None:
+        """Make tenants, and deliver their events in random orders, mixed with each other."""
+        for tenant in tenants:
+            await self.create(tenant)
+        for batch in _batches(tenants):
+            await self.deliver(batch)
 
     async def deliver(self, batch: Sequence[BillingEvent]) -> None:
         """Deliver events in one transaction."""
@@ -78,14 +93,18 @@ class _Instance:
             if isinstance(answer, Exception):
                 raise answer
 
-    async def record(self, tenant: _Tenant) -> BillingRecord:
+    async def explanation(self, tenant: DeliveredTenant, now: datetime) -> BillingExplanation:
+        """What `tenantry tenants explain` gets at a moment."""
+        return await explain(self._database, self._policy, tenant.id, 100, now)
+
+    async def record(self, tenant: DeliveredTenant) -> BillingRecord:
         """What the database says of a tenant."""
         async with self._database.transaction(of_tenant(tenant.id)) as connection:
             account = await lock_account(connection, tenant.id, self._policy)
         assert account is not None
         return account.record
 
-    async def rebuilt_otherwise(self, tenants: Iterable[_Tenant]) -> list[str]:
+    async def rebuilt_otherwise(self, tenants: Iterable[DeliveredTenant]) -> list[str]:
         """The tenants whose stored state is not what the fold of their whole ledger gives."""
         replay = ReplayService(self._database, self._policy, lambda: MOMENT)
         selection = Selection(tuple(tenant.id for tenant in tenants))
@@ -94,10 +113,13 @@ class _Instance:
 
 
 @asynccontextmanager
-async def _running(conninfo: str, rules: Rules) -> AsyncIterator[_Instance]:
+async def running_instance(
+    conninfo: str, rules: Rules, mode: SubscriptionRule = SubscriptionRule.EACH
+) -> AsyncIterator[Instance]:
+    """An instance while the block runs."""
     database = Database(conninfo, pool_size=2)
     await database.open()
-    instance = _Instance(conninfo, database, rules)
+    instance = Instance(conninfo, database, rules, mode)
     try:
         yield instance
     finally:
@@ -105,34 +127,37 @@ async def _running(conninfo: str, rules: Rules) -> AsyncIterator[_Instance]:
         await database.close()
 
 
+def by_catalog(seeds: Iterable[int]) -> list[list[DeliveredTenant]]:
+    """Tenants with random histories, those of one catalog together."""
+    groups: defaultdict[int, list[DeliveredTenant]] = defaultdict(list)
+    for seed in seeds:
+        tenant = tenant_of_seed(seed)
+        groups[id(tenant.rules.catalog)].append(tenant)
+    return list(groups.values())
+
+
 async def check_in_database(conninfo: str, seeds: Iterable[int], record_property: figures.RecordProperty) -> None:
     """Deliver random histories in random orders, mixed with each other, and assert what the database says then."""
-    groups: defaultdict[int, list[_Tenant]] = defaultdict(list)
-    for seed in seeds:
-        tenant = _tenant(seed)
-        groups[id(tenant.rules.catalog)].append(tenant)
+    groups = by_catalog(seeds)
     wrong: dict[str, list[str]] = {}
-    for tenants in groups.values():
-        async with _running(conninfo, tenants[0].rules) as instance:
-            for tenant in tenants:
-                await instance.create(tenant)
-            for batch in _batches(tenants):
-                await instance.deliver(batch)
+    for tenants in groups:
+        async with running_instance(conninfo, tenants[0].rules) as instance:
+            await instance.deliver_all(tenants)
             for tenant in tenants:
                 now = max(event.created for event in tenant.happened)
-                expected = Expected(tenant.happened, tenant.rules)
+                expected = Expected(tenant.happened, tenant.rules, tenant.base_plan)
                 if found := differences(await instance.record(tenant), expected, tenant.rules, now):
                     wrong[tenant.id] = found
             for tenant_id in await instance.rebuilt_otherwise(tenants):
                 wrong.setdefault(tenant_id, []).append("a rebuild gives another state")
-    number = sum(map(len, groups.values()))
+    number = sum(map(len, groups))
     figures.record(
         record_property, "Several subscriptions in the database", {"tenants": number}, {"tenantry": len(wrong)}
     )
     assert not wrong, wrong
 
 
-def _batches(tenants: Sequence[_Tenant]) -> Iterable[Sequence[BillingEvent]]:
+def _batches(tenants: Sequence[DeliveredTenant]) -> Iterable[Sequence[BillingEvent]]:
     """The events of all tenants, each with some duplicates and in a random order, mixed, in batches of random size."""
     rng = random.Random(tenants[0].id)  # noqa: S311  # a sample that can be repeated
     streams = [shuffled(rng, [tenant.happened]) for tenant in tenants]

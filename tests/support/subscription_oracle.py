@@ -14,6 +14,8 @@ from tenantry.domain.plans import Catalog
 
 DAY: Final = 24 * 3600
 GRACE_DAYS: Final = 65
+LATE_DAYS: Final = 3
+"""How long access lasts after an announced end whose event did not come."""
 
 _UPDATED: Final = "customer.subscription.updated"
 _DELETED: Final = "customer.subscription.deleted"
@@ -140,7 +142,7 @@ class ExpectedSubscription:
     def _plan_item(self) -> tuple[str, SubscriptionItem] | None:
         catalog = self._rules.catalog
         plans = [(catalog.plan_of_price(item.price_id), item) for item in self._items if item.price_id is not None]
-        found = [(plan, item) for plan, item in plans if plan is not None]
+        found = [(plan, item) for plan, item in plans if plan is not None and item.quantity > 0]
         # max() returns the first of equals, which is the one that counts
         return max(found, key=lambda each: catalog.rank(each[0]), default=None)
 
@@ -150,7 +152,7 @@ class ExpectedSubscription:
         addons: Counter[str] = Counter()
         for item in self._items:
             addon = None if item.price_id is None else self._rules.catalog.addon_of_price(item.price_id)
-            if addon is not None:
+            if addon is not None and item.quantity > 0:
                 addons[addon] += item.quantity
         return addons
 
@@ -202,30 +204,67 @@ class ExpectedSubscription:
     @property
     def access_by_status(self) -> tuple[str, int | None]:
         """The access that the status gives, and when it turns to none by itself."""
-        status = self.status
-        if status in _OVER:
-            return "over", None
-        override = self._rules.catalog.access.get(status)
+        state = self._state_by_status
+        if state not in {"full", "grace"}:
+            return state, None
+        ends = [each + LATE_DAYS * DAY for each in self._announced_ends]
         since = self.past_due_since
-        grace_end = None if since is None else since + self._rules.grace_days * DAY
-        if override is not None:
-            return override, grace_end if override == "grace" else None
-        if status == "past_due":
-            return "grace", grace_end
-        if status == "active" and self._last.details.pause == "void":
-            return "full", self._paid_until
-        return ("full" if status in {"active", "trialing"} else "none"), None
+        if state == "grace" and since is not None:
+            ends.append(since + self._rules.grace_days * DAY)
+        if (
+            self._status_without_failure == "active"
+            and "active" not in self._rules.catalog.access
+            and self._last.details.pause == "void"
+        ):
+            ends += [] if self._paid_until is None else [self._paid_until]
+        return state, min(ends, default=None)
+
+    @property
+    def _reported_status(self) -> str | None:
+        """The status that the subscription events last gave; None if there are none."""
+        return self._status_given_before(len(self._history))
+
+    @property
+    def _status_without_failure(self) -> str | None:
+        return self._reported_status if self.status == "past_due" else self.status
+
+    @property
+    def _state_by_status(self) -> str:
+        """What the status gives: no more than what the subscription events gave, and nothing without a quantity."""
+        if self.status in _OVER:
+            return "over"
+        state = self._given_by(self.status)
+        if self.status == "past_due":
+            reported = self._reported_status
+            before = "none" if reported is None else self._given_by(reported)
+            state = min(state, before, key=_ACCESS_ORDER.index)
+        is_empty = bool(self._items) and all(item.quantity == 0 for item in self._items)
+        return "none" if is_empty else state
+
+    def _given_by(self, status: str) -> str:
+        usual = {"past_due": "grace", "active": "full", "trialing": "full"}.get(status, "none")
+        return self._rules.catalog.access.get(status, usual)
+
+    @property
+    def _announced_ends(self) -> list[int]:
+        details, period_end = self._last.details, self._last.current_period_end
+        ends = [details.cancel_at]
+        ends += [period_end] if self._last.cancel_at_period_end else []
+        ends += [details.trial_end] if self._status_without_failure == "trialing" else []
+        return [end for end in ends if end is not None]
 
     def access_at(self, moment: int) -> str:
         """``full``, ``grace``, ``none`` or ``over`` at a moment."""
         state, until = self.access_by_status
         return "none" if until is not None and moment >= until else state
 
-    def place(self, access: str) -> tuple[int, bool, int, int, str]:
+    def place(self, access: str) -> tuple[bool, int, bool, int, int, str]:
         """Its place among others if this is its access: the greatest counts."""
         has_plan = self._plan_item is not None
         created = -1 if self._created is None else self._created
-        return _ACCESS_ORDER.index(access), has_plan, self._rules.catalog.rank(self.plan), created, self.id
+        gives_plan = has_plan and access in {"full", "grace"}
+        rank = self._rules.catalog.rank(self.plan)
+        return gives_plan, _ACCESS_ORDER.index(access), has_plan, rank, created, self.id
 
 
 class Expected:
@@ -233,6 +272,7 @@ class Expected:
 
     def __init__(self, happened: Sequence[BillingEvent], rules: Rules, base_plan: str = "free") -> None:
         self._base_plan = base_plan
+        self._catalog = rules.catalog
         counted = [event for event in happened if event.type in _TYPES]
         ids = sorted({event.subscription_id for event in counted if event.subscription_id is not None})
         subscriptions = [
@@ -244,9 +284,17 @@ class Expected:
     @property
     def record(self) -> ExpectedRecord:
         """The fields of the tenant's record."""
-        if not self.subscriptions:
+        first = max(self.subscriptions, key=lambda each: each.place(each.access_by_status[0]), default=None)
+        if first is None or self._operator_place > first.place(first.access_by_status[0]):
             return ExpectedRecord(self._base_plan, "none", None, False, None, None, None)
-        return max(self.subscriptions, key=lambda each: each.place(each.access_by_status[0])).record
+        return first.record
+
+    @property
+    def _operator_place(self) -> tuple[bool, int, bool, int, int, str]:
+        """The place of the operator's plan: that of a subscription with full access and no end, the oldest of all."""
+        if self._base_plan == "free":
+            return False, -1, False, -1, -1, ""
+        return True, _ACCESS_ORDER.index("full"), True, self._catalog.rank(self._base_plan), -1, ""
 
     @property
     def turns(self) -> list[int]:
@@ -269,9 +317,9 @@ class Expected:
         return *self._state_and_plan(moment), tuple(sorted(addons.items()))
 
     def _state_and_plan(self, moment: int) -> tuple[str, str]:
-        if not self.subscriptions:
+        chosen = max(self.subscriptions, key=lambda each: each.place(each.access_at(moment)), default=None)
+        if chosen is None or self._operator_place > chosen.place(chosen.access_at(moment)):
             return ("none" if self._base_plan == "free" else "full"), self._base_plan
-        chosen = max(self.subscriptions, key=lambda each: each.place(each.access_at(moment)))
         state = chosen.access_at(moment)
         return (state, chosen.plan) if state in {"full", "grace"} else ("none", "free")
 

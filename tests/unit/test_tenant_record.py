@@ -7,7 +7,8 @@ import pytest
 from tenantry.domain.access import AccessPhase, phase_at, phase_of_status
 from tenantry.domain.billing.events import NO_DETAILS, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule
-from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, rank, record_of
+from tenantry.domain.billing.subscription_access import LATE_END, status_rank
+from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, record_of
 from tenantry.domain.plans import AccessState, parse_catalog
 
 PLANS: Final = """
@@ -34,7 +35,8 @@ def overriding(**access: str) -> BillingPolicy:
 
 def state(status: str = "active", plan: str = "pro", **fields: Any) -> BillingState:
     """Of a subscription with a plan item, in a period until `END`."""
-    known = {"subscription_id": "sub_1", "current_period_end": END, "seats": 1, **fields}
+    reported = {"provider_status": status, "subscription_id": "sub_1", "current_period_end": END, "seats": 1}
+    known = {**reported, **fields}
     if known.get("details", NO_DETAILS).pause == "void":
         known["paid_until"] = known["current_period_end"]
     return BillingState(plan, status, **known)
@@ -65,20 +67,21 @@ STATUSES: Final = {
     "canceled": ("none", "free"),
 }
 PAUSES: Final = (None, "void", "keep_as_draft", "mark_uncollectible")
-CANCELLATIONS: Final[dict[str, tuple[dict[str, Any], dict[str, Any], int | None]]] = {
-    "renews": ({}, {}, None),
-    "with the period": ({"cancel_at_period_end": True}, {}, END),
-    "with an unknown period": ({"cancel_at_period_end": True, "current_period_end": None}, {}, None),
-    "at a time": ({}, {"cancel_at": 9_000}, 9_000),
-    "at a time, and with the period": ({"cancel_at_period_end": True}, {"cancel_at": 4_000}, 4_000),
-    "ended": ({}, {"cancel_at": 9_000, "ended_at": 3_000}, 9_000),
+CANCELLATIONS: Final[dict[str, tuple[dict[str, Any], dict[str, Any], int | None, list[int]]]] = {
+    "renews": ({}, {}, None, []),
+    "with the period": ({"cancel_at_period_end": True}, {}, END, [END]),
+    "with an unknown period": ({"cancel_at_period_end": True, "current_period_end": None}, {}, None, []),
+    "at a time": ({}, {"cancel_at": 9_000}, 9_000, [9_000]),
+    "at a time, and with the period": ({"cancel_at_period_end": True}, {"cancel_at": 4_000}, 4_000, [4_000, END]),
+    "ended": ({}, {"cancel_at": 9_000, "ended_at": 3_000}, 9_000, [9_000]),
 }
+"""Facts of a state, the announced end of the record, and every announced end."""
 
 
 def test_record_of_every_status_pause_and_cancellation() -> None:
     for status, (access, plan) in STATUSES.items():
         for pause in PAUSES:
-            for name, (fields, details, ends_at) in CANCELLATIONS.items():
+            for name, (fields, details, ends_at, announced) in CANCELLATIONS.items():
                 case = f"{status}, pause {pause}, {name}"
                 given = state(status, details=SubscriptionDetails(pause=pause, **details), **fields)
                 record = record_of([given], EACH)
@@ -90,9 +93,11 @@ def test_record_of_every_status_pause_and_cancellation() -> None:
                 assert record.current_period_end == given.current_period_end, case
                 assert record.cancel_at_period_end == given.cancel_at_period_end, case
                 found = access_at(0, given)
-                paused_until = given.current_period_end if (status, pause) == ("active", "void") else None
-                assert brief(found) == (access, plan, paused_until), case
-                assert bool(record.access) == (paused_until is not None), case
+                ends = [given.current_period_end] if (status, pause) == ("active", "void") else []
+                ends += [end + LATE_END for end in announced]
+                until = min((end for end in ends if end is not None), default=None) if access != "none" else None
+                assert brief(found) == (access, plan, until), case
+                assert bool(record.access) == (until is not None), case
 
 
 @pytest.mark.parametrize("status", ["past_due", "unpaid"])
@@ -150,8 +155,8 @@ def test_subscription_that_moved_away_has_ended() -> None:
 RANKED: Final = (
     state("canceled", "free", subscription_id="sub_over", seats=None, subscription_created=90),
     state("unpaid", "business", subscription_id="sub_none", subscription_created=80),
-    state("past_due", "business", subscription_id="sub_grace", subscription_created=70),
     state("active", "free", subscription_id="sub_no_item", seats=None, subscription_created=60),
+    state("past_due", "business", subscription_id="sub_grace", subscription_created=70),
     state("active", "free", subscription_id="sub_free", subscription_created=50),
     state("active", "pro", subscription_id="sub_pro", subscription_created=None),
     state("trialing", "pro", subscription_id="sub_old", subscription_created=20),
@@ -163,7 +168,7 @@ RANKED: Final = (
 
 
 def test_order_of_subscriptions() -> None:
-    ranks = [rank(each, EACH) for each in RANKED]
+    ranks = [status_rank(each, EACH) for each in RANKED]
     assert ranks == sorted(set(ranks))
     for number in range(1, len(RANKED) + 1):
         present, best = RANKED[:number], RANKED[number - 1]

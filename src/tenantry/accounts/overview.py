@@ -131,7 +131,9 @@ class OverviewService:
         [account] = await read_accounts(connection, [org_id], self.policy)
         states = account.states()
         debts = await self._debts(connection, principal, states, found.record.subscription_status)
-        lines = subscription_lines(states, self.policy) if self.policy.is_each and account.has_status else []
+        lines = list[SubscriptionLine]()
+        if self.policy.is_each and account.has_status:
+            lines = subscription_lines(states, self.policy, now.timestamp(), account.base_plan)
         return BillingOverview(to_tenant(found.record, catalog, now), limits, access.addons, use, debts, lines)
 
     async def _debts(

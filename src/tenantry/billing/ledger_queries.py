@@ -31,7 +31,8 @@ from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
 from tenantry.domain.billing.state import BillingPolicy, BillingState
-from tenantry.domain.billing.tenant_record import choice
+from tenantry.domain.billing.subscription_choice import RankedSubscription, choice
+from tenantry.domain.billing.tenant_record import chosen_state
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.permissions import Principal
 from tenantry.domain.tenants import (
@@ -233,8 +234,10 @@ async def explain(
         in_fold, next_folded = {record.id for record in ordered}, iter(ordered)
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
             parked = await store.parked_for(connection, [tenant_id])
-        chosen = choice(account.states(), policy) if policy.is_each and account.has_status else []
-        state = chosen[0][0] if chosen else account.state
+        state, chosen = account.state, list[RankedSubscription]()
+        if policy.is_each and account.has_status:
+            state = chosen_state(account.states(), policy, account.base_plan)
+            chosen = choice(account.states(), policy, now.timestamp(), account.base_plan)
         return BillingExplanation(
             tenant=to_tenant(found.record, policy.catalog, now),
             base_plan=account.base_plan,
@@ -245,18 +248,18 @@ async def explain(
             # entries that were not folded keep their places
             entries=tuple(view(next(next_folded) if record.id in in_fold else record) for record in records),
             state=msgspec.convert(state, StateView, from_attributes=True, strict=False),
-            subscriptions=tuple(SubscriptionView.of(each, _reason(account, each, why)) for each, why in chosen),
+            subscriptions=tuple(SubscriptionView.of(each.state, _reason(account, each)) for each in chosen),
             events=folded.events,
             differences=tuple(field for field in compare(account, folded.account, policy) if field.differs),
             parked=parked.get(tenant_id, 0),
         )
 
 
-def _reason(account: BillingAccount, state: BillingState, why: str) -> str:
-    moved_at = from_epoch(account.moved_at.get(state.subscription_id or ""))
+def _reason(account: BillingAccount, ranked: RankedSubscription) -> str:
+    moved_at = from_epoch(account.moved_at.get(ranked.state.subscription_id or ""))
     if moved_at is None:
-        return why
-    return f"{why} Its metadata name another tenant since {moved_at:%Y-%m-%d %H:%M:%S} UTC."
+        return ranked.reason
+    return f"{ranked.reason} Its metadata name another tenant since {moved_at:%Y-%m-%d %H:%M:%S} UTC."
 
 
 async def _fold(

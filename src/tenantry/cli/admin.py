@@ -58,7 +58,7 @@ def admin() -> None:
 @click.option("--owner-email", required=True, help="The address for billing mail.")
 @click.option("--owner-id", help="The owner's user id at the identity provider (the token's sub).")
 @click.option("--customer", help="The payment provider's customer id.")
-@click.option("--plan", help="The first plan (default: free).")
+@click.option("--plan", help="A plan that counts like a subscription without an end (default: free).")
 def create_tenant(
     tenant_id: str, name: str, owner_email: str, owner_id: str | None, customer: str | None, plan: str | None
 ) -> None:

@@ -93,7 +93,12 @@ def is_subscribed(status: str) -> bool:
 
 def sentence(status: str) -> str:
     """Return the reason for the access of a subscription of this status."""
-    return "The subscription has ended." if status in OVER else f"The subscription is {status.replace('_', ' ')}."
+    return "The subscription has ended." if status in OVER else f"The subscription is {status_words(status)}."
+
+
+def status_words(status: str) -> str:
+    """Return a status as words of a sentence."""
+    return status.replace("_", " ")
 
 
 def current_phase(stored: str | None, plan: str, status: str, now: float, catalog: Catalog) -> AccessPhase:

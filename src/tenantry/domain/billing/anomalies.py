@@ -82,10 +82,6 @@ def _is_of_nobody(event: BillingEvent) -> bool:
 
 
 def _of_prices(event: BillingEvent, policy: BillingPolicy) -> list[Anomaly]:
-    if not policy.is_each:
-        if event.price_id is None:
-            return [Anomaly.MISSING_PRICE]
-        return [] if policy.catalog.plan_of_price(event.price_id) else [Anomaly.UNKNOWN_PRICE]
     item = plan_item(event, policy)
     found = [Anomaly.MISSING_PRICE] if event.price_id is None and item.seats is None else []
     found += [Anomaly.UNKNOWN_PRICE] if item.unknown else []

@@ -104,7 +104,7 @@ class BillingAccount(msgspec.Struct, frozen=True):
     ) -> "BillingAccount":
         """Return the account with these folds, and the record that follows from them."""
         moved_at = self.moved_at if moved_at is None else moved_at
-        record = record_of(_states(folds, moved_at) or [self.beginning], policy)
+        record = record_of(_states(folds, moved_at), policy, self.base_plan)
         return BillingAccount(
             self.tenant_id, self.owner_id, self.deleted, self.customer_id, self.base_plan, record, folds, moved_at,
             is_whole=self.is_whole,

@@ -8,7 +8,8 @@ import msgspec
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import BillingPolicy, fold_key
-from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, Rank, moved_away, rank
+from tenantry.domain.billing.subscription_access import Rank, status_rank
+from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, moved_away
 from tenantry.domain.billing.timeline import Fold, Folded, Steps
 
 
@@ -58,6 +59,6 @@ def within_bounds(
 
     def place(key: str) -> Rank:
         state, moved = folds[key].state, moved_at.get(key)
-        return rank(state if moved is None else moved_away(state, moved), policy)
+        return status_rank(state if moved is None else moved_away(state, moved), policy)
 
     return {key: folds[key] for key in sorted(folds, key=place, reverse=True)[:MOST_SUBSCRIPTIONS]}

@@ -184,7 +184,8 @@ def kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDeta
         items = items_of(event)
         return details if items is details.items else msgspec.structs.replace(details, items=items)
     needed = details.cancel_at, details.trial_end, details.pause, details.ended_at
-    return NO_DETAILS if needed == _NOTHING_NEEDED else details
+    has_empty_item = any(not item.quantity for item in details.items)
+    return NO_DETAILS if needed == _NOTHING_NEEDED and not has_empty_item else details
 
 
 _NOTHING_NEEDED: Final = (None,) * 4
@@ -234,36 +235,42 @@ def items_of(event: BillingEvent) -> tuple[SubscriptionItem, ...]:
 
 def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
     """Return the item that decides the plan: the first; with `SubscriptionRule.EACH` that of the highest plan."""
-    catalog, first = policy.catalog, event.price_id
-    if not policy.is_each or not event.details.items:
-        plan = None if first is None else catalog.plan_of_price(first)
-        items = event.details.items
-        seats = None if plan is None else (items[0].quantity if items else 1)
-        is_known = first is None or plan is not None or (policy.is_each and catalog.addon_of_price(first) is not None)
-        prices = () if first is None or is_known else (first,)
-        return PlanItem(plan or FREE, seats, event.current_period_end, _why(first, plan), unknown=prices)
-    of_plans, unknown = list[tuple[str, SubscriptionItem]](), list[str]()
-    for item in event.details.items:
-        if not item.price_id:
-            continue
-        if plan := catalog.plan_of_price(item.price_id):
-            of_plans.append((plan, item))
-        elif not catalog.addon_of_price(item.price_id):
-            unknown.append(item.price_id)
-    if not of_plans:
-        reason = _why(unknown[0] if unknown else None, None)
-        return PlanItem(FREE, None, event.current_period_end, reason, unknown=tuple(unknown))
-    plan, item = of_plans[0] if len(of_plans) == 1 else max(of_plans, key=lambda each: catalog.rank(each[0]))
+    if policy.is_each and event.details.items:
+        return _highest_plan_item(event, policy.catalog)
+    catalog, first, items = policy.catalog, event.price_id, event.details.items
+    plan = None if first is None else catalog.plan_of_price(first)
+    seats = None if plan is None else (items[0].quantity if items else 1)
+    is_known = first is None or plan is not None or catalog.addon_of_price(first) is not None
+    unknown = () if first is None or is_known else (first,)
+    return PlanItem(plan or FREE, seats, event.current_period_end, _why(first, plan, catalog), unknown=unknown)
+
+
+def _highest_plan_item(event: BillingEvent, catalog: Catalog) -> PlanItem:
+    """Return the item of the highest plan, of those that have a quantity."""
+    plans = [(item, catalog.plan_of_price(item.price_id)) for item in event.details.items if item.price_id]
+    unknown = tuple(
+        item.price_id or "" for item, plan in plans if plan is None and not catalog.addon_of_price(item.price_id or "")
+    )
+    counted = [(item, plan) for item, plan in plans if plan is not None and item.quantity]
+    if not counted:
+        empty = next((item.price_id for item, plan in plans if plan is not None), None)
+        why = f"the quantity of price {empty} is 0, which means plan {FREE}" if empty else None
+        why = why or _why(unknown[0] if unknown else None, None, catalog)
+        return PlanItem(FREE, None, event.current_period_end, why, unknown=unknown)
+    item, plan = max(counted, key=lambda each: catalog.rank(each[1]))
     period_end = event.current_period_end if item.period_end is None else item.period_end
-    return PlanItem(plan, item.quantity, period_end, _why(item.price_id, plan), len(of_plans) > 1, tuple(unknown))
+    why = _why(item.price_id, plan, catalog)
+    return PlanItem(plan, item.quantity, period_end, why, len(counted) > 1, unknown)
 
 
-def _why(price_id: str | None, plan: str | None) -> str:
+def _why(price_id: str | None, plan: str | None, catalog: Catalog) -> str:
     if price_id is None:
         return f"it has no item with a price of a plan, which means plan {FREE}"
-    if plan is None:
-        return f"price {price_id} is not in the plan catalog, which means plan {FREE}"
-    return f"price {price_id} means plan {plan}"
+    if plan is not None:
+        return f"price {price_id} means plan {plan}"
+    if addon := catalog.addon_of_price(price_id):
+        return f"price {price_id} is of add-on {addon}, which means plan {FREE}"
+    return f"price {price_id} is not in the plan catalog, which means plan {FREE}"
 
 
 def _subscription_deleted(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:

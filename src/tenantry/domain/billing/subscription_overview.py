@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.common.clock import from_epoch
 from tenantry.domain.billing.state import OWING, UNPAID, BillingPolicy, BillingState
-from tenantry.domain.billing.tenant_record import choice
+from tenantry.domain.billing.subscription_choice import RankedSubscription, choice
 from tenantry.domain.plans import OVER, Catalog
 
 
@@ -117,15 +117,18 @@ def _is_given_up(state: BillingState) -> bool:
     return state.subscription_status == UNPAID
 
 
-def subscription_lines(states: Sequence[BillingState], policy: BillingPolicy) -> list[SubscriptionLine]:
-    """Return a tenant's subscriptions, the one that counts first."""
-    return [
-        _line(state, reason, policy.catalog, counts=number == 0)
-        for number, (state, reason) in enumerate(choice(states, policy))
-    ]
+def subscription_lines(
+    states: Sequence[BillingState], policy: BillingPolicy, now: float, base_plan: str
+) -> list[SubscriptionLine]:
+    """Return a tenant's subscriptions, in the order in which they count, with what they give at ``now``.
+
+    ``base_plan`` is the plan that the operator gave; where it counts, no subscription does.
+    """
+    return [_line(each, policy.catalog) for each in choice(states, policy, now, base_plan)]
 
 
-def _line(state: BillingState, reason: str, catalog: Catalog, *, counts: bool) -> SubscriptionLine:
+def _line(ranked: RankedSubscription, catalog: Catalog) -> SubscriptionLine:
+    state = ranked.state
     details, is_over = state.details, state.subscription_status in OVER
     ends_at = details.cancel_at
     if ends_at is None and state.cancel_at_period_end:
@@ -144,6 +147,6 @@ def _line(state: BillingState, reason: str, catalog: Catalog, *, counts: bool) -
         quantity=state.seats,
         period_end=from_epoch(state.current_period_end),
         ends_at=from_epoch(ends_at),
-        counts=counts,
-        reason=reason,
+        counts=ranked.counts,
+        reason=ranked.reason,
     )

@@ -1,0 +1,263 @@
+"""What the subscriptions of a tenant give it, until which second, and why: the one place that decides access.
+
+`tenant_record.record_of` keeps the result in the tenant record. Whatever shows or enforces access reads it there
+(`domain.access.current_phase`).
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tenantry.common.clock import EPOCH_MAX
+from tenantry.domain.access import (
+    NO_SUBSCRIPTION,
+    AccessPhase,
+    Addons,
+    access_of_status,
+    phase_of_status,
+    sentence,
+    status_words,
+)
+from tenantry.domain.billing.state import ACTIVE, PAST_DUE, TRIALING, BillingPolicy, BillingState
+from tenantry.domain.plans import FREE, OVER, AccessState
+
+LEVELS: Final[Mapping[AccessState | None, int]] = {"full": 3, "grace": 2, "none": 1, None: 0}
+"""The order of what a subscription gives; None is that of one that is over."""
+_NONE: Final = LEVELS["none"]
+LATE_END: Final = 3 * 86_400
+"""Seconds for which a subscription gives access after its announced end if the event of the end does not come."""
+
+
+class Period(NamedTuple):
+    """What a subscription gives until a second, and why; without ``end`` for good. The state None is over."""
+
+    end: int | None
+    state: AccessState | None
+    reason: str
+
+
+class _End(NamedTuple):
+    """A second at which access ends by itself, and the reasons for the access before it and for none after it."""
+
+    second: int
+    before: str
+    after: str
+
+
+def operator_plan(plan: str) -> BillingState:
+    """Return the state that a plan of the operator has: that of a subscription with full access and no end."""
+    return BillingState(plan=plan)
+
+
+def plan_in_use(state: BillingState, policy: BillingPolicy) -> str | None:
+    """Return the plan whose access a subscription can give; None without a plan item.
+
+    An item of quantity 0 is no plan item. With `SubscriptionRule.ANY` the first other one decides here, while the
+    record's plan stays that of the first item (SPEC 3).
+    """
+    if state.subscription_status == NO_SUBSCRIPTION:
+        return None if state.plan == FREE else state.plan
+    if policy.is_each or not _has_empty_item(state):
+        return None if state.seats is None else state.plan
+    price = next((item.price_id for item in state.details.items if item.quantity), None)
+    return None if price is None else policy.catalog.plan_of_price(price)
+
+
+def _has_empty_item(state: BillingState) -> bool:
+    return any(not item.quantity for item in state.details.items)
+
+
+def status_access(state: BillingState, policy: BillingPolicy) -> tuple[AccessState | None, str]:
+    """Return what a subscription gives whatever the time, and why; None if it is over."""
+    if state.subscription_status == NO_SUBSCRIPTION:
+        phase = phase_of_status(state.plan, NO_SUBSCRIPTION, policy.catalog)
+        return phase.state, phase.reason
+    access = access_of_status(state.subscription_status, policy.catalog)
+    reason = sentence(state.subscription_status)
+    if failure_counts(state, policy):
+        access, reason = _access_before_failure(state, policy), _failure_reason(state)
+    if access in ("full", "grace") and has_only_empty_items(state):
+        return "none", f"{reason} Its quantity is 0."
+    return access, reason
+
+
+def has_only_empty_items(state: BillingState) -> bool:
+    """Whether a subscription has items, and all of quantity 0."""
+    items = state.details.items
+    return bool(items) and not any(item.quantity for item in items)
+
+
+def failure_counts(state: BillingState, policy: BillingPolicy) -> bool:
+    """Whether a failed payment made a subscription past due that gave less access before than it would give now."""
+    if not _failed_since_report(state):
+        return False
+    return LEVELS[_access_before_failure(state, policy)] < LEVELS[access_of_status(PAST_DUE, policy.catalog)]
+
+
+def _failed_since_report(state: BillingState) -> bool:
+    """Whether a failed payment made a subscription past due, and not its own event."""
+    return state.subscription_status == PAST_DUE and state.provider_status != PAST_DUE
+
+
+def _access_before_failure(state: BillingState, policy: BillingPolicy) -> AccessState:
+    if state.provider_status is None:
+        return "none"
+    return access_of_status(state.provider_status, policy.catalog) or "none"
+
+
+def _failure_reason(state: BillingState) -> str:
+    if state.provider_status is None:
+        return "A payment failed, and no event of the subscription has arrived."
+    if state.provider_status in OVER:
+        return "A payment failed after the subscription had ended."
+    return f"A payment failed while the subscription was {status_words(state.provider_status)}."
+
+
+def periods(state: BillingState, policy: BillingPolicy) -> list[Period]:
+    """Return what a subscription gives as time passes without another event; the last period has no end."""
+    access, reason = status_access(state, policy)
+    if access not in ("full", "grace"):
+        return [Period(None, access, reason)]
+    ends = [*_grace_end(state, access, reason, policy), *_pause_end(state, policy), *_announced_ends(state, reason)]
+    if not ends:
+        return [Period(None, access, reason)]
+    first = min(ends, key=attrgetter("second"))
+    return [Period(min(first.second, EPOCH_MAX), access, first.before), Period(None, "none", first.after)]
+
+
+def _grace_end(state: BillingState, access: AccessState, reason: str, policy: BillingPolicy) -> Iterator[_End]:
+    if access == "grace" and state.past_due_since is not None:
+        yield _End(state.past_due_since + policy.past_due_grace, reason, f"{reason} The grace period has ended.")
+
+
+def _pause_end(state: BillingState, policy: BillingPolicy) -> Iterator[_End]:
+    if state.paid_until is None or _reported_status(state) != ACTIVE or ACTIVE in policy.catalog.access:
+        return
+    before = "Payments are paused; access ends with the paid period."
+    yield _End(state.paid_until, before, "Payments are paused, and the paid period has ended.")
+
+
+def _announced_ends(state: BillingState, reason: str) -> Iterator[_End]:
+    """Yield the ends that the provider announced, each with the time that its event may take."""
+    details = state.details
+    after = f"{reason} Its announced end has passed."
+    if details.cancel_at is not None:
+        yield _End(details.cancel_at + LATE_END, reason, after)
+    if state.cancel_at_period_end and state.current_period_end is not None:
+        yield _End(state.current_period_end + LATE_END, reason, after)
+    if details.trial_end is not None and _reported_status(state) == TRIALING:
+        yield _End(details.trial_end + LATE_END, reason, f"{reason} Its trial has ended.")
+
+
+def _reported_status(state: BillingState) -> str | None:
+    """Return the status before a failed payment changed it."""
+    return state.provider_status if _failed_since_report(state) else state.subscription_status
+
+
+def period_at(each: Iterable[Period], second: float) -> Period:
+    """Return what a subscription gives at a second."""
+    return next(period for period in each if period.end is None or second < period.end)
+
+
+class Rank(NamedTuple):
+    """The place of a subscription among those of its tenant; the greatest counts."""
+
+    gives_plan: bool
+    level: int
+    has_plan: bool
+    plan_rank: int
+    created: int
+    id: str
+
+
+def rank(state: BillingState, policy: BillingPolicy, access: AccessState | None) -> Rank:
+    """Return a subscription's rank if it gives this access."""
+    level, plan = LEVELS[access], plan_in_use(state, policy)
+    return Rank(
+        plan is not None and level > _NONE,
+        level,
+        plan is not None,
+        -1 if plan is None else policy.catalog.rank(plan),
+        state.subscription_created or 0,
+        state.subscription_id or "",
+    )
+
+
+def status_rank(state: BillingState, policy: BillingPolicy) -> Rank:
+    """Return a subscription's rank by what its status gives whatever the time."""
+    return rank(state, policy, status_access(state, policy)[0])
+
+
+def with_operator_plan(states: Sequence[BillingState], base_plan: str) -> list[BillingState]:
+    """Add the plan that the operator gave, if any, to a tenant's states; one without states has only that."""
+    if states and base_plan == FREE:
+        return list(states)
+    others = [state for state in states if state.subscription_status != NO_SUBSCRIPTION]
+    return [*others, operator_plan(base_plan)]
+
+
+def access_phases(
+    states: Sequence[BillingState], chosen: BillingState, policy: BillingPolicy, base_plan: str
+) -> tuple[AccessPhase, ...]:
+    """Return the phases of a tenant's access; empty if the plan and status of the ``chosen`` state say the same."""
+    has_other_plan = base_plan != FREE and not policy.is_each
+    if not policy.catalog.addons and not has_other_plan and all(map(_is_plain, states)):
+        return ()  # the common case
+    phases = _phases(with_operator_plan(states, base_plan), policy)
+    is_said_already = phases == [phase_of_status(chosen.plan, chosen.subscription_status, policy.catalog)]
+    return () if is_said_already else tuple(phases)
+
+
+def _phases(states: Sequence[BillingState], policy: BillingPolicy) -> list[AccessPhase]:
+    """Return a tenant's access by the ends of what each of its states gives; equal phases are one."""
+    periods_of = [(state, periods(state, policy)) for state in states]
+    every_period = chain.from_iterable(of_state for _, of_state in periods_of)
+    ends = sorted({period.end for period in every_period if period.end is not None})
+    phases: list[AccessPhase] = []
+    for end in (*ends, None):
+        second = math.inf if end is None else end - 1
+        given = [(state, period_at(of_state, second)) for state, of_state in periods_of]
+        phase = _phase(given, end, policy)
+        if phases and msgspec.structs.replace(phases[-1], until=end, reason=phase.reason) == phase:
+            phases.pop()
+        phases.append(phase)
+    return phases
+
+
+def _is_plain(state: BillingState) -> bool:
+    """Whether status and plan alone say what a state gives, and for good."""
+    details = state.details
+    return (
+        state.past_due_since is None  # so no failed payment has made it past due
+        and state.paid_until is None
+        and not state.cancel_at_period_end
+        and details.cancel_at is None
+        and details.trial_end is None
+        and not _has_empty_item(state)
+    )
+
+
+def _phase(given: Sequence[tuple[BillingState, Period]], end: int | None, policy: BillingPolicy) -> AccessPhase:
+    """Return a tenant's access until ``end``, from what each of its states gives then."""
+    best, period = max(given, key=lambda pair: rank(pair[0], policy, pair[1].state))
+    if period.state not in ("full", "grace"):
+        return AccessPhase("none", FREE, period.reason, end)
+    addons = _addons((state for state, each in given if LEVELS[each.state] > _NONE), policy)
+    return AccessPhase(period.state, plan_in_use(best, policy) or FREE, period.reason, end, addons)
+
+
+def _addons(states: Iterable[BillingState], policy: BillingPolicy) -> Addons:
+    """Return the add-ons of these subscriptions together, by id."""
+    if not policy.catalog.addons:
+        return ()
+    quantities: dict[str, int] = {}
+    for state in states:
+        for item in state.details.items:
+            addon = item.price_id and policy.catalog.addon_of_price(item.price_id)
+            if addon and item.quantity:
+                quantities[addon] = quantities.get(addon, 0) + item.quantity
+    return tuple(sorted(quantities.items()))
