@@ -104,6 +104,7 @@ class Renderer:
             segment=partial(quote, safe=""),
             called=lambda thing: labels.shown_name(thing.name, thing.id),
             display_text=display_text,
+            isolated=labels.isolated,
             limit_words=limit_words,
             scope_label=labels.scope_label,
             browser_label=labels.browser_label,

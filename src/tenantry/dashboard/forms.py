@@ -12,7 +12,7 @@ from litestar.datastructures import FormMultiDict
 from litestar.exceptions import ClientException
 
 from tenantry.api.guards import AnyRequest
-from tenantry.dashboard.labels import shown_name
+from tenantry.dashboard.labels import isolated, shown_name
 from tenantry.domain.errors import ValidationError
 
 TOKEN_FIELD: Final = "form_token"  # noqa: S105  # a name
@@ -147,7 +147,7 @@ def find_edits(form: Form, submitted: Mapping[str, str], current: Mapping[str, s
     changed = {name for name, text in submitted.items() if _digest(text) not in (shown[name], now[name])}
     message = "This was changed after you opened the form. It is now: {}. Save again to replace it."
     return changed, {
-        name: message.format(current[name] or "empty")
+        name: message.format(isolated(current[name]) or "empty")
         for name in submitted
         if name in changed and now[name] != shown[name]
     }

@@ -60,6 +60,36 @@ def shown_name(name: str, fallback: str) -> str:
     return name if any(unicodedata.category(letter)[0] not in _INVISIBLE for letter in name) else fallback
 
 
+_RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "RLE", "RLO", "RLI"})  # bidirectional classes (UAX 9)
+_FIRST_STRONG_ISOLATE: Final = "\u2068"
+_POP_DIRECTIONAL_ISOLATE: Final = "\u2069"
+
+
+def isolated(text: str) -> str:
+    """Isolate a text from the text around it, where that has no markup: titles, attributes and messages.
+
+    A text without letters of a right-to-left script stays as it is.
+    """
+    if not any(unicodedata.bidirectional(letter) in _RIGHT_TO_LEFT for letter in text):
+        return text
+    kind = type(text)  # markup stays markup
+    return kind(_FIRST_STRONG_ISOLATE) + text + kind(_POP_DIRECTIONAL_ISOLATE)
+
+
+class ShownCatalog:
+    """The plan catalog as templates see it: each name is `isolated`."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.plans = catalog.plans
+
+    def name(self, plan_id: str) -> str:
+        return isolated(self._catalog.name(plan_id))
+
+    def addon_name(self, addon_id: str) -> str:
+        return isolated(self._catalog.addon_name(addon_id))
+
+
 # Roles and permissions
 
 ROLES: Final = ((Role.MEMBER, "Member"), (Role.ADMIN, "Admin"), (Role.OWNER, "Owner"))
@@ -167,9 +197,11 @@ def shown_value(name: str, value: Any, catalog: Catalog) -> str | datetime | Non
 def show_time(moment: datetime, text: str = "%b %Y, %H:%M UTC", attribute: str = "") -> Markup:
     """Format a moment; the script replaces it by the reader's local time, and its title is exact.
 
+    The reader's language may be written from right to left: the element is isolated from the text around it.
+
     ``attribute`` tells the script another precision than the minute: ``data-seconds`` or ``data-day``.
     """
     moment = moment.astimezone(UTC)
     exact, shown = moment.strftime("%Y-%m-%d %H:%M:%S UTC"), f"{moment.day} {moment.strftime(text)}"
-    element = Markup('<time datetime="{}"{} title="{}">{}</time>')
+    element = Markup('<time datetime="{}"{} title="{}" dir="auto">{}</time>')
     return element.format(moment.isoformat(timespec="seconds"), attribute and f" {attribute}", exact, shown)

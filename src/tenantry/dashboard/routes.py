@@ -11,6 +11,7 @@ from tenantry.dashboard import account, api_keys, audit, billing, events, guards
 from tenantry.dashboard.context import DashboardServices, PageComponents, PageContext, Renderer
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages, is_unrouted_page
+from tenantry.dashboard.labels import ShownCatalog
 from tenantry.domain.errors import DomainError, IdempotencyReplayError
 
 _MODULES = (account, api_keys, audit, billing, events, members, projects, sign_in)
@@ -24,7 +25,11 @@ class Dashboard:
         base_url, secret, clock = services.base_url, services.secret, services.clock
         cookies = Cookies(secret, clock, secure=base_url.startswith("https://"))
         renderer = Renderer(
-            cookies, base_url, catalog=services.catalog, command=services.command, demo_pages=services.demo_pages
+            cookies,
+            base_url,
+            catalog=ShownCatalog(services.catalog),
+            command=services.command,
+            demo_pages=services.demo_pages,
         )
         is_away = services.sign_in.is_away if services.sign_in else lambda: False
         self._sessions = guards.SessionGuard(services.sessions, services.authenticator, cookies, secret, clock, is_away)

@@ -126,8 +126,8 @@ async def test_invoice_is_linked_if_there_is_one(dashboard: Dashboard) -> None:
     await dashboard.deliver(updated())
     await dashboard.deliver(failed())
     olivia = await dashboard.sign_in(OLIVIA)
-    assert ("Open the invoice", INVOICE_URL) in (await olivia.open(f"{AT_ACME}/")).anchors
-    assert ("Open the invoice", INVOICE_URL) in (await olivia.open(f"{AT_ACME}/billing")).anchors
+    assert ("Pay the invoice", INVOICE_URL) in (await olivia.open(f"{AT_ACME}/")).anchors
+    assert ("Pay 29.00 EUR", INVOICE_URL) in (await olivia.open(f"{AT_ACME}/billing")).anchors
 
 
 async def test_link_about_expiring_keys_filters_the_list(dashboard: Dashboard) -> None:
