@@ -157,6 +157,46 @@ async def test_a_failure_that_comes_after_the_payment_makes_no_notice(emptied: s
     assert await queued(emptied) == []
 
 
+UNNAMED: Final[dict[str, Any]] = {"subscription_id": None, "invoice_id": "in_manual"}
+
+
+async def test_a_failed_invoice_without_a_subscription_is_mailed(emptied: str, one: Process) -> None:
+    await one.receive(events.failed(**UNNAMED))
+    assert await queued(emptied) == ["payment_failed"]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "in two batches"])
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_a_failed_invoice_without_a_subscription_is_not_mailed_after_its_payment(
+    emptied: str, one: Process, seconds: int, *, together: bool
+) -> None:
+    pair = events.succeeded(**UNNAMED, created=NOW + seconds), events.failed(**UNNAMED)
+    for batch in [pair] if together else [pair[:1], pair[1:]]:
+        await one.receive(*batch)
+    assert await queued(emptied) == []
+
+
+async def test_a_failure_after_an_older_payment_of_its_invoice_is_mailed(emptied: str, one: Process) -> None:
+    await one.receive(events.succeeded(**UNNAMED))
+    await one.receive(events.failed(**UNNAMED, created=NOW + 1))
+    assert await queued(emptied) == ["payment_failed"]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_paid", "mails"), [("active", False, 0), ("past_due", False, 1), ("past_due", True, 0)]
+)
+async def test_a_parked_invoice_without_a_subscription_is_mailed_if_the_tenant_ends_past_due(
+    emptied: str, one: Process, status: str, mails: int, *, is_paid: bool
+) -> None:
+    await rows(emptied, "DELETE FROM customers")
+    await rows(emptied, "UPDATE tenants SET stripe_customer_id = NULL")
+    await one.receive(events.failed(**UNNAMED))
+    if is_paid:
+        await one.receive(events.succeeded(**UNNAMED, created=NOW + 1))
+    await one.receive(events.updated(status=status, created=NOW + 2))
+    assert await queued(emptied) == ["payment_failed"] * mails
+
+
 async def test_a_trial_is_announced_once_for_each_end(emptied: str, one: Process, two: Process) -> None:
     await asyncio.gather(one.receive(will_end()), two.receive(will_end()))
     assert await queued(emptied) == ["trial_ending"]

@@ -144,7 +144,7 @@ def invoice(
     paid: bool = False,
     amount: int = 2900,
     next_attempt: int | None = NOW + 3 * 24 * 3600,
-    subscription_id: str = "sub_acme",
+    subscription_id: str | None = "sub_acme",
     shape: Shape = Shape.NEW,
     expanded: bool = False,
 ) -> dict[str, Any]:

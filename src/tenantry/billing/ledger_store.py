@@ -33,6 +33,7 @@ from tenantry.db.statements import (
 from tenantry.domain.billing.events import (
     FOLDED_TYPES,
     NO_DETAILS,
+    PAYMENT_TYPES,
     WHOLE_SUBSCRIPTION_TYPES,
     Anomaly,
     BillingEvent,
@@ -140,6 +141,13 @@ SELECT beginnings.number, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
  WHERE {FOLDED}
  ORDER BY beginnings.number, e.created, e.arrival
 """  # noqa: S608  # the names of our own columns
+PAYMENTS: Final = f"""
+SELECT e.tenant_id, e.invoice_id, max(e.created)
+  FROM unnest(%s::text[], %s::text[]) AS wanted (tenant_id, invoice_id)
+  JOIN billing_events e ON e.tenant_id = wanted.tenant_id AND e.invoice_id = wanted.invoice_id
+ WHERE e.type = ANY('{{{",".join(sorted(PAYMENT_TYPES))}}}') AND e.outcome IN ('applied', 'late', 'no_change')
+ GROUP BY e.tenant_id, e.invoice_id
+"""  # noqa: S608  # our own names
 READ_PARKED: Final = f"""
 SELECT received_at, {", ".join(_FACT_TYPES)}
   FROM billing_events
@@ -237,6 +245,13 @@ async def read_events(
         if fold_key(event, policy) is not None:
             events[ids[number - 1]].append(event)
     return events
+
+
+async def read_payments(connection: Connection, invoices: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """Return the second of the newest payment of invoices, each given with its tenant; unpaid ones are left out."""
+    tenants, ids = zip(*sorted(invoices), strict=True)
+    found = await connection.fetch(PAYMENTS, (list(tenants), list(ids)))
+    return {(tenant_id, invoice_id): created for tenant_id, invoice_id, created in found}
 
 
 def to_event(row: Sequence[Any]) -> BillingEvent:

@@ -76,8 +76,16 @@ async def _apply(
     placed = _placed(context, work, moves, waiting, policy)
     needs = batch.replay_needs(context, placed, policy)
     histories = await store.read_events(connection, needs, policy) if needs else {}
+    without_fold = batch.invoices_without_fold(placed, policy)
     application = BatchApplication(
-        context, policy, now, needs=needs, histories=histories, waiting=waiting, placements=moves.placements
+        context,
+        policy,
+        now,
+        needs=needs,
+        histories=histories,
+        waiting=waiting,
+        placements=moves.placements,
+        paid=await store.read_payments(connection, without_fold) if without_fold else {},
     )
     for (tenant_id, subscription_id), events in moves.left.items():
         application.release(tenant_id, subscription_id, events)

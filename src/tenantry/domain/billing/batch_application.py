@@ -90,6 +90,21 @@ def _may_be_superseded(event: BillingEvent, state: BillingState) -> bool:
     return is_of_fold and not state.others and event.type in _SUPERSEDED_TYPES
 
 
+InvoiceOfTenant = tuple[str, str]
+"""A tenant, and the id of one of its invoices."""
+
+
+def invoices_without_fold(
+    events: Iterable[tuple[str | None, BillingEvent]], policy: BillingPolicy
+) -> set[InvoiceOfTenant]:
+    """Return the invoices of failed payments that belong to no fold, whose history has no payment of theirs."""
+    return {
+        (tenant_id, event.invoice_id)
+        for tenant_id, event in events
+        if tenant_id and event.invoice_id and event.type == ev.PAYMENT_FAILED and fold_key(event, policy) is None
+    }
+
+
 def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy) -> set[NameLock]:
     """Return the locks of missing names in these events, and of the customers and subscriptions that they may add."""
     locks = set()
@@ -139,7 +154,8 @@ class BatchApplication:
 
     ``histories`` are the events after the checkpoint of each account in ``needs``;
     ``waiting`` the parked events that wait for a customer. ``placements`` are the tenants of invoices of subscriptions
-    that have named several, by event.
+    that have named several, by event; ``paid`` the second of the newest payment in the ledger of each of
+    `invoices_without_fold`.
     """
 
     context: BatchContext
@@ -150,8 +166,10 @@ class BatchApplication:
     histories: Mapping[FoldId, Sequence[BillingEvent]]
     waiting: InitVar[Iterable[ReceivedEvent]]
     placements: Mapping[str, str] = field(default_factory=dict)
+    paid: Mapping[InvoiceOfTenant, int] = field(default_factory=dict)
 
     def __post_init__(self, waiting: Iterable[ReceivedEvent]) -> None:
+        self._paid = dict(self.paid)
         self._accounts = dict(self.context.accounts)
         known = self.context.known
         self._known = KnownTenants(dict(known.tenant_of_customer), dict(known.tenant_of_subscription))
@@ -293,14 +311,22 @@ class BatchApplication:
             return False
         key = fold_key(failure, self.policy)
         if key is None:
-            return True  # an invoice of no subscription changes no status
+            is_past_due = self._accounts[tenant_id].record.subscription_status == PAST_DUE
+            return is_past_due and not self._is_paid(tenant_id, failure)
         timeline = self._timelines[tenant_id, key]
         return timeline.state.subscription_status == PAST_DUE and not is_settled(failure, timeline.after(failure))
+
+    def _is_paid(self, tenant_id: str, failure: BillingEvent) -> bool:
+        """Whether a payment of the invoice is known that is not older than its failure."""
+        return self._paid.get((tenant_id, failure.invoice_id or ""), -1) >= failure.created
 
     def _apply(self, received: ReceivedEvent, tenant_id: str, *, belated: bool) -> LedgerEntry:
         """Apply an event whose tenant is known; return its entry."""
         event = received.event
         key, before = fold_key(event, self.policy), self._whole_account(tenant_id).record
+        if event.invoice_id and event.type in ev.PAYMENT_TYPES:
+            invoice = tenant_id, event.invoice_id
+            self._paid[invoice] = max(event.created, self._paid.get(invoice, -1))
         if self.policy.notices and (notice := notice_of_type(event, self.policy)):
             self._occasions.append(Occasion(notice, tenant_id, event, before.plan, belated))
         link = None
@@ -348,7 +374,7 @@ class BatchApplication:
             if event.type == ev.CHECKOUT_COMPLETED:
                 return Outcome.NO_CHANGE, "The customer was linked to this tenant before."
             return Outcome.NO_CHANGE, "The provider is asked."
-        if event.type == ev.PAYMENT_FAILED:
+        if event.type == ev.PAYMENT_FAILED and (belated or not self._is_paid(tenant_id, event)):
             self._failures.append((tenant_id, event, belated))
         if event.type in ev.INVOICE_TYPES:
             return Outcome.NO_CHANGE, "The invoice names no subscription."
