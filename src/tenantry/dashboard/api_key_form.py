@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenantry.api.parameters import Name
-from tenantry.dashboard.forms import Form, InvalidFormError, validate
+from tenantry.dashboard.forms import Form, InvalidFormError, day_fault, validate
 from tenantry.dashboard.labels import labels
 from tenantry.domain.api_keys import ApiKey, expires_later
 from tenantry.domain.permissions import ANYTHING, MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode, is_scope
@@ -182,7 +182,7 @@ def _parse_day(text: str, now: datetime, latest: datetime | None) -> datetime:
     except OverflowError:
         raise InvalidFormError({"until": "This day is too far ahead. Enter an earlier one."}) from None
     except ValueError:
-        raise InvalidFormError({"until": "Enter a day, such as 2027-01-31."}) from None
+        raise InvalidFormError({"until": day_fault(text)}) from None
     if end <= now:
         raise InvalidFormError({"until": "This day is over. Enter today or a later day."})
     if expires_later(latest, end):

@@ -20,7 +20,7 @@ from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, is_head, is_navigation, needs
 from tenantry.domain import errors
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
-from tenantry.domain.permissions import Mode
+from tenantry.domain.permissions import Mode, is_scope
 
 PATH: Final = ORG + "/settings/api-keys"
 _KEY: Final = PATH + "/{key_id:str}"
@@ -78,7 +78,7 @@ async def show_new_key(ctx: Context) -> Response[str]:
 async def create_key(ctx: Context) -> Response[str]:
     values, replaces = api_key_form.submitted_values(ctx.form), ctx.form.text("replaces")
     try:
-        expires_at = api_key_form.check(values, ctx.services.clock()) or None
+        expires_at = api_key_form.check(values, ctx.services.clock(), further=_denied_scopes(ctx, values)) or None
         create = partial(ctx.services.api_keys.create, ctx.principal, ctx.author, replaces=replaces or None)
         create = partial(create, name=values.name, scopes=values.scopes, access_level=None)
         made = await ctx.once(partial(create, mode=Mode(values.mode), expires_at=expires_at))
@@ -113,7 +113,8 @@ async def edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
     changed, conflicts = forms.find_edits(ctx.form, values.editable, current)
     values = api_key_form.only_changed(values, changed, key)
     try:
-        expires_at = api_key_form.check(values, ctx.services.clock(), key, conflicts)
+        denied = _denied_scopes(ctx, values) if "scope" in changed else {}
+        expires_at = api_key_form.check(values, ctx.services.clock(), key, {**denied, **conflicts})
         name = values.name if "name" in changed else UNSET
         scopes = values.scopes if "scope" in changed else UNSET
         await ctx.services.api_keys.update(
@@ -176,6 +177,12 @@ async def _changeable_key(ctx: PageContext, key_id: str) -> ApiKey:
     if key.status is not KeyStatus.ACTIVE:
         raise errors.KeyNotActiveError(f"The key is {key.status}.")
     return key
+
+
+def _denied_scopes(ctx: PageContext, values: KeyForm) -> dict[str, str]:
+    """Return the error of scopes that the user does not hold."""
+    missing = [scope for scope in values.scopes if is_scope(scope) and not ctx.user.may(scope)]
+    return {"own": f"You don't hold these scopes: {', '.join(missing)[:200]}. Remove them."} if missing else {}
 
 
 def _path_of(ctx: PageContext, key_id: str) -> str:

@@ -41,11 +41,9 @@ class AuditParty(msgspec.Struct, frozen=True):
 
 
 _Id = Annotated[str, msgspec.Meta(max_length=255)]
-_MESSAGES: Final = {
-    "action": "Choose one of these actions.",
-    **dict.fromkeys(("actorId", "targetId"), "Enter an id."),
-    **dict.fromkeys(("since", "until"), "Enter a day, such as 2027-01-31."),
-}
+_MESSAGES: Final = {"action": "Choose one of these actions.", **dict.fromkeys(("actorId", "targetId"), "Enter an id.")}
+_DAYS: Final = ("since", "until")
+_FILTERS: Final = (*_MESSAGES, *_DAYS)
 
 
 class AuditForm(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,7 +58,8 @@ class AuditForm(msgspec.Struct, frozen=True, rename="camel"):
 
 def _parse(submitted: Mapping[str, str]) -> AuditFilter:
     """Return the filter. Raises `InvalidFormError`."""
-    valid = forms.validate(AuditForm, {name: value or None for name, value in submitted.items()}, _MESSAGES)
+    messages = {**_MESSAGES, **{name: forms.day_fault(submitted[name]) for name in _DAYS}}
+    valid = forms.validate(AuditForm, {name: value or None for name, value in submitted.items()}, messages)
     since = datetime.combine(valid.since, time(), UTC) if valid.since else None
     until = None
     if valid.until is not None and valid.until < date.max:
@@ -71,7 +70,7 @@ def _parse(submitted: Mapping[str, str]) -> AuditFilter:
 @get(PATH, guards=[needs("audit:read")])
 async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
     services, principal = ctx.services, ctx.principal
-    submitted = {name: ctx.query(name) for name in _MESSAGES}
+    submitted = {name: ctx.query(name) for name in _FILTERS}
     entries: list[tuple[AuditEvent, AuditParty, AuditParty | None]] = []
     page, rejection = None, None
     try:
@@ -97,7 +96,7 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
 
 @get(PATH + "/export", guards=[needs("audit:read")])
 async def export_audit(ctx: Context) -> Response[Any]:
-    submitted = {name: ctx.query(name) for name in _MESSAGES}
+    submitted = {name: ctx.query(name) for name in _FILTERS}
     try:
         wanted = _parse(submitted)
     except forms.InvalidFormError:

@@ -20,6 +20,7 @@ from tenantry.domain.errors import (
     DomainError,
     IdempotencyInFlightError,
     InvalidCursorError,
+    InvalidIdempotencyKeyError,
     KeyNotActiveError,
     MemberNotActiveError,
 )
@@ -37,6 +38,7 @@ _ERROR_TITLES: Final = {
     KeyNotActiveError: "This key can't be changed",
     MemberNotActiveError: "This membership has ended",
     IdempotencyInFlightError: "This form is still being processed",
+    InvalidIdempotencyKeyError: "This form is incomplete",
 }
 _OBJECTS: Final = {
     "key_id": ("/settings/api-keys/", "Open the key"),

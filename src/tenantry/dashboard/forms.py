@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Final, TypeVar
@@ -19,6 +20,7 @@ TOKEN_FIELD: Final = "form_token"  # noqa: S105  # a name
 MOST_BYTES: Final = 64 * 1024
 _OTHER_SITES: Final = frozenset({"cross-site", "same-site"})
 _DIGEST_PREFIX: Final = "shown-"
+_BEYOND_YEARS: Final = re.compile(r"\+?\d{5,}-\d\d-\d\d", re.ASCII)
 _FIELDS: Final = {"scopes": "scope", "expiresAt": "until"}
 """The fields of forms by those of the API, where they differ."""
 
@@ -108,6 +110,13 @@ def validate(
     if errors:
         raise InvalidFormError({name: errors[name] for name in dict.fromkeys([*values, *errors]) if name in errors})
     return msgspec.convert(values, kind)
+
+
+def day_fault(text: str) -> str:
+    """Say what is wrong with a text that is no day from year 1 to 9999."""
+    if _BEYOND_YEARS.fullmatch(text):
+        return "This day is too far ahead. Enter an earlier one."
+    return "Enter a day, such as 2027-01-31."
 
 
 def unix_lines(text: str) -> str:

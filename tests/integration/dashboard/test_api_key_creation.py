@@ -9,7 +9,9 @@ import pytest
 from tenantry.api.guards import Credential
 from tenantry.dashboard.labels import labels
 from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, create, names, record, secret_in
+from tests.integration.dashboard.signing_in import Browser
 from tests.support.dashboard import ADAM, OLIVIA, Dashboard
+from tests.support.dashboard_page import Page
 from tests.support.routes import scopes_needed
 
 
@@ -81,7 +83,7 @@ async def test_double_submission_creates_one_key(dashboard: Dashboard) -> None:
 async def test_form_without_its_token_is_rejected(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     answer = await olivia.send(await olivia.open(NEW), **{**CI, "once": "1"})
-    assert answer.status == 400
+    assert (answer.status, answer.heading()) == (400, "This form is incomplete")
     assert "CI" not in (await olivia.open(KEYS)).text
 
 
@@ -99,6 +101,7 @@ async def test_form_without_its_token_is_rejected(dashboard: Dashboard) -> None:
         ({"access": "owner"}, "Check this box to create an OWNER key", "sure"),
         ({"mode": "both"}, "Choose live or test.", "mode-live"),
         ({"expiry": "date", "until": "soon"}, "Enter a day, such as 2027-01-31.", "until"),
+        ({"expiry": "date", "until": "10000-01-01"}, "This day is too far ahead. Enter an earlier one.", "until"),
         ({"expiry": "date", "until": "9999-12-31"}, "This day is too far ahead. Enter an earlier one.", "until"),
         ({"expiry": "date", "until": "2020-01-01"}, "This day is over. Enter today or a later day.", "until"),
         ({"expiry": ""}, "Choose when the key expires.", ""),
@@ -221,3 +224,15 @@ async def test_plan_limit_is_explained_and_input_is_kept(dashboard: Dashboard) -
 
 def test_form_offers_exactly_the_scopes_that_routes_need() -> None:
     assert set(labels().scopes) == scopes_needed(Credential.CALLER)
+
+
+async def test_scopes_that_the_user_does_not_hold_are_reported_with_the_other_faults(browser: Browser) -> None:
+    await browser.start()
+    browser.give(access={"scope": "api-keys:read api-keys:write"})
+    await browser.come_back()
+    form = Page(await browser.client.get(NEW)).form()
+    wrong = {**form.fields, "name": "", "own": "projects:read", "expiry": "never"}
+    page = Page(await browser.client.post(NEW, data=wrong))
+    assert page.status == 422
+    assert "Fill in this field." in page.text
+    assert "You don't hold these scopes: projects:read. Remove them." in page.text

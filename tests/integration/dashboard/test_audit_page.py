@@ -100,6 +100,8 @@ async def test_invalid_filter_shows_an_error_beside_its_field(dashboard: Dashboa
     page = await olivia.open(f"{AUDIT}?{query}")
     assert (page.status, page.focused) == (422, [field])
     assert "<title>Error: Audit" in page.html
+    too_far = (await olivia.open(f"{AUDIT}?until=10000-01-01")).text
+    assert "This day is too far ahead. Enter an earlier one." in too_far
     assert (await olivia.open(f"{EXPORT}?{query}")).path == AUDIT
 
 
