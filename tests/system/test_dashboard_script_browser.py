@@ -70,7 +70,7 @@ async def test_copying_the_secret_ends_the_warning(browser: Browser, dashboard: 
     async with visiting(browser, dashboard, f"{KEYS}/new") as page:
         await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         secret = await create_key(page)
-        line = page.locator("figure", has_text=secret).last
+        line = page.locator("figure", has_text=secret)
         copy = line.get_by_role("button")
         label = await line.locator("figcaption").text_content()
         await expect(copy).to_have_accessible_name(f"Copy {label}")
