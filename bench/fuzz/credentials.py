@@ -93,11 +93,15 @@ def check_cookies(data: bytes) -> None:
     """Require that only the service's own cookies are accepted."""
     state, session, sealed = (part.decode("latin-1") for part in parts(data, 3))
     name = _SEALED.key
-    stand_in = SimpleNamespace(cookies={name: sealed, "__Host-tenantry_session": session})
+    stand_in = SimpleNamespace(
+        cookies={name: sealed, "__Host-tenantry_session": session, "__Secure-tenantry_secret": sealed}
+    )
     request = cast("Any", stand_in)
     pending = _cookies.sign_in(request, state if name.endswith(state[:12]) else _begun.state)
     require(pending is None or pending.begun == _begun, "a forged cookie is accepted", sealed)
     _cookies.without_old_sign_ins(request)
+    shown = _cookies.secret(request, cast("Any", SimpleNamespace(digest=bytes(32))), state)
+    require(shown is None, "a forged cookie of a new key's secret is accepted", sealed)
     require(_secret.digest(session) is None, "a forged session is accepted", session)
 
 
@@ -171,7 +175,7 @@ TARGETS: Final = (
     ),
     Target(
         name="cookies",
-        reads="the cookies of a session and of a pending sign-in, from any client",
+        reads="the cookies of a session, a pending sign-in and a new key's secret, from any client",
         check=check_cookies,
         seeds=lambda: [
             f"state-of-the-fuzzer\n{_secret.token(bytes(32))[:-4]}\n{_SEALED.value}".encode(),
