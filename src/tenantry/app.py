@@ -268,7 +268,7 @@ class Parts:
             settings.reconcile_hours,
             self.database,
             tracing,
-            partial(mail_access_ends, self.database, self.queue, clock) if notices_access_ends else None,
+            partial(mail_access_ends, self.database, self.queue, policy, clock) if notices_access_ends else None,
         )
         self._jobs: asyncio.Task[None] | None = None
 

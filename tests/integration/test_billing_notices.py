@@ -62,7 +62,7 @@ class Process(NamedTuple):
         await asyncio.gather(*received)
 
     async def mail_access_ends(self) -> int:
-        return await mail_access_ends(self.database, self.queue, self.clock)
+        return await mail_access_ends(self.database, self.queue, POLICY, self.clock)
 
 
 @pytest.fixture
@@ -214,6 +214,68 @@ async def test_the_end_of_a_subscription_is_mailed_once_in_any_order(
     assert await queued(emptied) == ["subscription_ended"]
 
 
+ZETA: Final = TENANT.replace("acme", "zeta").replace("Acme", "Zeta")
+
+
+def moved(**fields: Any) -> dict[str, Any]:
+    """The subscription names another tenant."""
+    previous = {"metadata": {"orgId": "acme"}}
+    return events.updated(**{"org": "zeta", "customer": "cus_zeta", "created": NOW + 1, "previous": previous, **fields})
+
+
+async def test_a_tenant_whose_subscription_moved_away_is_mailed_its_end_once(emptied: str, one: Process) -> None:
+    await rows(emptied, ZETA)
+    await one.receive(events.updated())
+    await one.receive(moved())
+    await one.receive(moved(created=NOW + 2), moved(created=NOW + 3, org="acme", previous=None))
+    await one.receive(moved(created=NOW + 4))
+    columns = "tenant_id, recipient, type, event_id, data"
+    [notice] = await rows(emptied, f"SELECT {columns} FROM notifications WHERE tenant_id = %s", "acme")  # noqa: S608
+    assert notice == {
+        "tenant_id": "acme",
+        "recipient": "owner@acme.example",
+        "type": "billing.subscription_ended",
+        "event_id": "billing.subscription_ended acme sub_acme",
+        "data": {"plan": "pro"},
+    }
+
+
+async def test_a_tenant_that_learns_late_of_a_subscription_that_moved_before_is_not_mailed(
+    emptied: str, one: Process
+) -> None:
+    await rows(emptied, ZETA)
+    await one.receive(moved())
+    await one.receive(events.updated())
+    assert await queued(emptied) == []
+
+
+async def test_a_tenant_with_another_subscription_is_not_mailed_that_one_moved_away(emptied: str, one: Process) -> None:
+    await rows(emptied, ZETA)
+    await one.receive(events.updated(), events.updated(subscription_id="sub_other"))
+    await one.receive(moved())
+    assert await queued(emptied) == []
+
+
+async def test_a_move_of_long_ago_is_not_mailed(emptied: str, one: Process) -> None:
+    await rows(emptied, ZETA)
+    await one.receive(events.updated())
+    one.clock.advance(seconds=72 * 3600 + 1)
+    await one.receive(moved())
+    assert await queued(emptied) == []
+
+
+async def test_where_only_ended_access_is_mailed_a_subscription_that_moved_away_is(emptied: str, one: Process) -> None:
+    await rows(emptied, ZETA)
+    policy = msgspec.structs.replace(POLICY, notices=frozenset({OwnerNotice.ACCESS_ENDED}))
+    webhooks = WebhookService([one.database.lane()], policy, one.queue, one.clock)
+    other = one._replace(webhooks=webhooks)
+    await other.receive(events.updated())
+    await other.receive(moved())
+    await webhooks.close()
+    [notice] = await rows(emptied, NOTIFICATIONS)
+    assert (notice["type"], notice["event_id"]) == ("billing.access_ended", f"billing.access_ended acme {NOW + 1}")
+
+
 @pytest.fixture
 async def past_due(emptied: str, one: Process) -> int:
     """The second at which the grace period of a tenant ends."""
@@ -268,6 +330,96 @@ async def test_access_that_a_payment_restores_in_time_is_not_mailed(emptied: str
     assert await queued(emptied) == []
 
 
+async def test_an_end_of_access_that_a_late_event_moves_is_mailed_once(
+    emptied: str, one: Process, past_due: int
+) -> None:
+    one.clock.advance(seconds=GRACE + 601)
+    assert await one.mail_access_ends() == 1
+    await one.receive(events.updated(status="past_due", created=NOW - 3600))  # the end was an hour earlier
+    assert await one.mail_access_ends() == 0
+    await one.receive(
+        events.updated(created=past_due - 7200), events.updated(status="past_due", created=past_due - 3600)
+    )
+    one.clock.advance(seconds=GRACE)
+    assert await one.mail_access_ends() == 0
+    assert await queued(emptied) == ["access_ended"]
+
+
+async def test_the_end_of_a_later_grace_period_is_mailed_too(emptied: str, one: Process, past_due: int) -> None:
+    one.clock.advance(seconds=GRACE + 601)
+    assert await one.mail_access_ends() == 1
+    await one.receive(events.updated(created=past_due + 700))
+    await one.receive(events.updated(status="past_due", created=past_due + 800))
+    one.clock.advance(seconds=GRACE + 800)
+    assert await one.mail_access_ends() == 1
+
+
+async def test_an_end_of_access_by_time_that_a_late_event_turns_into_one_by_an_event_is_mailed_once(
+    emptied: str, one: Process, past_due: int
+) -> None:
+    one.clock.advance(seconds=GRACE + 601)
+    assert await one.mail_access_ends() == 1
+    await one.receive(events.updated(created=past_due - 60))
+    await one.receive(events.updated(status="unpaid", created=past_due - 30))
+    assert await queued(emptied) == ["access_ended"]
+
+
+async def test_the_late_event_of_an_end_that_was_mailed_by_time_is_not_mailed(
+    emptied: str, one: Process, past_due: int
+) -> None:
+    one.clock.advance(seconds=GRACE + 601)
+    assert await one.mail_access_ends() == 1
+    await one.receive(events.deleted(created=past_due - 60))
+    assert await queued(emptied) == ["access_ended"]
+
+
+async def test_a_subscription_that_ends_after_its_access_is_mailed_too(
+    emptied: str, one: Process, past_due: int
+) -> None:
+    one.clock.advance(seconds=GRACE + 601)
+    assert await one.mail_access_ends() == 1
+    await one.receive(events.deleted(created=past_due + 60))
+    assert await queued(emptied) == ["access_ended", "subscription_ended"]
+
+
+FAILED_UNPAID: Final = (
+    events.updated(created=NOW - 60),
+    events.failed(),
+    events.updated(status="unpaid", created=NOW + 1),
+)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the invoice first", "the subscription first"])
+async def test_an_unpaid_subscription_that_recovers_is_mailed_once(
+    emptied: str, one: Process, order: tuple[int, int]
+) -> None:
+    await one.receive(*FAILED_UNPAID)
+    recovery = [paid(created=NOW + 2), events.updated(created=NOW + 3)]
+    for number in order:
+        await one.receive(recovery[number])
+    assert (await queued(emptied)).count("payment_recovered") == 1
+    await one.receive(events.succeeded(created=NOW + 2))
+    [notice] = await rows(emptied, f"{NOTIFICATIONS} WHERE type = 'billing.payment_recovered'")
+    assert notice["event_id"] == "billing.payment_recovered acme in_acme"
+    assert notice["data"] == {"invoiceUrl": events.INVOICE_URL}
+
+
+async def test_an_unpaid_subscription_that_recovers_without_a_payment_is_not_mailed(emptied: str, one: Process) -> None:
+    await one.receive(*FAILED_UNPAID)
+    before = await queued(emptied)
+    await one.receive(events.updated(created=NOW + 3))
+    assert await queued(emptied) == before
+
+
+async def test_an_unpaid_subscription_whose_payment_came_first_is_mailed_as_recovered_alone(
+    emptied: str, one: Process
+) -> None:
+    working, failure, unpaid = FAILED_UNPAID
+    for event in (working, failure, paid(created=NOW + 2), unpaid, events.updated(created=NOW + 3)):
+        await one.receive(event)
+    assert await queued(emptied) == ["payment_failed", "payment_recovered"]
+
+
 @pytest.mark.parametrize("days", [66, 68])
 async def test_the_job_leaves_ended_tenants_and_old_ends_alone(
     emptied: str, one: Process, past_due: int, days: int
@@ -279,8 +431,8 @@ async def test_the_job_leaves_ended_tenants_and_old_ends_alone(
 
 
 async def test_the_job_finds_tenants_by_an_index(emptied: str, one: Process) -> None:
-    values = "'x'", "2000000000", "1000000000", "now()", "10"
-    names = "%(type)s", "%(until)s", "%(since)s", "%(now)s", "%(most)s"
+    values = "'x'", "2000000000", "1000000000", "now()", "10", "1", "1"
+    names = "%(type)s", "%(until)s", "%(since)s", "%(now)s", "%(most)s", "%(grace)s", "%(other)s"
     statement = store.INSERT_ACCESS_ENDS
     for name, value in zip(names, values, strict=True):
         statement = statement.replace(name, value)

@@ -191,7 +191,7 @@ def test_an_event_that_ends_the_access_is_mailed(policy: BillingPolicy, status: 
     tenant.receives(updated())
     [notice] = tenant.receives(updated(200, "evt_2", status=status))
     assert notice.data == AccessEndedData(f"The subscription is {status}.")
-    assert notice.cause == "billing.access_ended acme evt_2"
+    assert notice.cause == "billing.access_ended acme 200"
     assert tenant.receives(updated(300, "evt_3", status=status)) == []
 
 
@@ -250,7 +250,15 @@ def test_a_belated_event_is_mailed_only_while_recent(policy: BillingPolicy, age:
 def test_a_belated_end_that_is_not_true_any_more_is_not_mailed(policy: BillingPolicy) -> None:
     tenant = Tenant(policy)
     tenant.receives(updated())
-    assert tenant.receives(updated(200, "evt_2", status="unpaid"), updated(300, "evt_3"), belated=True) == []
+    assert tenant.receives(updated(200, "evt_2", status="paused"), updated(300, "evt_3"), belated=True) == []
+
+
+@BOTH
+def test_a_snapshot_of_a_subscription_that_names_another_tenant_is_mailed_as_its_end(policy: BillingPolicy) -> None:
+    tenant = Tenant(policy)
+    tenant.receives(updated())
+    moved = observed(200, status="canceled", details=SubscriptionDetails(ended_at=200, has_moved=True))
+    assert types(tenant.receives(moved)) == ["subscription_ended"]
 
 
 @BOTH

@@ -8,6 +8,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.billing.notices import ACCESS_END_MAILED
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.notifications import mail_delivery_store as store
 from tenantry.notifications.mail_delivery import MailOutbox
 
@@ -19,7 +20,7 @@ _MOST_ROUNDS: Final = 20
 logger = logging.getLogger(__name__)
 
 
-async def mail_access_ends(database: Database, outbox: MailOutbox, clock: Clock) -> int:
+async def mail_access_ends(database: Database, outbox: MailOutbox, policy: BillingPolicy, clock: Clock) -> int:
     """Queue a notice for each tenant whose access ended in the last three days; return the number of new ones.
 
     Several processes may run it at the same time. Raises `DatabaseUnavailableError`.
@@ -28,7 +29,7 @@ async def mail_access_ends(database: Database, outbox: MailOutbox, clock: Clock)
     for _ in range(_MOST_ROUNDS):
         async with database.transaction(ACROSS_TENANTS) as connection:
             mails = await store.insert_access_ends(
-                connection, now - ACCESS_END_MAILED, now - _SETTLED, now, _MOST_AT_ONCE
+                connection, now - ACCESS_END_MAILED, now - _SETTLED, now, _MOST_AT_ONCE, policy
             )
             await outbox.defer_mail(connection, mails)
         total += len(mails)

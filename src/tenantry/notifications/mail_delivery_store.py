@@ -13,8 +13,10 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.domain import owner_mails as rules
+from tenantry.domain.billing.events import PAYMENT_TYPES
 from tenantry.domain.billing.ledger import FailedPayment
-from tenantry.domain.billing.notices import BillingNotice
+from tenantry.domain.billing.notices import BillingNotice, time_to_end
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.owner_mails import NOTICES_PER_HOUR, OWNER_ADDRESS_CONFIRMATION, PendingMail
 
 INSERT_NOTIFICATIONS: Final = """
@@ -28,19 +30,48 @@ SELECT gen_random_uuid(), %(type)s, failed.owner_id, failed.tenant_id, '{email}'
 RETURNING id, event_id
 """
 WITHDRAW: Final = "DELETE FROM notifications WHERE event_id = ANY(%s) AND status = 'queued'"
-# The cause takes the place of the event's id, which is unique. A recovered payment is one whose failure was mailed.
+# The cause takes the place of the event's id, which is unique. A recovered payment is one whose failure was mailed. The
+# cause of an end of access ends with its second: one that began before another mailed end is that one, which a late
+# event has moved.
 INSERT_NOTICES: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
 SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{email}', given.data, given.cause, %(now)s,
        (SELECT t.owner_email FROM tenants t WHERE t.id = given.tenant_id)
   FROM json_to_recordset(%(notices)s::json) AS given (
-         type text, tenant_id text, owner_id text, cause text, data jsonb, paid_invoice text)
- WHERE given.paid_invoice IS NULL
-    OR EXISTS (SELECT FROM notifications n JOIN billing_events e ON e.id = n.event_id
-                WHERE n.tenant_id = given.tenant_id AND n.type = %(failed)s AND e.invoice_id = given.paid_invoice)
+         type text, tenant_id text, owner_id text, cause text, data jsonb, paid_invoice text, begun bigint)
+ WHERE (given.paid_invoice IS NULL
+        OR EXISTS (SELECT FROM notifications n JOIN billing_events e ON e.id = n.event_id
+                    WHERE n.tenant_id = given.tenant_id AND n.type = %(failed)s AND e.invoice_id = given.paid_invoice))
+   AND (given.begun IS NULL
+        OR NOT EXISTS (SELECT FROM notifications n
+                        WHERE n.tenant_id = given.tenant_id AND n.type = %(access_ended)s
+                          AND split_part(n.event_id, ' ', 3)::bigint > given.begun))
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id
 """
+# A subscription that is unpaid no longer: the newest of its paid invoices whose failure was mailed.
+INSERT_RECOVERIES: Final = f"""
+INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
+SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{{email}}',
+       jsonb_build_object('invoiceUrl', paid.invoice_url), given.cause || paid.invoice_id, %(now)s,
+       (SELECT t.owner_email FROM tenants t WHERE t.id = given.tenant_id)
+  FROM json_to_recordset(%(notices)s::json) AS given (
+         type text, tenant_id text, owner_id text, cause text, recovered text)
+ CROSS JOIN LATERAL (
+         SELECT e.invoice_id, e.invoice_url
+           FROM notifications n
+           JOIN billing_events e ON e.id = n.event_id
+          WHERE n.tenant_id = given.tenant_id AND n.type = %(failed)s
+            AND coalesce(e.subscription_id, given.recovered) = given.recovered
+            AND EXISTS (SELECT FROM billing_events p
+                         WHERE p.tenant_id = given.tenant_id AND p.invoice_id = e.invoice_id
+                           AND p.type = ANY('{{{",".join(sorted(PAYMENT_TYPES))}}}') AND p.created >= e.created
+                           AND p.outcome IN ('applied', 'late', 'no_change'))
+          ORDER BY e.created DESC
+          LIMIT 1) AS paid
+    ON CONFLICT (event_id) DO NOTHING
+RETURNING id
+"""  # noqa: S608  # our own names
 # The last phase of a tenant's access is the only one that may give none. The cause is that of `access_end_cause`.
 INSERT_ACCESS_ENDS: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
@@ -52,6 +83,11 @@ SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', jsonb_build_obj
    AND coalesce(t.access->0->>'basis' = t.plan || ' ' || t.subscription_status, true)
    AND NOT EXISTS (SELECT FROM notifications n
                     WHERE n.event_id = %(type)s || ' ' || t.id || ' ' || (t.access->-2->>'until'))
+   AND NOT EXISTS (SELECT FROM notifications n
+                    WHERE n.tenant_id = t.id AND n.type = %(type)s
+                      AND split_part(n.event_id, ' ', 3)::bigint
+                          > (t.access->-2->>'until')::bigint
+                            - CASE t.access->-2->>'state' WHEN 'grace' THEN %(grace)s ELSE %(other)s END)
  ORDER BY (t.access->-2->>'until')::bigint
  LIMIT %(most)s
     ON CONFLICT (event_id) DO NOTHING
@@ -179,15 +215,28 @@ async def withdraw_notifications(connection: Connection, events: Sequence[str]) 
 
 async def insert_notices(connection: Connection, notices: Sequence[BillingNotice], now: datetime) -> list[UUID]:
     """Store billing notices, at most one for each cause; return the ids of new ones."""
+    recovered = [notice for notice in notices if notice.recovered is not None]
+    others = [notice for notice in notices if notice.recovered is None]
+    ids = await _insert(connection, INSERT_NOTICES, others, now)
+    return ids + await _insert(connection, INSERT_RECOVERIES, recovered, now)
+
+
+async def _insert(
+    connection: Connection, statement: str, notices: Sequence[BillingNotice], now: datetime
+) -> list[UUID]:
+    if not notices:
+        return []
     values = {"notices": msgspec.json.encode(notices).decode(), "failed": rules.PAYMENT_FAILED, "now": now}
-    return [row[0] for row in await connection.fetch(INSERT_NOTICES, values)]
+    values["access_ended"] = rules.OwnerNotice.ACCESS_ENDED.mail_type
+    return [row[0] for row in await connection.fetch(statement, values)]
 
 
 async def insert_access_ends(
-    connection: Connection, since: datetime, until: datetime, now: datetime, most: int
+    connection: Connection, since: datetime, until: datetime, now: datetime, most: int, policy: BillingPolicy
 ) -> list[UUID]:
     """Store notices for tenants whose access ended by time; return the ids of new ones."""
     seconds = {"since": math.ceil(since.timestamp()), "until": math.floor(until.timestamp())}
+    seconds |= {"grace": time_to_end("grace", policy), "other": time_to_end("full", policy)}
     values = {"type": rules.OwnerNotice.ACCESS_ENDED.mail_type, "now": now, "most": most, **seconds}
     return [row[0] for row in await connection.fetch(INSERT_ACCESS_ENDS, values)]
 

@@ -36,7 +36,14 @@ from tenantry.domain.billing.ledger import (
     SnapshotRequest,
 )
 from tenantry.domain.billing.ledger_fold import within_bounds
-from tenantry.domain.billing.notices import BillingNotice, Occasion, due_notices, ending_of, notice_of_type
+from tenantry.domain.billing.notices import (
+    BillingNotice,
+    Occasion,
+    due_notices,
+    moves_of,
+    notice_of_change,
+    notice_of_type,
+)
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.subscription_history import PlacedEvent, SubscriptionHistory
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
@@ -302,8 +309,10 @@ class BatchApplication:
         """Return the other notices to owners: of what is still true after the batch."""
         if not self.policy.notices:
             return []
-        current = [each for each in self._occasions if not each.belated or each.event.created > self._oldest_mailed]
-        return due_notices(current, self.context.accounts, self._accounts, self.policy, self.now)
+        before, after, oldest = self.context.accounts, self._accounts, self._oldest_mailed
+        current = [each for each in self._occasions if not each.belated or each.event.created > oldest]
+        moves = moves_of(before, after, oldest) if self._moved else []
+        return due_notices(current, moves, before, after, self.policy, self.now)
 
     def _is_current(self, tenant_id: str, failure: BillingEvent) -> bool:
         """Whether a belated failure counts: it is recent, its invoice is unpaid, and what it is of ends past due."""
@@ -361,8 +370,8 @@ class BatchApplication:
             self._failures.append((tenant_id, event, belated))
         if self.policy.notices and not is_of_another:
             records = account.record, self._accounts[tenant_id].record
-            if ending := ending_of(event, placement, *records, self.policy, self.now):
-                self._occasions.append(Occasion(ending, tenant_id, event, placement.before.plan, belated))
+            if notice := notice_of_change(event, placement, *records, self.policy, self.now):
+                self._occasions.append(Occasion(notice, tenant_id, event, placement.before.plan, belated))
         if len(self._accounts[tenant_id].folds) > MOST_SUBSCRIPTIONS:
             found.append(Anomaly.TOO_MANY_SUBSCRIPTIONS)
         return placement

@@ -15,6 +15,7 @@ from tenantry.domain.billing.state import (
     OWING,
     PAST_DUE,
     TRIALING,
+    UNPAID,
     WHOLE_TENANT,
     BillingPolicy,
     fold_key,
@@ -31,16 +32,20 @@ from tenantry.domain.owner_mails import (
     SubscriptionEndedData,
     TrialEndingData,
 )
-from tenantry.domain.plans import FREE, OVER, Catalog
+from tenantry.domain.plans import FREE, OVER, AccessState, Catalog
 
 ACCESS_END_MAILED: Final = timedelta(days=3)
 """How long after access ended by time its owner may still be mailed of it."""
+
+_MOVABLE: Final = 3 * 86_400
 
 
 class BillingNotice(msgspec.Struct, frozen=True):
     """A notice to a tenant's owner. Each ``cause`` is mailed once.
 
-    With ``paid_invoice`` it counts only if the owner was mailed that a payment of this invoice failed.
+    With ``paid_invoice`` it counts only if the owner was mailed that a payment of this invoice failed; with
+    ``recovered`` so it does of the newest paid invoice of this subscription, whose id the cause then ends with. An end
+    whose cause began at the second ``begun`` counts only if no later end of the tenant's access was mailed.
     """
 
     type: str
@@ -49,6 +54,17 @@ class BillingNotice(msgspec.Struct, frozen=True):
     cause: str
     data: NoticeData
     paid_invoice: str | None = None
+    recovered: str | None = None
+    begun: int | None = None
+
+
+class Move(NamedTuple):
+    """A living subscription that has left a tenant for another one, and the plan that the tenant had by it."""
+
+    tenant_id: str
+    subscription_id: str
+    plan: str
+    moved_at: int
 
 
 class Occasion(NamedTuple):
@@ -76,7 +92,7 @@ def notice_of_type(event: BillingEvent, policy: BillingPolicy) -> OwnerNotice | 
     return notice if notice in policy.notices else None
 
 
-def ending_of(
+def notice_of_change(
     event: BillingEvent,
     placement: Placement,
     before: BillingRecord,
@@ -84,13 +100,40 @@ def ending_of(
     policy: BillingPolicy,
     now: datetime,
 ) -> OwnerNotice | None:
-    """Return the notice of what an event ended: the subscription, or else the access.
+    """Return the notice of what an event changed; ``before`` and ``after`` are the tenant's records.
 
-    ``before`` and ``after`` are the tenant's records. Access that a failed payment ended is no cause: its own mail
-    reports it.
+    Access that a failed payment ended is no cause: its own mail reports it.
     """
     if event.type in ev.INVOICE_TYPES:
         return None
+    if _is_recovery(placement):
+        return OwnerNotice.PAYMENT_RECOVERED if OwnerNotice.PAYMENT_RECOVERED in policy.notices else None
+    ending = _ending_of(placement, before, after, policy, now)
+    is_paid = ending is OwnerNotice.ACCESS_ENDED and _is_paid_since(event, placement)
+    return None if is_paid else ending
+
+
+def _is_recovery(placement: Placement) -> bool:
+    """Whether a subscription is unpaid no longer. A payment alone does not end that status, but may come before."""
+    status = placement.after.subscription_status
+    return placement.before.subscription_status == UNPAID and status not in OWING and status not in OVER
+
+
+def _is_paid_since(event: BillingEvent, placement: Placement) -> bool:
+    """Whether a late event made a subscription unpaid whose failed invoices newer events have paid.
+
+    The provider gives the access back then.
+    """
+    state = placement.after
+    if state.subscription_status != UNPAID or state.unpaid_invoices:
+        return False
+    return any(newer.type in ev.PAYMENT_TYPES for newer in placement.timeline.after(event))
+
+
+def _ending_of(
+    placement: Placement, before: BillingRecord, after: BillingRecord, policy: BillingPolicy, now: datetime
+) -> OwnerNotice | None:
+    """Return the notice of what ended: the subscription, or else the access."""
     is_end = placement.before.subscription_status not in OVER and placement.after.subscription_status == CANCELED
     if is_end and OwnerNotice.SUBSCRIPTION_ENDED in policy.notices:
         return OwnerNotice.SUBSCRIPTION_ENDED
@@ -100,8 +143,21 @@ def ending_of(
     return None
 
 
+def moves_of(before: Mapping[str, BillingAccount], after: Mapping[str, BillingAccount], since: float) -> list[Move]:
+    """Return the living subscriptions that left a tenant after the second ``since``, by its accounts."""
+    moves = list[Move]()
+    for tenant_id, account in after.items():
+        former = before[tenant_id]
+        for key in sorted(account.moved_at.keys() & former.folds.keys() - former.moved_at.keys()):
+            moved_at, state = account.moved_at[key], former.folds[key].state
+            if moved_at > since and state.subscription_status not in OVER:
+                moves.append(Move(tenant_id, key, state.plan, moved_at))
+    return moves
+
+
 def due_notices(
     occasions: Iterable[Occasion],
+    moves: Iterable[Move],
     before: Mapping[str, BillingAccount],
     after: Mapping[str, BillingAccount],
     policy: BillingPolicy,
@@ -121,6 +177,12 @@ def due_notices(
             access[account.tenant_id] = notice
         else:
             notices[notice.cause] = notice
+    for move in moves:
+        if notice := _notice_of_move(move, before[move.tenant_id], after[move.tenant_id], policy, now):
+            if notice.type == OwnerNotice.SUBSCRIPTION_ENDED.mail_type:
+                notices[notice.cause] = notice
+            else:
+                access[notice.tenant_id] = notice
     if OwnerNotice.ACCESS_ENDED in policy.notices:
         for tenant_id, account in after.items():
             if not account.deleted and (notice := _lapsed(before[tenant_id], account, policy, now)):
@@ -130,7 +192,7 @@ def due_notices(
 
 
 def access_end_cause(tenant_id: str, ended_at: int) -> str:
-    """Return the cause of the notice that a tenant's access ended at this second, by time."""
+    """Return the cause of the notice that a tenant's access ended at this second, by time or by an event."""
     return _cause(OwnerNotice.ACCESS_ENDED, tenant_id, str(ended_at))
 
 
@@ -146,7 +208,7 @@ def _notice(occasion: Occasion, account: BillingAccount, policy: BillingPolicy, 
     """Return the notice of an occasion, if it is still true of its tenant's account."""
     notice, tenant_id, event, plan, _ = occasion
     data: NoticeData
-    paid_invoice = None
+    paid_invoice = recovered = begun = None
     if notice is OwnerNotice.TRIAL_ENDING:
         trial_end = event.details.trial_end
         if trial_end is None or not _is_trialing(event, trial_end, account, policy, now):
@@ -154,22 +216,46 @@ def _notice(occasion: Occasion, account: BillingAccount, policy: BillingPolicy, 
         name = f"{event.subscription_id or event.id} {trial_end}"
         data = TrialEndingData(policy.catalog.name(plan_item(event, policy).plan), from_epoch(trial_end))
     elif notice is OwnerNotice.PAYMENT_RECOVERED:
-        name = paid_invoice = event.invoice_id or ""
+        name = event.invoice_id or ""
         key = fold_key(event, policy)
         fold = None if key is None else account.folds.get(key)
         if fold is not None and fold.state.subscription_status in OWING:
             return None
+        if event.type in ev.PAYMENT_TYPES:
+            paid_invoice = name
+        else:
+            recovered = event.subscription_id or ""
         data = PaymentRecoveredData(event.invoice_url)
     elif _has_access(account.record, policy.catalog, now):
         return None
     elif notice is OwnerNotice.SUBSCRIPTION_ENDED:
-        name = event.subscription_id or event.id
+        begun, name = event.created, event.subscription_id or event.id
         data = SubscriptionEndedData(None if plan == FREE else policy.catalog.name(plan))
     else:
-        name = event.id
+        begun, name = event.created, str(event.created)
         data = AccessEndedData(access_phase(account.record, now.timestamp(), policy.catalog).reason)
     cause = _cause(notice, tenant_id, name)
-    return BillingNotice(notice.mail_type, tenant_id, account.owner_id, cause, data, paid_invoice)
+    return BillingNotice(notice.mail_type, tenant_id, account.owner_id, cause, data, paid_invoice, recovered, begun)
+
+
+def _notice_of_move(
+    move: Move, before: BillingAccount, after: BillingAccount, policy: BillingPolicy, now: datetime
+) -> BillingNotice | None:
+    """Return the notice to the tenant that a subscription has left: it has ended there, or else the access has."""
+    catalog = policy.catalog
+    if after.deleted or _has_access(after.record, catalog, now):
+        return None
+    tenant_id, owner_id = after.tenant_id, after.owner_id
+    if OwnerNotice.SUBSCRIPTION_ENDED in policy.notices:
+        cause = _cause(OwnerNotice.SUBSCRIPTION_ENDED, tenant_id, move.subscription_id)
+        ended = SubscriptionEndedData(None if move.plan == FREE else catalog.name(move.plan))
+        kind = OwnerNotice.SUBSCRIPTION_ENDED.mail_type
+        return BillingNotice(kind, tenant_id, owner_id, cause, ended, begun=move.moved_at)
+    if OwnerNotice.ACCESS_ENDED not in policy.notices or not _has_access(before.record, catalog, now):
+        return None
+    cause = access_end_cause(tenant_id, move.moved_at)
+    lost = AccessEndedData(access_phase(after.record, now.timestamp(), catalog).reason)
+    return BillingNotice(OwnerNotice.ACCESS_ENDED.mail_type, tenant_id, owner_id, cause, lost, begun=move.moved_at)
 
 
 def _is_trialing(
@@ -199,4 +285,14 @@ def _lapsed(
         return None
     cause = access_end_cause(after.tenant_id, ended_at)
     data = AccessEndedData(before.record.access[-1].reason)
-    return BillingNotice(OwnerNotice.ACCESS_ENDED.mail_type, after.tenant_id, after.owner_id, cause, data)
+    begun = ended_at - time_to_end(before.record.access[-2].state, policy)
+    return BillingNotice(OwnerNotice.ACCESS_ENDED.mail_type, after.tenant_id, after.owner_id, cause, data, begun=begun)
+
+
+def time_to_end(access: AccessState, policy: BillingPolicy) -> int:
+    """Return how many seconds before access of this kind ends by time the cause of that began, at most.
+
+    A grace period has a length. Of any other end it is not known: a few days, so that a late event may move it, and
+    less than a billing period, so that the next end is another one.
+    """
+    return policy.past_due_grace if access == "grace" else _MOVABLE
