@@ -219,6 +219,14 @@ class MembershipService:
                 raise errors.NotFoundError("membership")
             await _accept(connection, Author(ActorKind.USER, claims.subject, address), member, self.clock())
 
+    async def check_may_end(self, user: User, membership_id: str) -> None:
+        """Raise `LastOwnerError` if the tenant needs the user as its owner; or `NotFoundError`."""
+        async with (
+            self.database.transaction(OF_PEOPLE) as connection,
+            self._locked(connection, user, membership_id) as (tenant, member),
+        ):
+            await _check_not_last_owner(connection, tenant, self.issuers, member)
+
     async def end(self, user: User, author: Author, membership_id: str, *, leaves: bool = False) -> None:
         """Decline an invitation, or leave. Raises `NotFoundError` and `LastOwnerError`.
 

@@ -20,6 +20,7 @@ from tenantry.domain.audit import ActorKind
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus
 from tenantry.domain.owner_mails import CONFIRM_PATH
+from tenantry.server.problems import STATUSES
 
 _MEMBERSHIPS: Final = "/memberships"
 _MEMBERSHIP: Final = _MEMBERSHIPS + "/{membership_id:str}"
@@ -121,8 +122,8 @@ async def leave_organization(ctx: Context, membership_id: MembershipId) -> Respo
         return await _leave_page(ctx, membership_id, {"leaving": "Check this box to leave."})
     try:
         await ctx.services.memberships.end(ctx.user.session.user, ctx.author, membership_id, leaves=True)
-    except LastOwnerError:
-        return await _leave_page(ctx, membership_id, {"last": "last"})
+    except LastOwnerError as error:
+        return await _leave_page(ctx, membership_id, {}, STATUSES[type(error)])
     return ctx.redirect_with(FlashMessage.ORGANIZATION_LEFT, _MEMBERSHIPS)
 
 
@@ -136,9 +137,16 @@ async def _memberships_page(ctx: PageContext, cursor: str | None, error: Excepti
     return ctx.render("memberships.html", error, page=page)
 
 
-async def _leave_page(ctx: PageContext, membership_id: str, errors: Mapping[str, str]) -> Response[str]:
-    membership = await ctx.services.memberships.get(ctx.user.session.user, membership_id)
-    return ctx.render("membership_leave.html", membership=membership, errors=errors)
+async def _leave_page(
+    ctx: PageContext, membership_id: str, errors: Mapping[str, str], status: int | None = None
+) -> Response[str]:
+    user, memberships = ctx.user.session.user, ctx.services.memberships
+    membership, may_leave = await memberships.get(user, membership_id), True
+    try:
+        await memberships.check_may_end(user, membership_id)
+    except LastOwnerError:
+        may_leave = False
+    return ctx.render("membership_leave.html", status, membership=membership, may_leave=may_leave, errors=errors)
 
 
 # The link in the mail needs no session, since its recipient may not be a user. Mail scanners open links, so opening it

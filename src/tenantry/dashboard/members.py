@@ -36,7 +36,10 @@ _MESSAGES: Final = {
 }
 _ERRORS: Final[Mapping[type[errors.DomainError], tuple[str, str]]] = {
     errors.MemberExistsError: ("userId", "This user is already a member or invited. Change their role instead."),
-    errors.PlanLimitReachedError: ("userId", "The plan allows no more members. Remove some, or change the plan."),
+    errors.PlanLimitReachedError: (
+        "userId",
+        "The plan allows no more members and invitations. Remove some, or change the plan.",
+    ),
     errors.ValidationError: ("userId", _EMAIL_AS_ID),
     errors.LastOwnerError: (
         "role",
