@@ -39,6 +39,7 @@ from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
+from tenantry.billing.access_ends import record_access_ends
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.ingest import WebhookService
@@ -269,6 +270,7 @@ class Parts:
             self.database,
             tracing,
             partial(mail_access_ends, self.database, self.queue, policy, clock) if notices_access_ends else None,
+            partial(record_access_ends, self.database, self.queue, clock, asks_provider=self.provider is not None),
         )
         self._jobs: asyncio.Task[None] | None = None
 

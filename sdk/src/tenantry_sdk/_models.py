@@ -309,9 +309,11 @@ class BillingEvent(Model, frozen=True, kw_only=True):
     """An entry of the tenant's ledger: a provider event and its effect."""
 
     id: str
-    """The provider's event id; tenantry's own for a snapshot."""
+    """The provider's event id; tenantry's own for its own types."""
     type: str
-    """The provider's event type, or ``tenantry.subscription.snapshot`` for a snapshot of the provider's API."""
+    """The provider's event type, ``tenantry.subscription.snapshot`` for a snapshot of the provider's API, or
+    ``tenantry.access.ended`` for access that ended by time.
+    """
     created: datetime
     """When the provider created the event; events are ordered by it."""
     received_at: datetime

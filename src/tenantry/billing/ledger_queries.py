@@ -58,11 +58,12 @@ class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
 class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
     """One entry of the tenant's ledger: its outcome and reason, the tenant before and after, and anomalies."""
 
-    id: Annotated[str, doc("The provider's event id; tenantry's own for a snapshot.", "evt_1SQk7xLm3Rk2pXw7")]
+    id: Annotated[str, doc("The provider's event id; tenantry's own for its own types.", "evt_1SQk7xLm3Rk2pXw7")]
     type: Annotated[
         str,
         doc(
-            "The provider's event type, or `tenantry.subscription.snapshot` for a snapshot of the provider's API.",
+            "The provider's event type, `tenantry.subscription.snapshot` for a snapshot of the provider's API, or "
+            "`tenantry.access.ended` for access that ended by time.",
             "customer.subscription.updated",
         ),
     ]

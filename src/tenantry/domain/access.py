@@ -124,6 +124,17 @@ def phase_at(phases: Sequence[AccessPhase], now: float) -> AccessPhase:
     return next((phase for phase in phases if phase.until is None or now < phase.until), phases[-1])
 
 
+def end_reason(phases: Sequence[AccessPhase], end: int) -> str:
+    """Say what changed when one of these phases ended at ``end``, and why."""
+    before = phase_at(phases, end - 1)
+    after = phase_at(phases, end)
+    if after.state == "none":
+        return f"Access to plan {before.plan} has ended. {after.reason}"
+    if (after.state, after.plan) == (before.state, before.plan):
+        return f"Add-ons have ended. {after.reason}"
+    return f"Access to plan {before.plan} has ended, and that to plan {after.plan} counts. {after.reason}"
+
+
 def to_access(phase: AccessPhase) -> TenantAccess:
     """Return a phase as the API shows it."""
     return TenantAccess(phase.state, phase.plan, from_epoch(phase.until), phase.reason)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
+from operator import attrgetter
 from typing import Final, cast
 from uuid import UUID
 
@@ -43,7 +44,7 @@ class Work(msgspec.Struct, frozen=True):
 
     With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``; 0 means never. Runs are
     counted in ``counted_in``; with ``tracing`` each is a span. Without ``mail_access_ends`` owners get no notice of
-    access that ended by time.
+    access that ended by time; ``record_access_ends`` puts it into the ledger.
     """
 
     mail: MailService | None
@@ -54,6 +55,7 @@ class Work(msgspec.Struct, frozen=True):
     counted_in: Database | None = None
     tracing: Tracing | None = None
     mail_access_ends: Callable[[], Awaitable[int]] | None = None
+    record_access_ends: Callable[[], Awaitable[int]] | None = None
 
     @property
     def queues(self) -> list[str]:
@@ -138,14 +140,6 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
                 raise RuntimeError("a worker without the provider's API serves the provider's queue")
             await work.reconciler.fetch_snapshot(tenant_id)
 
-    async def count_stale_tenants(work: Work) -> None:
-        if work.count_stale_tenants is not None:
-            await work.count_stale_tenants()
-
-    async def mail_access_ends(work: Work) -> None:
-        if work.mail_access_ends is not None:
-            await work.mail_access_ends()
-
     async def remove_old_data(work: Work) -> None:
         await app.job_manager.delete_old_jobs(
             nb_hours=JOBS_KEPT_HOURS, include_failed=True, include_cancelled=True, include_aborted=True
@@ -153,10 +147,22 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
         await work.retention.run()
 
     _schedule(app, jobs.RECONCILE, "*/10 * * * *", Work.reconcile_due_tenants, longest=LONGEST_RECONCILE, is_alone=True)
-    _schedule(app, jobs.COUNT_STALE, "41 * * * *", count_stale_tenants)
-    _schedule(app, jobs.ACCESS_ENDS, "3-59/5 * * * *", mail_access_ends)
+    _schedule(app, jobs.COUNT_STALE, "41 * * * *", _if_given(attrgetter("count_stale_tenants")))
+    _schedule(app, jobs.ACCESS_ENDS, "3-59/5 * * * *", _if_given(attrgetter("mail_access_ends")))
+    _schedule(app, jobs.RECORD_ACCESS_ENDS, "1-59/5 * * * *", _if_given(attrgetter("record_access_ends")))
     _schedule(app, jobs.REQUEUE, "* * * * *", lambda _: requeue_stalled())
     _schedule(app, jobs.RETENTION, "7-59/10 * * * *", remove_old_data)
+
+
+def _if_given(check: Callable[[Work], Callable[[], Awaitable[int]] | None]) -> Callable[[Work], Awaitable[None]]:
+    """Return what runs an optional check of `Work`, and does nothing without it."""
+
+    async def act(work: Work) -> None:
+        run = check(work)
+        if run is not None:
+            await run()
+
+    return act
 
 
 def _schedule(

@@ -25,6 +25,8 @@ PAID: Final = "paid"
 
 SNAPSHOT: Final = "tenantry.subscription.snapshot"
 """Not a provider event: state that the service fetched from the provider's API."""
+ACCESS_ENDED: Final = "tenantry.access.ended"
+"""Not a provider event: access ended by time. It says so in the ledger, and changes nothing."""
 
 REQUIRED_TYPES: Final = frozenset(
     {SUBSCRIPTION_UPDATED, SUBSCRIPTION_DELETED, PAYMENT_SUCCEEDED, PAYMENT_FAILED, CHECKOUT_COMPLETED}

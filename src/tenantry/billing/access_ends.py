@@ -1,0 +1,54 @@
+"""Recording access that ended by time, which no event reports, and asking the provider about it."""
+
+import logging
+from datetime import datetime, timedelta
+from typing import Final
+
+from tenantry.billing import access_ends_store as store
+from tenantry.billing import ledger_store
+from tenantry.billing.access_ends_store import EndedAccess
+from tenantry.billing.ingest import Outbox
+from tenantry.common.clock import Clock
+from tenantry.db.connection import ACROSS_TENANTS
+from tenantry.db.database import Database
+from tenantry.domain.access import end_reason
+from tenantry.domain.billing.events import ACCESS_ENDED, BillingEvent, Outcome
+from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent, SnapshotRequest
+
+_RECORDED_FOR: Final = timedelta(days=30)
+"""How long after its end access is recorded: no worker may have run meanwhile."""
+_MOST_AT_ONCE: Final = 200
+_MOST_ROUNDS: Final = 20
+
+logger = logging.getLogger(__name__)
+
+
+async def record_access_ends(database: Database, outbox: Outbox, clock: Clock, *, asks_provider: bool) -> int:
+    """Add an entry to the ledger of each tenant whose access ended by time, and ask the provider about the tenant.
+
+    The access itself ends without this. Returns the number of entries; several processes may run it at the same time.
+    Raises `DatabaseUnavailableError`.
+    """
+    now, total = clock(), 0
+    for _ in range(_MOST_ROUNDS):
+        async with database.transaction(ACROSS_TENANTS) as connection:
+            ended = await store.lock_ended(connection, now - _RECORDED_FOR, now, _MOST_AT_ONCE)
+            entries = [_entry(each, now, asks_provider=asks_provider) for each in ended]
+            await ledger_store.write(connection, ledger_store.insert_entries(entries, now), commit=False)
+            tenants = sorted({each.tenant_id for each in ended})
+            await outbox.defer_snapshots(connection, [SnapshotRequest(each, later=False) for each in tenants])
+        total += len(ended)
+        if len(ended) < _MOST_AT_ONCE:
+            break
+    if total:
+        logger.info("access that ended by time is in the ledger: %d entries", total)
+    return total
+
+
+def _entry(ended: EndedAccess, now: datetime, *, asks_provider: bool) -> LedgerEntry:
+    event = BillingEvent(
+        id=ended.entry_id, type=ACCESS_ENDED, created=ended.at, arrival=ended.arrival, org_id=ended.tenant_id
+    )
+    reason = end_reason(ended.phases, ended.at)
+    asked = " The provider is asked." if asks_provider else ""
+    return LedgerEntry(ReceivedEvent(event, now), ended.tenant_id, Outcome.NO_CHANGE, f"{reason}{asked}")

@@ -1,0 +1,161 @@
+"""Access that ended by time because the event of an end is lost: enforced at once, recorded, and asked about."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from tenantry.billing import access_ends_store
+from tenantry.billing.access_ends import record_access_ends
+from tenantry.common.clock import from_epoch, system_clock
+from tenantry.domain.billing.state import SubscriptionRule
+from tenantry.jobs import RECORD_ACCESS_ENDS
+from tenantry.jobs.retention import RetentionService
+from tenantry.jobs.tasks import Work
+from tests.support.billing import Subscriber, rows
+from tests.support.facts import ANY, EACH
+from tests.support.logs import watched
+from tests.support.replays import replay_one
+from tests.support.service import VERIFY
+from tests.support.truth import World, fetches, running_world
+
+DEFER: Final = (
+    "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', '%s', 0, NULL, NULL, "
+    "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[])"
+)
+ENDED: Final = "tenantry.access.ended"
+LATE: Final = timedelta(days=3)
+POLICIES: Final = {SubscriptionRule.ANY: ANY, SubscriptionRule.EACH: EACH}
+
+
+@pytest.fixture(params=SubscriptionRule)
+async def world(conninfo: str, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with running_world(conninfo, policy=POLICIES[request.param]) as world:
+        yield world
+
+
+async def recorded(world: World, *, asks_provider: bool = True) -> int:
+    """How many entries the job adds."""
+    desk = world.desk
+    return await record_access_ends(desk.database, desk.queue, world.service.clock, asks_provider=asks_provider)
+
+
+async def entries(world: World, subscriber: Subscriber) -> list[dict[str, Any]]:
+    return [entry for entry in (await world.provider.ledger(subscriber)).values() if entry["type"] == ENDED]
+
+
+async def verified(subscriber: Subscriber) -> tuple[str, str, str]:
+    """What a gateway gets for a key: access, effective plan and plan."""
+    assert subscriber.organization is not None
+    headers = (await subscriber.organization.owner.get(f"{VERIFY}-")).headers
+    return headers["x-access"], headers["x-effective-plan"], headers["x-plan"]
+
+
+async def leaving(world: World) -> tuple[Subscriber, timedelta]:
+    """A tenant whose subscription has ended without an event, and the time until its access ends."""
+    subscriber = await world.subscriber("price_pro")
+    world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
+    await world.passes(minutes=1)
+    end = from_epoch(world.subscription(subscriber).period_end)
+    async with world.losing():
+        await world.passes(seconds=(end - world.service.clock.now).total_seconds() + 60)
+    return subscriber, end + LATE - world.service.clock.now
+
+
+async def test_a_lost_end_gives_access_for_three_days(world: World) -> None:
+    subscriber, left = await leaving(world)
+    access = (await world.provider.tenant(subscriber))["access"]
+    assert (access["state"], access["plan"]) == ("full", "pro")
+    world.service.clock.advance(seconds=left.total_seconds() - 1)
+    assert await verified(subscriber) == ("full", "pro", "pro")
+    assert await recorded(world) == 0
+    world.service.clock.advance(seconds=2)
+    assert await verified(subscriber) == ("none", "free", "pro")
+    record = await world.provider.tenant(subscriber)
+    assert record["access"]["reason"] == "The subscription is active. Its announced end has passed."
+    assert (record["plan"], record["subscriptionStatus"]) == ("pro", "active")
+
+
+async def test_the_ledger_says_that_access_ended_once(world: World) -> None:
+    subscriber, left = await leaving(world)
+    until = (await world.provider.tenant(subscriber))["access"]["until"]
+    world.service.clock.advance(seconds=left.total_seconds() + 1)
+    assert sum(await asyncio.gather(*(recorded(world) for _ in range(3)))) == 1
+    [entry] = await entries(world, subscriber)
+    assert (entry["created"], entry["outcome"]) == (until, "no_change")
+    reason = "Access to plan pro has ended. The subscription is active. Its announced end has passed."
+    assert entry["reason"] == f"{reason} The provider is asked."
+    policy = POLICIES[world.reconciler.policy.subscriptions]
+    assert (await replay_one(world.provider, subscriber, policy=policy)).is_right
+
+
+async def test_the_provider_is_asked_and_its_answer_counts(world: World) -> None:
+    subscriber, left = await leaving(world)
+    world.service.clock.advance(seconds=left.total_seconds() + 1)
+    before = len(await fetches(world.service.conninfo))
+    assert await recorded(world) == 1
+    asked = await fetches(world.service.conninfo)
+    assert [job["args"]["tenant_id"] for job in asked[before:]] == [subscriber.id]
+    await world.reconciler.fetch_snapshot(subscriber.id)
+    record = await world.provider.tenant(subscriber)
+    assert (record["plan"], record["subscriptionStatus"]) == ("free", "canceled")
+    assert await recorded(world) == 0
+
+
+async def test_access_is_back_where_the_provider_says_that_the_subscription_goes_on(world: World) -> None:
+    """The event that revoked the cancellation is lost."""
+    subscriber = await world.subscriber("price_pro")
+    subscription = world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
+    await world.passes(minutes=1)
+    async with world.losing():
+        world.simulator.resume(subscription)
+        await world.passes(days=35)
+    assert await verified(subscriber) == ("none", "free", "pro")
+    assert await recorded(world) == 1
+    await world.reconciler.fetch_snapshot(subscriber.id)
+    assert await verified(subscriber) == ("full", "pro", "pro")
+
+
+async def test_without_a_key_the_ledger_says_nothing_of_the_provider(world: World) -> None:
+    subscriber, left = await leaving(world)
+    world.service.clock.advance(seconds=left.total_seconds() + 1)
+    assert await recorded(world, asks_provider=False) == 1
+    [entry] = await entries(world, subscriber)
+    assert entry["reason"].endswith("Its announced end has passed.")
+
+
+async def test_old_ends_and_ended_tenants_are_left_alone(world: World) -> None:
+    subscriber, left = await leaving(world)
+    world.service.clock.advance(seconds=left.total_seconds() + 1)
+    await rows(world.service.conninfo, "UPDATE tenants SET deleted_at = now() WHERE id = %s", subscriber.id)
+    assert await recorded(world) == 0
+    await rows(world.service.conninfo, "UPDATE tenants SET deleted_at = NULL WHERE id = %s", subscriber.id)
+    world.service.clock.advance(days=30)
+    assert await recorded(world) == 0
+
+
+async def test_a_worker_records_access_that_ended(world: World) -> None:
+    subscriber, left = await leaving(world)
+    world.service.clock.advance(seconds=left.total_seconds() + 1)
+    desk = world.desk
+    record = partial(record_access_ends, desk.database, desk.queue, world.service.clock, asks_provider=True)
+    work = Work(None, RetentionService(desk.database, timedelta(days=90), system_clock), record_access_ends=record)
+    await rows(world.service.conninfo, DEFER % RECORD_ACCESS_ENDS)
+    with watched("procrastinate") as log:
+        worker = asyncio.create_task(desk.queue.run_worker(work, polling_interval=0.02))
+        await log.until("(timestamp=0) ended with status: Success")
+        worker.cancel()
+        await asyncio.wait({worker})
+    assert len(await entries(world, subscriber)) == 1
+
+
+async def test_the_job_finds_tenants_by_indexes(conninfo: str) -> None:
+    statement = access_ends_store.ENDED
+    for name, value in (("since", "1000000000"), ("until", "2000000000"), ("most", "10")):
+        statement = statement.replace(f"%({name})s", value)
+    plan = str(await rows(f"{conninfo} options='-c enable_seqscan=off'", f"EXPLAIN {statement}"))
+    assert "tenants_by_first_access_end" in plan
+    assert "tenants_by_access_end" in plan
