@@ -7,6 +7,7 @@ const tenantry = new Tenantry({ baseUrl: process.env.TENANTRY_BASE_URL ?? "http:
 
 /** Accept only requests whose credential covers the scope. tenantry decides about each one. */
 const needs = (scope) => async (request, response, next) => {
+  response.vary(["Authorization", "X-Organization-Id"]).set("Cache-Control", "private");
   response.locals.caller = await tenantry.auth.verify(request, scope);
   next();
 };

@@ -71,7 +71,7 @@ async def test_origin_that_is_not_listed_gets_nothing(open_service: Service, pat
         answer = await org.owner.call("GET", path, headers=headers)
         assert answer.status_code == 200
         assert cors_headers(answer) == {}
-        assert answer.headers["vary"] == "Origin"
+        assert answer.headers["vary"].split(", ") == ["Origin", "Authorization", "X-Organization-Id"]
 
 
 async def test_hot_and_ordinary_route_have_the_same_headers(open_service: Service) -> None:
@@ -190,7 +190,7 @@ async def test_any_origin_gets_the_star(shared_database: SharedDatabase) -> None
             for origin in (APP, "null"):
                 answer = await ask(service.anonymous, path, origin=origin)
                 assert answer.headers[ALLOW_ORIGIN] == "*"
-                assert "vary" not in answer.headers
+                assert "Origin" not in answer.headers["vary"]
             assert (await service.anonymous.call("OPTIONS", path, headers=PREFLIGHT)).headers[ALLOW_ORIGIN] == "*"
 
 

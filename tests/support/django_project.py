@@ -14,6 +14,8 @@ from django.test.utils import override_settings
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.cache import cache_control, cache_page
+from django.views.decorators.vary import vary_on_headers
 
 from tenantry import wsgi
 from tenantry.wsgi.django import AuthenticatedRequest, requires
@@ -21,6 +23,10 @@ from tests.support.principals import as_json
 
 SCOPES: Final = ("projects:read", "projects:write", "api-keys:read", "*:*")
 MIDDLEWARE: Final = "tenantry.wsgi.django.TenantryMiddleware"
+UPDATE_CACHE: Final = "django.middleware.cache.UpdateCacheMiddleware"
+FETCH_FROM_CACHE: Final = "django.middleware.cache.FetchFromCacheMiddleware"
+VARY_ON_CALLER: Final = vary_on_headers("Authorization", "X-Organization-Id")
+CACHE_CONTROL: Final = cache_control(max_age=60)
 
 
 def caller(request: AuthenticatedRequest) -> HttpResponse:
@@ -35,6 +41,20 @@ def optional_caller(request: HttpRequest) -> HttpResponse:
     principal = wsgi.optional_principal_of(request)
     shown = sorted(name for name in request.headers if name.startswith("X-"))
     return JsonResponse({"caller": None if principal is None else principal.id, "headers": shown})
+
+
+def optional_organization(request: HttpRequest) -> HttpResponse:
+    principal = wsgi.optional_principal_of(request)
+    return HttpResponse("nobody" if principal is None else principal.org_id)
+
+
+def cached_above(request: HttpRequest) -> HttpResponse:
+    """Keep the response in a cache that is asked before tenantry; the decorator needs the project's settings."""
+    return cache_page(60)(requires(None)(optional_organization))(request)
+
+
+def cached_below(request: HttpRequest) -> HttpResponse:
+    return requires(None)(cache_page(60)(VARY_ON_CALLER(optional_organization)))(request)
 
 
 def all_scopes(request: HttpRequest) -> HttpResponse:
@@ -110,6 +130,12 @@ urlpatterns = [
     path("inline", inline),
     path("swallowing", swallowing),
     path("in-thread", in_thread),
+    path("plain", optional_organization),
+    path("cached", CACHE_CONTROL(optional_organization)),
+    path("on-demand", requires(None)(optional_organization)),
+    path("cache-page-above", cached_above),
+    path("cache-page-below", cached_below),
+    path("cached-on-demand", CACHE_CONTROL(requires(None)(optional_organization))),
 ]
 
 
@@ -124,9 +150,10 @@ def django_app(
     tenantry: wsgi.Tenantry,
     handler: Callable[[], WSGIHandler | ASGIHandler] = WSGIHandler,
     inner: Sequence[str] = (),
+    outer: Sequence[str] = (),
     **options: object,
 ) -> Any:
-    """The application; ``inner`` are further middlewares, ``options`` those of tenantry's."""
+    """The application; ``inner`` and ``outer`` are further middlewares, ``options`` those of tenantry's."""
     configure_django()
-    with override_settings(TENANTRY={"CONNECTION": tenantry, **options}, MIDDLEWARE=[MIDDLEWARE, *inner]):
+    with override_settings(TENANTRY={"CONNECTION": tenantry, **options}, MIDDLEWARE=[*outer, MIDDLEWARE, *inner]):
         return handler()

@@ -121,8 +121,9 @@ class TenantryMiddleware:
 
     async def _check(self, context: RequestContext, scope: Scope) -> None:
         has_credential = any(name == b"authorization" for name, _ in scope["headers"])
-        method = scope.get("method", WEBSOCKET)
-        needed = self._rules.requirement(method, path_of(scope), has_credential=has_credential)
+        method, path = scope.get("method", WEBSOCKET), path_of(scope)
+        context.depends_on_caller |= self._rules.depends_on_caller(path)
+        needed = self._rules.requirement(method, path, has_credential=has_credential)
         if needed is not None:
             needed.check(await context.admit(credentials_of(scope)))
 

@@ -50,9 +50,13 @@ class AccessRules:
         self._accepted_modes = accepted_modes(mode)
         self._on_demand = on_demand
 
+    def depends_on_caller(self, path: str) -> bool:
+        """Whether requests for a path are authenticated, be it only those with a credential."""
+        return not self._on_demand and self._public.isdisjoint(entries_for(path))
+
     def requirement(self, method: str, path: str, *, has_credential: bool) -> Requirement | None:
         """Return what the caller of a request needs; None if it is not authenticated."""
-        if self._on_demand or not self._public.isdisjoint(entries_for(path)):
+        if not self.depends_on_caller(path):
             return None
         needed = self._scope_needed(method, path)
         if needed is None and self._optional and not has_credential:

@@ -11,6 +11,7 @@ from tenantry.domain.permissions import Principal
 from tenantry.domain.rate_limits import RateLimitStatus
 from tenantry.in_process.tenantry import Credentials
 from tenantry.server.asgi_types import Header
+from tenantry.server.caching import PRIVATE, vary_on_credential
 from tenantry.server.problems import Refusal, internal_error, log_refused_token, refuse_domain_error
 from tenantry.server.rate_limit_headers import rate_headers
 from tenantry.server.security_headers import SECURITY_HEADERS
@@ -49,6 +50,7 @@ class RequestContext:
     request_id: bytes
     principal: Principal | None = None
     rate_limit_status: RateLimitStatus = ()
+    depends_on_caller: bool = False  # whether the response may be another one for another caller
     started: bool = False  # whether the response has started
     rejection: DomainError | None = None  # a view's; its response is sent whatever the application does with the error
     app: object = None
@@ -56,6 +58,7 @@ class RequestContext:
 
     async def admit(self, credentials: Credentials) -> Principal:
         """Authenticate and count the request once. Raises the service's refusals."""
+        self.depends_on_caller = True
         if self.principal is None:
             try:
                 admitted = await self.tenantry.authenticate(credentials)
@@ -69,17 +72,19 @@ class RequestContext:
         return self.principal
 
     def headers_over(self, headers: Iterable[Header]) -> list[Header]:
-        """Replace the request id and the rate limit headers of a response."""
-        ours = self.headers()
+        """Complete the headers of a response: the request id, the rate limits, and what caches must know."""
+        ours = [(b"x-request-id", self.request_id), *rate_headers(self.rate_limit_status)]
         names = {name for name, _ in ours}
-        return [*((name, value) for name, value in headers if name.lower() not in names), *ours]
-
-    def headers(self) -> list[Header]:
-        """Return the headers of every response: the request id and the status of the rate limits."""
-        return [(b"x-request-id", self.request_id), *rate_headers(self.rate_limit_status)]
+        complete = [header for header in headers if header[0].lower() not in names] + ours
+        if self.depends_on_caller:
+            vary_on_credential(complete)
+            if all(name.lower() != PRIVATE[0] for name, _ in complete):
+                complete.append(PRIVATE)
+        return complete
 
     def refusal(self, error: Exception) -> Refusal:
         """Return the response to a request that could not be admitted, and log an error that is no refusal."""
+        self.depends_on_caller = True
         request_id = self.request_id.decode()
         if isinstance(error, DomainError):
             refusal = refuse_domain_error(error, request_id)

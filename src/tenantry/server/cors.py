@@ -71,14 +71,15 @@ class CorsPolicy:
             and header_of(scope, b"access-control-request-method") is not None
             and header_of(scope, b"x-forwarded-method") is None
             and (self._allows_any or origin in self._of_listed)
-            and _is_api(scope["path"])
+            and is_api(scope["path"])
         )
 
     def _headers(self, path: str, origin: bytes | None) -> Sequence[Header]:
-        return self._of_listed.get(origin, self._of_others) if _is_api(path) else _NONE
+        return self._of_listed.get(origin, self._of_others) if is_api(path) else _NONE
 
 
-def _is_api(path: str) -> bool:
+def is_api(path: str) -> bool:
+    """Whether an address takes a caller's credential, or is documented beside those that do."""
     return path.startswith(_API) and not path.startswith(_WEBHOOKS)
 
 

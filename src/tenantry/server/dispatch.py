@@ -35,8 +35,9 @@ from tenantry.server.asgi_types import (
     request_id_of,
     send_response,
 )
+from tenantry.server.caching import vary_on_credential
 from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
-from tenantry.server.cors import CORS_POLICY, CorsPolicy
+from tenantry.server.cors import CORS_POLICY, CorsPolicy, is_api
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
 from tenantry.server.problems import (
@@ -298,6 +299,8 @@ class Dispatcher:
         headers += headers_of(scope)
         if self._cors is not None:
             headers += self._cors.headers_of(scope)
+        if is_api(scope["path"]):
+            vary_on_credential(headers)
         headers.append((b"x-request-id", request_id))
 
     def _count(self, route: str, method: str, status: int, seconds: float) -> None:

@@ -18,13 +18,17 @@ from tenantry.domain.permissions import Principal
 from tenantry.in_process.access_rules import AccessRules, Requirement, requirement_of
 from tenantry.in_process.request import RequestContext, context_in
 from tenantry.server.problems import STATUSES
-from tenantry.wsgi.middleware import PRINCIPAL, admit, begin, body_for, requirement_in, text_headers
+from tenantry.wsgi.middleware import PRINCIPAL, admit, begin, body_for, complete_headers, requirement_in, text_headers
 from tenantry.wsgi.tenantry import Tenantry, credentials_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _CONNECTION: Final = "CONNECTION"
+_UPDATES_CACHE: Final = "_cache_update_cache"
+"""The attribute of a request that tells Django's `UpdateCacheMiddleware` to store the response."""
+_WITHHELD: Final = "_tenantry_update_cache"
+"""The attribute that holds it until the response has the headers that a cache must know."""
 _OPTIONS: Final = frozenset({"PUBLIC", "OPTIONAL", "SCOPES", "MODE", "ON_DEMAND"})
 
 
@@ -50,6 +54,7 @@ class TenantryMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
+        self.process_view = self._before_view_async if self._is_async else self._before_view
         if not hasattr(settings, "TENANTRY"):
             settings.TENANTRY = {}
         options: dict[str, Any] = settings.TENANTRY
@@ -68,20 +73,28 @@ class TenantryMiddleware:
             return self._respond(request)
         context = self._begin(request)
         try:
-            if (needed := self._requirement(request)) is not None:
+            if (needed := self._requirement(request, context)) is not None:
                 _check(request, needed, _admit(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
-            return _with_headers(context, _refuse(request, context, error))
+            return _with_headers(request, context, _refuse(request, context, error))
         return _complete(request, context, cast("HttpResponseBase", self._get_response(request)))
 
     async def _respond(self, request: HttpRequest) -> HttpResponseBase:
         context = self._begin(request)
         try:
-            if (needed := self._requirement(request)) is not None:
+            if (needed := self._requirement(request, context)) is not None:
                 _check(request, needed, await _admit_async(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
-            return _with_headers(context, _refuse(request, context, error))
+            return _with_headers(request, context, _refuse(request, context, error))
         return _complete(request, context, await cast("Awaitable[HttpResponseBase]", self._get_response(request)))
+
+    def _before_view(self, request: HttpRequest, *_view: object) -> None:
+        context = context_in(request.META)
+        if context is not None and context.depends_on_caller:
+            _withhold(request)
+
+    async def _before_view_async(self, request: HttpRequest, *view: object) -> None:
+        self._before_view(request, *view)  # Django would call it in a thread
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """Refuse the request if the view does (`DomainError`)."""
@@ -99,8 +112,8 @@ class TenantryMiddleware:
         _set_principal(request, context.principal)
         return context
 
-    def _requirement(self, request: HttpRequest) -> Requirement | None:
-        return requirement_in(self._rules, request.META, str(request.method), request.path_info)
+    def _requirement(self, request: HttpRequest, context: RequestContext) -> Requirement | None:
+        return requirement_in(self._rules, context, request.META, str(request.method), request.path_info)
 
 
 def requires(
@@ -122,6 +135,7 @@ def requires(
             context = _context_of(request)
             with _kept(context):
                 needed.check(_admit(request, context))
+            _withhold(request)
             return view(cast("AuthenticatedRequest", request), *args, **kwargs)
 
         @wraps(view)
@@ -129,6 +143,7 @@ def requires(
             context = _context_of(request)
             with _kept(context):
                 needed.check(await _admit_async(request, context))
+            _withhold(request)
             return await cast("Awaitable[object]", view(cast("AuthenticatedRequest", request), *args, **kwargs))
 
         if iscoroutinefunction(view):
@@ -205,6 +220,17 @@ def _connection_of(context: RequestContext) -> Tenantry:
     return cast("Tenantry", context.tenantry)
 
 
+def _withhold(request: HttpRequest) -> None:
+    """Keep Django's cache from storing the response before it has the headers of `_with_headers`.
+
+    An `UpdateCacheMiddleware` between this middleware and the view sees it earlier. One around this middleware sees it
+    later, and may store it for this caller if the view permits that.
+    """
+    if _UPDATES_CACHE in request.__dict__:
+        request.__dict__.setdefault(_WITHHELD, request.__dict__[_UPDATES_CACHE])
+        setattr(request, _UPDATES_CACHE, False)
+
+
 def _set_principal(request: HttpRequest, principal: Principal | None) -> None:
     cast("Any", request).tenantry = principal
 
@@ -217,12 +243,13 @@ def _refuse(request: HttpRequest, context: RequestContext, error: Exception) -> 
 
 
 def _complete(request: HttpRequest, context: RequestContext, response: HttpResponseBase) -> HttpResponseBase:
-    return _with_headers(
-        context, response if context.rejection is None else _refuse(request, context, context.rejection)
-    )
+    answer = response if context.rejection is None else _refuse(request, context, context.rejection)
+    return _with_headers(request, context, answer)
 
 
-def _with_headers(context: RequestContext, response: HttpResponseBase) -> HttpResponseBase:
-    for name, value in text_headers(context.headers()):
+def _with_headers(request: HttpRequest, context: RequestContext, response: HttpResponseBase) -> HttpResponseBase:
+    if _WITHHELD in request.__dict__:
+        setattr(request, _UPDATES_CACHE, request.__dict__.pop(_WITHHELD))
+    for name, value in complete_headers(context, response.items()):
         response[name] = value
     return response

@@ -93,10 +93,7 @@ class TenantryMiddleware:
             status: str, headers: list[tuple[str, str]], exc_info: ExcInfo = None
         ) -> Callable[[bytes], object]:
             context.started = True
-            ours = text_headers(context.headers())
-            names = {name for name, _ in ours}
-            kept = [(name, value) for name, value in headers if name.lower() not in names]
-            return start_response(status, [*kept, *ours], exc_info)
+            return start_response(status, complete_headers(context, headers), exc_info)
 
         return self._pass(context, environ, start_with_headers)
 
@@ -110,7 +107,7 @@ class TenantryMiddleware:
             return [body_for(environ, refusal)]
 
         try:
-            needed = requirement_in(self._rules, environ, environ["REQUEST_METHOD"], path_of(environ))
+            needed = requirement_in(self._rules, context, environ, environ["REQUEST_METHOD"], path_of(environ))
             if needed is not None:
                 needed.check(admit(context, self._tenantry, environ))
         except Exception as error:  # noqa: BLE001  # the context logs it
@@ -164,7 +161,10 @@ def begin(tenantry: Tenantry, environ: dict[str, Any]) -> RequestContext:
     return context
 
 
-def requirement_in(rules: AccessRules, environ: Mapping[str, Any], method: str, path: str) -> Requirement | None:
+def requirement_in(
+    rules: AccessRules, context: RequestContext, environ: Mapping[str, Any], method: str, path: str
+) -> Requirement | None:
+    context.depends_on_caller |= rules.depends_on_caller(path)
     return rules.requirement(method, path, has_credential="HTTP_AUTHORIZATION" in environ)
 
 
@@ -174,6 +174,12 @@ def admit(context: RequestContext, tenantry: Tenantry, environ: dict[str, Any]) 
     if principal is None:
         principal = environ[PRINCIPAL] = tenantry.call(context.admit, credentials_of(environ))
     return principal
+
+
+def complete_headers(context: RequestContext, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the headers of a response with those of the middleware."""
+    given = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    return text_headers(context.headers_over(given))
 
 
 def text_headers(headers: Iterable[Header]) -> list[tuple[str, str]]:

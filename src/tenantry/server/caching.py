@@ -1,0 +1,28 @@
+"""What HTTP caches must know of a response that depends on its caller (RFC 9111 sections 3.5 and 4.1)."""
+
+from typing import Final
+
+from tenantry.server.asgi_types import Header
+
+CREDENTIAL_HEADERS: Final = ("Authorization", "X-Organization-Id")
+"""The request headers that say who the caller is, and for which tenant they act."""
+PRIVATE: Final[Header] = (b"cache-control", b"private")
+_VARY: Final = b"vary"
+_ANY: Final = b"*"
+_NAMES: Final = tuple(name.encode() for name in CREDENTIAL_HEADERS)
+_ON_CREDENTIAL: Final[Header] = (_VARY, b", ".join(_NAMES))
+
+
+def vary_on_credential(headers: list[Header]) -> None:
+    """Add `CREDENTIAL_HEADERS` to the ``Vary`` of a response, in one line: caches exist that read only one."""
+    given = [header for header in headers if header[0].lower() == _VARY]
+    if not given:
+        headers.append(_ON_CREDENTIAL)
+        return
+    varying = [name.strip() for _, value in given for name in value.split(b",")]
+    known = {name.lower() for name in varying}
+    if _ANY in known:
+        return
+    varying += [name for name in _NAMES if name.lower() not in known]
+    headers[:] = [header for header in headers if header not in given]
+    headers.append((_VARY, b", ".join(varying)))
