@@ -1,6 +1,6 @@
 """The declared properties of the service's routes."""
 
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from litestar import Litestar
 from litestar.routes import HTTPRoute
@@ -60,6 +60,35 @@ def requests_of_every_kind() -> list[tuple[str, str]]:
         path = "/".join("x" if part.startswith("{") else part for part in route.path_format.split("/"))
         found |= {(method, path) for method in route.methods}
     return sorted(found)
+
+
+class Address(NamedTuple):
+    """A method and a path, with ``x`` for each parameter, and the credential that it needs; None if it needs none."""
+
+    method: str
+    path: str
+    credential: Credential | None
+
+    @property
+    def is_hot(self) -> bool:
+        """Whether the service answers it without parsing cookies and other headers."""
+        return self.path in (PROJECTS, WEBHOOK) or self.path.startswith(VERIFY)
+
+
+def addresses() -> list[Address]:
+    """Everything there is."""
+    found = {
+        Address("GET", f"{VERIFY}-", Credential.CALLER),
+        Address("GET", PROJECTS, Credential.CALLER),
+        Address("POST", WEBHOOK, None),
+    }
+    for route in _routes():
+        path = "/".join("x" if part.startswith("{") else part for part in route.path_format.split("/"))
+        for handler in route.route_handlers:
+            guards = [guard.credential for guard in handler.guards or () if isinstance(guard, RouteGuard)]
+            methods = route.methods & set(handler.http_methods) - {"OPTIONS"}
+            found |= {Address(method, path, guards[0] if guards else None) for method in methods}
+    return sorted(found, key=lambda one: one[:2])
 
 
 def _routes() -> list[HTTPRoute]:

@@ -6,9 +6,11 @@ import pytest
 
 from tenantry.auth import rejection_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS
+from tenantry.dashboard.cookies import MOST_READ
 from tenantry.integrations.oidc import sign_in
 from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
-from tenantry.server import asgi_types, client_limits
+from tenantry.integrations.stripe.signature import MOST_SIGNATURES
+from tenantry.server import asgi_types, client_limits, repeated_items
 from tenantry.server.load_shedding import MAX_WAIT, MIN_CONCURRENT
 from tenantry.settings import Settings
 
@@ -39,6 +41,14 @@ LIMITS = client_limits.ClientLimits()
             "other rejected anonymous requests per second: unknown addresses, wrong signatures, malformed bodies",
             f"{rejection_throttle.ANONYMOUS_PER_SECOND}",
         ),
+        ("list items, parameters and cookies, in all header values together", f"{repeated_items.MAX_LIST_ITEMS}"),
+        ("addresses in `X-Forwarded-For`, behind a trusted proxy", f"{client_limits.MAX_FORWARDED}"),
+        ("parameters of a query", f"{repeated_items.MAX_PARAMETERS}"),
+        ("segments of a path", f"{repeated_items.MAX_SEGMENTS}"),
+        ("fields of a form", f"{repeated_items.MAX_FIELDS}"),
+        ("members of objects and items of lists in a JSON body, at any depth", f"{repeated_items.MAX_MEMBERS}"),
+        ("signatures in the header of an event", f"{MOST_SIGNATURES}"),
+        ("cookies of sign-ins in progress", f"{MOST_READ}"),
         ("sign-ins of a process whose authorization code is being redeemed", f"{sign_in.MOST_REDEMPTIONS}"),
     ],
 )

@@ -32,6 +32,7 @@ from tenantry.server.problems import (
     refuse,
     refuse_domain_error,
 )
+from tenantry.server.repeated_items import check_members
 
 API_TITLE: Final = "tenantry"
 _LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]
@@ -60,8 +61,10 @@ class JsonRequest(Request[Any, Any, Any]):
         if not re.fullmatch(r"application/(json|.*\+json)", media_type):
             raise HTTPException(status_code=415)
         field = self.route_handler.parsed_data_field
+        body = await self.body()
+        check_members(body)
         try:
-            return _decoder(field.annotation if field else Any).decode(await self.body())
+            return _decoder(field.annotation if field else Any).decode(body)
         except msgspec.ValidationError as error:
             location, message = fault_of(error)
             raise ValidationError((location, in_words(message))) from error

@@ -18,6 +18,7 @@ from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.tenants import Project
 from tenantry.server.asgi_types import JSON, HotRequest, HotResponse
 from tenantry.server.problems import fault_of
+from tenantry.server.repeated_items import check_query
 
 PATH: Final = "/api/v1/projects"
 
@@ -60,6 +61,7 @@ def parse_window(query: bytes) -> Window:
     """Parse the query string of a list. Raises `ValidationError`, `InvalidCursorError`."""
     if not query:
         return _FIRST
+    check_query(query)
     values = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     try:
         page = msgspec.convert(values, PageQuery, strict=False)

@@ -19,6 +19,8 @@ from tenantry.integrations.oidc.sign_in import PendingSignIn
 
 MOST_PENDING: Final = 5
 """Sign-ins in progress in one browser; the oldest ones make room for a new one."""
+MOST_READ: Final = 2 * MOST_PENDING
+"""Cookies of sign-ins that the service reads of one request. Tabs that begin together exceed `MOST_PENDING`."""
 _MOST_SIGN_IN_BYTES: Final = 4096  # with one more sign-in and the session, a header of 8 KiB still has room
 _FLASH_LIFETIME: Final = timedelta(minutes=1)
 SECRET_LIFETIME: Final = timedelta(minutes=1)
@@ -87,9 +89,11 @@ class Cookies:
     def without_old_sign_ins(self, request: AnyRequest) -> list[Cookie]:
         """Return cookies that delete expired sign-ins, and the oldest ones if one more would exceed the limits.
 
-        A request carries all of them, and servers reject a header that is too large.
+        A request carries all of them, and servers reject a header that is too large. Browsers send the newest last
+        (RFC 6265 section 5.4); those before the last `MOST_READ` are left to expire.
         """
-        found = [(name, sealed) for name, sealed in request.cookies.items() if name.startswith(self._sign_in)]
+        sent = [(name, sealed) for name, sealed in request.cookies.items() if self._is_sign_in(name)]
+        found = sent[-MOST_READ:]
         expiries = {name: pending.until for name, sealed in found if (pending := self._decrypted(sealed))}
         kept = size = 0
         deleted = []
@@ -154,6 +158,10 @@ class Cookies:
         except (JoseError, ValueError):
             return None
         return found if to_micros(self._clock()) < found.until else None
+
+    def _is_sign_in(self, name: str) -> bool:
+        state = name.removeprefix(self._sign_in)
+        return state != name and _UNSAFE_IN_NAME.search(state) is None
 
     def _sign_in_name(self, state: str) -> str:
         return self._sign_in + _UNSAFE_IN_NAME.sub("", state[:12])

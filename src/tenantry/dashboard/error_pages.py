@@ -46,6 +46,7 @@ _OBJECTS: Final = {
     "member_id": ("/settings/members/", "Open the member"),
 }
 """The pages of objects, by the parameter of the path that names one, and the text of the link."""
+_MOST_PAGE_BYTES: Final = 60 * 1024  # with its headers, a response without a credential stays below 64 KiB
 _CHECK_ADDRESS: Final = "Check the address: the link may be old or incomplete."
 _UNROUTED: Final = {
     HTTPStatus.NOT_FOUND: f"No page has this address. {_CHECK_ADDRESS}",
@@ -66,16 +67,16 @@ class ErrorPages:
     def not_signed_in(self, request: AnyRequest, error: guards.NotSignedInError) -> Response[str]:
         if request.method == "GET" and guards.is_navigation(request):
             return self._renderer.redirect(f"/sign-in?return_to={quote(_address(request), safe='')}")
-        if error.form is not None:
-            return self._resubmission(request, 401, error.form)
+        if error.form is not None and (page := self._resubmission(request, 401, error.form)):
+            return page
         return self._page(request.scope, 401, "Nothing was saved. Sign in, then try again.", "Your session has ended")
 
     def stale_sign_in(self, request: AnyRequest, error: guards.StaleSignInError) -> Response[str]:
         return self._renderer.redirect(start_path(_address(request), silent=True, hint=error.subject))
 
     def csrf(self, request: AnyRequest, error: guards.CsrfError) -> Response[str]:
-        if error.form is not None:
-            return self._resubmission(request, 403, error.form)
+        if error.form is not None and (page := self._resubmission(request, 403, error.form)):
+            return page
         message = "It belongs to another session or another site. Nothing was changed. Open the page again and retry."
         return self._page(request.scope, 403, message, "This form is invalid")
 
@@ -149,12 +150,16 @@ class ErrorPages:
             back=back,
         )
 
-    def _resubmission(self, request: AnyRequest, status: int, form: Form) -> Response[str]:
-        """Return a page that keeps the form's content, for the user to sign in and submit again by its button."""
+    def _resubmission(self, request: AnyRequest, status: int, form: Form) -> Response[str] | None:
+        """Return a page that keeps the form's content, for the user to sign in and submit again by its button.
+
+        Return None if the page would be larger than `_MOST_PAGE_BYTES`.
+        """
         known = labels().form_fields
         user, path, entries = guards.current_user(request.scope), request.url.path, form.entries()
         shown = [(known[name], text) for name, text in entries if text and name in known]
-        return self._renderer.page("resubmit.html", status, user=user, path=path, entries=entries, shown=shown)
+        page = self._renderer.page("resubmit.html", status, user=user, path=path, entries=entries, shown=shown)
+        return page if len(page.content.encode()) <= _MOST_PAGE_BYTES else None
 
 
 def is_unrouted_page(request: AnyRequest, error: Exception) -> bool:

@@ -11,10 +11,12 @@ from urllib.parse import urlencode
 import msgspec
 from litestar.datastructures import FormMultiDict
 from litestar.exceptions import ClientException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
 from tenantry.api.guards import AnyRequest
 from tenantry.dashboard.labels import isolated, shown_name
 from tenantry.domain.errors import ValidationError
+from tenantry.server.repeated_items import has_too_many_fields
 
 TOKEN_FIELD: Final = "form_token"  # noqa: S105  # a name
 MOST_BYTES: Final = 64 * 1024
@@ -50,12 +52,13 @@ class Form:
 
 
 async def read_form(request: AnyRequest) -> Form:
-    """Read the form of a request. Raises `ClientException` for another content type or too large a body."""
+    """Read the form of a request. Raises `ClientException` for another content type, or too many bytes or fields."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise ClientException("This address takes an HTML form.")
-    if len(await request.body()) > MOST_BYTES:
-        raise ClientException("The form is too large.")
+    body = await request.body()
+    if len(body) > MOST_BYTES or has_too_many_fields(body):
+        raise RequestEntityTooLarge("The form is too large. Go back and shorten it.")
     return Form(await request.form())
 
 

@@ -75,7 +75,7 @@ async def start_sign_in(
 @get(CALLBACK, opt={"public": True}, before_request=_ignore_head)
 async def finish_sign_in(ctx: Context) -> Response[str]:
     request = ctx.request
-    answer = {name: request.query_params.getall(name)[-1] for name in request.query_params}
+    answer = {name: request.query_params[name] for name in oidc.RESPONSE_PARAMETERS if name in request.query_params}
     pending = ctx.cookies.sign_in(request, answer.get("state", ""))
     sign_in = ctx.services.sign_in
     if sign_in is None or pending is None:

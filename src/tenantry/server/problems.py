@@ -18,8 +18,8 @@ from tenantry.server.rate_limit_headers import rate_headers
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = "1"
 _TYPE_PREFIX: Final = "urn:tenantry:problem:"
-_MESSAGE: Final = re.compile(r"(?P<message>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
-_FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`", re.DOTALL)
+_PATH: Final = " - at `$"
+_FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field `(.*?)`?", re.DOTALL)
 _MAX_TEXT: Final = 200
 _REPEATED: Final = re.compile(r"(?<=^Invalid enum value) .*", re.DOTALL)
 
@@ -106,8 +106,9 @@ VARIES: Final[Header] = (b"vary", b"Accept")
 
 def fault_of(error: msgspec.ValidationError, default: str = "body") -> tuple[str, str]:
     """Return a field's path, or ``default`` for the whole body, and msgspec's message."""
-    found = _MESSAGE.fullmatch(str(error))
-    message, path = (found["message"], found["path"] or "") if found else (str(error), "")
+    message, marker, path = str(error).rpartition(_PATH)
+    message, path = (message, path.removeprefix(".").removesuffix("`")) if marker else (path, "")
+    message = message[: 2 * _MAX_TEXT]  # it contains the client's text, of any length
     if field := _FIELD.fullmatch(message):
         path = f"{path}.{field[1]}" if path else field[1]
     return path[:_MAX_TEXT] or default, message[:_MAX_TEXT]

@@ -28,6 +28,7 @@ from tenantry.server.client_limits import (
     CONNECTION_MONITOR,
     MAX_CHUNKS,
     MAX_DISCARDED_BYTES,
+    MAX_FORWARDED,
     MAX_FRAMING_BYTES,
     MAX_HEAD_BYTES,
     MAX_HEADERS,
@@ -208,8 +209,12 @@ class HttpProtocol(HttpToolsProtocol):
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header of the head; ignore trailers."""
-        if not self._has_head:
+        """Collect a header of the head; ignore trailers, but count them. Raises `RequestRejectedError`."""
+        if self._has_head:
+            self.on_chunk_header()
+        elif len(self.headers) == MAX_HEADERS:
+            raise RequestRejectedError(protocol_errors.LARGE_HEAD)
+        else:
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -217,7 +222,6 @@ class HttpProtocol(HttpToolsProtocol):
         version = self.parser.get_http_version()
         if (
             self._received_bytes > MAX_HEAD_BYTES
-            or len(self.headers) > MAX_HEADERS
             or len(self.url) > MAX_TARGET_BYTES
             or len(self.pipeline) >= MAX_PIPELINED
         ):
@@ -261,7 +265,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_chunk_header(self) -> None:
-        """Count chunks. Raises `RequestRejectedError`."""
+        """Count chunks and trailers. Raises `RequestRejectedError`."""
         self._chunks += 1
         if self._chunks > MAX_CHUNKS:
             raise RequestRejectedError(protocol_errors.TOO_MANY_CHUNKS)
@@ -395,7 +399,7 @@ class HttpProtocol(HttpToolsProtocol):
         if len(self.url) > MAX_TARGET_BYTES:
             raise RequestRejectedError(protocol_errors.TARGET_TOO_LONG)
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+        if size > MAX_HEAD_BYTES:
             raise RequestRejectedError(protocol_errors.LARGE_HEAD)
         if len(self.pipeline) >= MAX_PIPELINED:
             raise RequestRejectedError(protocol_errors.TOO_MANY_PIPELINED)
@@ -404,7 +408,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Reject ambiguous headers that the parser accepts or detects too late."""
         if version not in _VERSIONS:
             raise RequestRejectedError(protocol_errors.UNSUPPORTED_VERSION)
-        hosts = 0
+        hosts = forwarded = 0
         for name, value in self.headers:
             if name == b"host":
                 hosts += 1
@@ -412,8 +416,12 @@ class HttpProtocol(HttpToolsProtocol):
                     raise RequestRejectedError(protocol_errors.INVALID_HOST)
             elif name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
                 raise RequestRejectedError(protocol_errors.UNSUPPORTED_CODING)
+            elif name == b"x-forwarded-for":
+                forwarded += 1 + value.count(b",")
         if hosts > 1 or (hosts == 0 and version == "1.1"):
             raise RequestRejectedError(protocol_errors.HOST_COUNT)
+        if forwarded > MAX_FORWARDED:
+            raise RequestRejectedError(protocol_errors.TOO_MANY_FORWARDED)
 
     def _reject(self, rejection: RequestRejection) -> None:
         """Reject the current request after earlier responses, and ignore further input."""
@@ -495,6 +503,8 @@ class HttpProtocol(HttpToolsProtocol):
         header = cycle.header
         length = header(b"content-length")
         if length is not None and (len(length) > _MAX_HOT_LENGTH_DIGITS or method != "POST"):
+            return None
+        if self._proxies is not None and (header(b"x-forwarded-for") or b"").count(b",") >= MAX_FORWARDED:
             return None
         # Several Host headers are joined by a comma and a space, which no host contains.
         if header(b"transfer-encoding") is not None or header(b"expect") is not None or not _is_host(header(b"host")):

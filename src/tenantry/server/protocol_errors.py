@@ -64,12 +64,13 @@ TOO_MANY_PIPELINED: Final = RequestRejection(
     "pipelined", "invalid_request", f"More than {limits.MAX_PIPELINED} requests wait on this connection."
 )
 TOO_MANY_CHUNKS: Final = RequestRejection(
-    "chunks", "invalid_request", f"The body has more than {limits.MAX_CHUNKS} chunks."
+    "chunks", "invalid_request", f"The body has more than {limits.MAX_CHUNKS} chunks and trailers."
 )
 HEAD_TIMEOUT: Final = RequestRejection("head_seconds", "request_timeout", "The request's head took too long.")
 BODY_TIMEOUT: Final = RequestRejection("body_seconds", "request_timeout", "The request's body took too long.")
 TARGET_TOO_LONG: Final = _large_head(f"The target is longer than {limits.MAX_TARGET_BYTES} bytes.")
 LARGE_HEAD: Final = _large_head(f"The head is over {limits.MAX_HEAD_BYTES} bytes or {limits.MAX_HEADERS} headers.")
+TOO_MANY_FORWARDED: Final = _large_head(f"X-Forwarded-For names more than {limits.MAX_FORWARDED} addresses.")
 TOO_MUCH_FRAMING: Final = _large_head(
     f"Head, chunk headers and trailers are larger than {limits.MAX_FRAMING_BYTES} bytes."
 )

@@ -32,6 +32,8 @@ from tenantry.integrations.oidc.tokens import TokenVerifier
 _log = logging.getLogger(__name__)
 
 SCOPE: Final = "openid profile email"
+RESPONSE_PARAMETERS: Final = ("state", "iss", "error", "code")
+"""What `SignIn.finish` reads of the provider's response (RFC 6749 section 4.1.2, RFC 9207)."""
 MOST_REDEMPTIONS: Final = 20  # authorization codes that a process redeems at once
 _MAX_NAME: Final = 100
 _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}

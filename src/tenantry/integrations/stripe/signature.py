@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-_MOST_SIGNATURES: Final = 16
+MOST_SIGNATURES: Final = 16
+"""The provider sends one for each secret of an endpoint: two while a secret is replaced."""
+_MOST_PARTS: Final = 64
 _HEX_LENGTH: Final = 64
 _MOST_TIME_DIGITS: Final = 12
 
@@ -59,6 +61,8 @@ def _parse(header: bytes) -> tuple[bytes, list[bytes]] | None:
     stamp: bytes | None = None
     signatures = []
     given = 0
+    if header.count(b",") >= _MOST_PARTS:
+        return None
     for part in header.split(b","):
         scheme, equals, value = part.strip().partition(b"=")
         if not equals:
@@ -71,7 +75,7 @@ def _parse(header: bytes) -> tuple[bytes, list[bytes]] | None:
             given += 1
             if len(value) == _HEX_LENGTH:
                 signatures.append(value)
-    if stamp is None or not signatures or given > _MOST_SIGNATURES:
+    if stamp is None or not signatures or given > MOST_SIGNATURES:
         return None
     return stamp, signatures
 

@@ -1,0 +1,48 @@
+"""How often a request may repeat something: counted before any work is done for a single item.
+
+A head or body of the permitted size holds thousands of items. Each may cost the service an object, a decryption or a
+regular expression.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from tenantry.domain.errors import ValidationError
+from tenantry.server.asgi_types import Header
+
+MAX_SEGMENTS: Final = 32  # of a path, except where a gateway appends the path of its own request
+MAX_PARAMETERS: Final = 100  # of a query
+MAX_FIELDS: Final = 100  # of a form
+MAX_MEMBERS: Final = 4096  # of a JSON body: members of objects and items of lists, at any depth
+MAX_LIST_ITEMS: Final = 256
+"""Of all header values together: items of lists, parameters, cookies and escaped characters. Browsers send at most 180
+cookies."""
+
+
+def has_too_many_segments(path: str) -> bool:
+    return path.count("/") > MAX_SEGMENTS
+
+
+def has_too_many_items(headers: Iterable[Header]) -> bool:
+    values = b",".join([value for _, value in headers])
+    return values.count(b",") + values.count(b";") + values.count(b"\\") > MAX_LIST_ITEMS
+
+
+def has_too_many_fields(form: bytes) -> bool:
+    """Whether a form (``application/x-www-form-urlencoded``) has more than `MAX_FIELDS`."""
+    return form.count(b"&") >= MAX_FIELDS
+
+
+def check_query(query: bytes) -> None:
+    """Raise `ValidationError` for a query of more than `MAX_PARAMETERS`."""
+    if query.count(b"&") >= MAX_PARAMETERS:
+        raise ValidationError(("query", f"has more than {MAX_PARAMETERS} parameters"))
+
+
+def check_members(body: bytes) -> None:
+    """Raise `ValidationError` for a JSON body of more than `MAX_MEMBERS`.
+
+    It counts commas, those of texts too: the longest valid texts of a request have fewer.
+    """
+    if body.count(b",") >= MAX_MEMBERS:
+        raise ValidationError(("body", f"has more than {MAX_MEMBERS} members and list items"))
