@@ -343,6 +343,8 @@ async def webhooks_and_mails(run_of: Everything, mail: MailServer, worker: Runni
 
 async def sessions(run_of: Everything, owner: str, provider: ProviderServer) -> None:
     """The provider's API, which repeats the key that it refuses."""
+    ended = events.deleted(created=int(time.time()))  # a tenant with a subscription cannot buy another one
+    assert (await run_of.deliver(ended, "webhook secret")).text == "OK"
     echo = refusal(401, message=f"Invalid API Key provided: {PROVIDER_KEY}")
     for path, body in ((CHECKOUT, {"plan": "pro"}), (PORTAL, {})):
         provider.answers.append(echo)
