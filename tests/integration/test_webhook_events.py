@@ -390,3 +390,30 @@ async def test_the_answer_comes_after_the_commit(provider: Provider) -> None:
         return event["id"] in await provider.ledger(subscriber)
 
     assert all(await asyncio.gather(*(deliver_and_read(number) for number in range(20))))
+
+
+@pytest.mark.parametrize("mode", ["any", "each"])
+async def test_an_invoice_without_a_customer_is_placed_by_its_subscription(conninfo: str, mode: str) -> None:
+    """Whichever arrives first."""
+    async with running_service(conninfo, SUBSCRIPTIONS=mode) as service:
+        provider, at = Provider(service), int(service.clock.now.timestamp())
+        bystander = await provider.subscriber()
+        await provider.send(events.updated(**bystander.names))
+        for order in itertools.permutations(range(3)):
+            subscriber = await provider.subscriber()
+            sent = [
+                events.updated(**subscriber.names, created=at - 30),
+                events.updated(**subscriber.names, created=at - 20, cancel=True),
+                events.failed(customer=None, subscription_id=f"sub_{subscriber.id}", created=at - 10),
+            ]
+            await provider.send(*(sent[place] for place in order))
+            assert await provider.state(subscriber) == ("pro", "past_due"), order
+            assert len(await provider.notifications(subscriber)) == 1, order
+        assert await provider.state(bystander) == ("pro", "active")
+
+
+async def test_an_invoice_without_a_customer_and_with_an_unknown_subscription_waits(provider: Provider) -> None:
+    await provider.send(event := events.failed(customer=None, subscription_id="sub_unknown"))
+    stored = await provider.stored(event["id"])
+    assert stored is not None
+    assert (stored["outcome"], stored["reason"]) == ("parked", "Waits: subscription sub_unknown is not known yet.")

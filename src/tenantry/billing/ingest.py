@@ -201,9 +201,16 @@ async def _lock_context(
     tenants |= {former for event in usable if policy.is_each and (former := former_tenant(event))}
     customers = {event.customer_id for event in usable if event.customer_id}
     subscriptions = {event.subscription_id for event in usable if event.subscription_id and policy.is_each}
+    current: Mapping[str, str] = {}
+    if nameless := customer_links.without_customer(usable, policy):
+        current = await store.tenants_of_current(connection, nameless)
+        tenants |= set(current.values())
     held = set(locked)
     while True:
         context = await _read_context(connection, events, policy, tenants, customers, subscriptions)
+        if current:
+            known = msgspec.structs.replace(context.known, tenant_of_current=dict(current))
+            context = msgspec.structs.replace(context, known=known)
         fresh = [event for event in usable if event.id not in context.seen]
         released = await _released_subscriptions(connection, fresh, context) if policy.is_each else set[str]()
         wanted = held | batch.needed_locks(fresh, context, policy)

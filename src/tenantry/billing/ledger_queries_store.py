@@ -110,7 +110,12 @@ SELECT tenant_id, count(*)
           JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL AND e.subscription_id = s.id
          WHERE e.type = ANY(%(invoices)s)
            AND s.tenant_id = ANY(%(tenants)s) AND s.reported_at IS NOT NULL AND s.moved_at IS NULL
-           AND NOT EXISTS (SELECT FROM customers c WHERE c.id = e.customer_id)) AS waiting
+           AND NOT EXISTS (SELECT FROM customers c WHERE c.id = e.customer_id)
+         UNION ALL
+        SELECT t.id
+          FROM tenants t
+          JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL AND e.subscription_id = t.subscription_id
+         WHERE e.type = ANY(%(invoices)s) AND e.customer_id IS NULL AND t.id = ANY(%(tenants)s)) AS waiting
  GROUP BY tenant_id
 """
 # All these entries have an anomaly, so the index of anomalies has them in this order.

@@ -308,6 +308,17 @@ async def tenants_of(connection: Connection, customers: Collection[str]) -> dict
     return dict(rows)
 
 
+# Reads every tenant: the provider's invoices name a customer.
+TENANTS_OF_CURRENT: Final = (
+    "SELECT subscription_id, id FROM tenants WHERE subscription_id = ANY(%s) ORDER BY tip_created"
+)
+
+
+async def tenants_of_current(connection: Connection, subscriptions: Collection[str]) -> dict[str, str]:
+    """Return the tenants whose one state is from these subscriptions, by subscription; of several the newest."""
+    return dict(await connection.fetch(TENANTS_OF_CURRENT, (list(subscriptions),)))
+
+
 async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
     query = "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at, id"
     return [row[0] for row in await connection.fetch(query, (tenant_id,))]

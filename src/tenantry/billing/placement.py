@@ -58,7 +58,8 @@ async def apply_work(
     """Apply events in memory. The context has all tenants of their subscriptions, locked."""
     of_parked = [each.event for each in work.parked]
     first = (*work.usable(policy), *of_parked)
-    moves = _Moves(batch.new_subscriptions(first, context) if policy.is_each else {})
+    begun = batch.new_subscriptions if policy.is_each else batch.new_current_subscriptions
+    moves = _Moves(begun(first, context))
     while True:
         application = await _apply(connection, context, work, moves, policy, now)
         application.contested.update(work.moved)
@@ -89,7 +90,8 @@ async def _apply(
     )
     for (tenant_id, subscription_id), events in moves.left.items():
         application.release(tenant_id, subscription_id, events)
-    application.expect(moves.begun)
+    if policy.is_each:
+        application.expect(moves.begun)
     application.replace(moves.leaving)
     application.apply_parked(work.tenant_id, work.parked)
     for each in work.new:

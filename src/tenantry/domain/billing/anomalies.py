@@ -46,7 +46,8 @@ def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str]
         return Outcome.INVALID, event.problem
     missing = None
     if event.type in ev.INVOICE_TYPES:
-        missing = None if event.customer_id else "The invoice names no customer."
+        is_named = event.customer_id or event.subscription_id
+        missing = None if is_named else "The invoice names neither a customer nor a subscription."
     elif event.type in ev.CHECKOUT_TYPES and event.checkout_mode != _SUBSCRIPTION_MODE:
         missing = "The checkout session is not for a subscription."
     elif event.type == ev.CHECKOUT_COMPLETED and event.customer_id is None:

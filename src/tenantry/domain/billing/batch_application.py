@@ -44,7 +44,7 @@ from tenantry.domain.billing.notices import (
     notice_of_change,
     notice_of_type,
 )
-from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key
+from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key, known_of
 from tenantry.domain.billing.subscription_history import PlacedEvent, SubscriptionHistory
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
 from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
@@ -125,13 +125,19 @@ def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: 
         ):
             locks.add(NameLock(f"subscription {event.subscription_id}", claimed=False))
         if tenant_of(event, context.known) not in context.accounts:
-            missing = f"customer {event.customer_id}" if goes_by_customer(event) else f"tenant {event.org_id}"
-            locks.add(NameLock(missing, claimed=False))
+            locks.add(NameLock(missing_name(event), claimed=False))
         if wants_link(event, context):
             locks.add(NameLock(f"customer {event.customer_id}", claimed=True))
         if policy.is_each and is_new_subscription(event, context):
             locks.add(NameLock(f"subscription {event.subscription_id}", claimed=True))
     return locks
+
+
+def missing_name(event: BillingEvent) -> str:
+    """Return what must become known before an event has a tenant."""
+    if not goes_by_customer(event):
+        return f"tenant {event.org_id}"
+    return f"customer {event.customer_id}" if event.customer_id else f"subscription {event.subscription_id}"
 
 
 def new_subscriptions(events: Iterable[BillingEvent], context: BatchContext) -> dict[str, str]:
@@ -142,6 +148,18 @@ def new_subscriptions(events: Iterable[BillingEvent], context: BatchContext) -> 
         for event in sorted(found, key=attrgetter("created"))
         if event.subscription_id and (tenant_id := tenant_of(event, context.known))
     }
+
+
+def new_current_subscriptions(events: Iterable[BillingEvent], context: BatchContext) -> dict[str, str]:
+    """Return the subscriptions of these events that their tenants' one states do not know, each with the tenant."""
+    found = dict[str, str]()
+    for event in events:
+        tenant_id, name = tenant_of(event, context.known), event.subscription_id
+        account = context.accounts.get(tenant_id or "")
+        is_naming = event.type in ev.FOLDED_TYPES and event.type not in ev.INVOICE_TYPES
+        if account is not None and name is not None and is_naming and known_of(account.state, name) is None:
+            found[name] = account.tenant_id
+    return found
 
 
 def is_new_subscription(event: BillingEvent, context: BatchContext) -> bool:
@@ -179,7 +197,9 @@ class BatchApplication:
         self._paid = dict(self.paid)
         self._accounts = dict(self.context.accounts)
         known = self.context.known
-        self._known = KnownTenants(dict(known.tenant_of_customer), dict(known.tenant_of_subscription))
+        self._known = KnownTenants(
+            dict(known.tenant_of_customer), dict(known.tenant_of_subscription), dict(known.tenant_of_current)
+        )
         self._parked = {each.event.id: each for each in waiting}
         self._timelines: dict[tuple[str, str], Timeline] = {}
         self._moved: dict[str, SubscriptionHistory] = {}
@@ -256,12 +276,10 @@ class BatchApplication:
 
     def _park(self, received: ReceivedEvent) -> None:
         event = received.event
-        missing = f"tenant {event.org_id}"
         if goes_by_customer(event):
-            missing = f"customer {event.customer_id}"
             # a later event of this batch may link the customer
             self._parked[event.id] = received
-        outcome, reason = Outcome.PARKED, f"Waits: {missing} is not known yet."
+        outcome, reason = Outcome.PARKED, f"Waits: {missing_name(event)} is not known yet."
         if event.type == ev.SNAPSHOT:
             outcome, reason = Outcome.IGNORED, f"There is no tenant {event.org_id} any more."
         self.entries.append(LedgerEntry(received, None, outcome, reason, anomalies=anomalies(received, self.policy)))
@@ -353,6 +371,8 @@ class BatchApplication:
         after = self._accounts[tenant_id].record
         if key and self.policy.is_each:
             self._note_subscription(key, tenant_id, event)
+        elif key is not None and event.subscription_id and event.type not in ev.INVOICE_TYPES:
+            self._note_current(event.subscription_id, tenant_id)
         return LedgerEntry(received, tenant_id, outcome, reason, before, after, tuple(found))
 
     def _fold_in(
@@ -442,6 +462,14 @@ class BatchApplication:
             known[subscription_id] = holder
         if self._parked and holder == tenant_id:
             self._apply_waiting(tenant_id, lambda event: event.subscription_id == subscription_id)
+
+    def _note_current(self, subscription_id: str, tenant_id: str) -> None:
+        """Note the tenant whose one state is from a subscription: let invoices without a customer find it."""
+        self._known.tenant_of_current[subscription_id] = tenant_id
+        if self._parked:
+            self._apply_waiting(
+                tenant_id, lambda event: event.customer_id is None and event.subscription_id == subscription_id
+            )
 
     def _may_move(self, subscription_id: str, tenant_id: str, event: BillingEvent, tenants: Iterable[str]) -> bool:
         """Whether all events of a subscription that several tenants have must decide whose it and its invoices are.

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import BatchContext, BillingAccount, KnownTenants
+from tenantry.domain.billing.state import BillingPolicy
 
 
 def tenant_of(event: BillingEvent, known: KnownTenants) -> str | None:
@@ -23,6 +24,15 @@ def tenant_of(event: BillingEvent, known: KnownTenants) -> str | None:
 def goes_by_customer(event: BillingEvent) -> bool:
     """Whether the event names no tenant, so that the link of its customer decides."""
     return event.type in ev.INVOICE_TYPES or event.org_id is None
+
+
+def without_customer(events: Iterable[BillingEvent], policy: BillingPolicy) -> set[str]:
+    """Return the subscriptions of invoice events that name no customer, which `SubscriptionRule.ANY` goes by."""
+    return {
+        event.subscription_id
+        for event in events
+        if not policy.is_each and event.customer_id is None and event.subscription_id and event.type in ev.INVOICE_TYPES
+    }
 
 
 def may_link(event: BillingEvent) -> bool:

@@ -169,18 +169,24 @@ class CustomerLink(NamedTuple):
 
 
 class KnownTenants(msgspec.Struct, frozen=True):
-    """The tenants of customers by their links, and with `SubscriptionRule.EACH` of subscriptions by their events."""
+    """The tenants of customers by their links, and with `SubscriptionRule.EACH` of subscriptions by their events.
+
+    ``tenant_of_current`` has tenants by the subscription that their one state is from; for invoices without a customer.
+    """
 
     tenant_of_customer: dict[str, str]
     tenant_of_subscription: dict[str, str]
+    tenant_of_current: dict[str, str] = {}
 
     def of_invoice(self, event: BillingEvent) -> str | None:
         """Return the tenant of an invoice event: by the subscription that it names, else by its customer.
 
         So of two tenants with one customer each has its own invoices, and a customer without a link has its tenant.
         """
-        by_subscription = self.tenant_of_subscription.get(event.subscription_id or "")
-        return by_subscription or self.tenant_of_customer.get(event.customer_id or "")
+        name = event.subscription_id or ""
+        if event.customer_id is None:
+            return self.tenant_of_subscription.get(name) or self.tenant_of_current.get(name)
+        return self.tenant_of_subscription.get(name) or self.tenant_of_customer.get(event.customer_id)
 
 
 class NameLock(NamedTuple):
