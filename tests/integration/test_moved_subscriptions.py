@@ -115,6 +115,10 @@ MOVES: Final = {
         ],
         {"a": FORMER, "b": PAST_DUE},
     ),
+    "of_a_lost_first_event": Move(
+        [fails(2, "f"), named(5, "b", "u2", "a"), named(7, "b", "u3"), pays(8, "p", invoice_id="in_2")],
+        {"a": FORMER, "b": PAID},
+    ),
     "without_the_first_event": Move([named(5, "b", "u2", "a"), fails(6, "f"), named(7, "b", "u3")], {"b": PAID}),
 }
 
@@ -208,10 +212,18 @@ def _wrong_mails(events: Sequence[BillingEvent], mailed: Mapping[str, str]) -> I
     if len({event.created for event in names}) < len(names) and names[0].previous is not None:
         return
     for event in events:
-        before = [each for each in names if each.created <= event.created] or names[:1]
-        if before and event.id in mailed and mailed[event.id] != before[-1].org_id:
+        before = [each.org_id for each in names if each.created <= event.created] or [_former(names)]
+        if event.id in mailed and before[-1] not in (None, mailed[event.id]):
             known = [each.id for each in events]
-            yield f"{event.id} went to {mailed[event.id]} of {before[-1].org_id}, knowing {known}"
+            yield f"{event.id} went to {mailed[event.id]} of {before[-1]}, knowing {known}"
+
+
+def _former(names: Sequence[BillingEvent]) -> str | None:
+    """The tenant that a subscription named before the first of its events."""
+    if not names:
+        return None
+    former = (names[0].previous or {}).get("org_id", names[0].org_id)
+    return str(former)
 
 
 def _paid(events: Sequence[BillingEvent], failure: BillingEvent) -> bool:
@@ -228,7 +240,7 @@ async def test_every_order_of_a_move_ends_alike_and_mails_no_wrong_owner(scene: 
     move = MOVES[name]
     orders = _orders(move.events)
     copies = [_copy(number, move.events) for number in range(len(orders))]
-    names = sorted({event.org_id or "" for event in move.events} - {""})
+    names = sorted(move.ends)
     for copy in copies:
         for tenant in names:
             await scene.create(copy.tenant(tenant))

@@ -154,17 +154,27 @@ async def apply_batch(
     if len(unique) < len(received):
         # of one id the first valid event counts, or the first if none is valid
         unique |= {each.event.id: each for each in reversed(received) if not is_replaceable(each.event, policy)}
-    context = await _lock_context(connection, [each.event for each in unique.values()], policy, now, held)
-    fresh = [each for each in received if unique[each.event.id] is each and each.event.id not in context.seen]
-    numbered = [
-        each  # a snapshot has the number that was taken when it was requested
+    events, former = [each.event for each in unique.values()], set[str]()
+    while True:
+        context = await _lock_context(connection, events, policy, now, held, former)
+        fresh = [each for each in received if unique[each.event.id] is each and each.event.id not in context.seen]
+        work = Work(new=_numbered(fresh, context.first_arrival))
+        application = await apply_work(connection, context, work, policy, now)
+        if application.unread <= former:
+            return application
+        # an invoice may belong to a tenant that its subscription named before: tenants are locked in one order
+        former |= application.unread
+        await connection.rollback()
+
+
+def _numbered(received: Sequence[ReceivedEvent], first_arrival: int) -> list[ReceivedEvent]:
+    """Number events by their arrival; a snapshot has the number that was taken when it was requested."""
+    return [
+        each
         if each.event.arrival
-        else msgspec.structs.replace(
-            each, event=msgspec.structs.replace(each.event, arrival=context.first_arrival + number)
-        )
-        for number, each in enumerate(fresh)
+        else msgspec.structs.replace(each, event=msgspec.structs.replace(each.event, arrival=first_arrival + number))
+        for number, each in enumerate(received)
     ]
-    return await apply_work(connection, context, Work(new=numbered), policy, now)
 
 
 async def settle_moves(
@@ -190,15 +200,16 @@ async def _lock_context(
     policy: BillingPolicy,
     now: datetime,
     locked: Collection[NameLock],
+    former: Collection[str],
 ) -> BatchContext:
     """Lock and read what the batch needs, and lock missing names so that no other transaction adds them.
 
-    Entries that one of these events replaces do not count as seen. Ended tenants lose the customers that these events
-    take over.
+    The tenants in ``former`` are read too. Entries that one of these events replaces do not count as seen. Ended
+    tenants lose the customers that these events take over.
     """
     usable = [event for event in events if not rejection(event, policy)]
-    tenants = {event.org_id for event in usable if event.org_id}
-    tenants |= {former for event in usable if policy.is_each and (former := former_tenant(event))}
+    tenants = {event.org_id for event in usable if event.org_id} | {*former}
+    tenants |= {name for event in usable if policy.is_each and (name := former_tenant(event))}
     customers = {event.customer_id for event in usable if event.customer_id}
     subscriptions = {event.subscription_id for event in usable if event.subscription_id and policy.is_each}
     current: Mapping[str, str] = {}

@@ -153,7 +153,12 @@ async def _moves_after(
         return None  # the common case
     stored = await store.read_subscriptions(connection, application.contested, application.context.accounts)
     histories = _histories(application, [PlacedEvent(tenant_id, each.event) for tenant_id, each in stored])
-    misplaced = _misplaced(application, histories.values())
+    misplaced = _misplaced(histories.values())
+    new = {entry.received.event.id for entry in application.entries}
+    application.unread |= {
+        tenant for name, tenant in misplaced.items() if name in new
+    } - application.context.accounts.keys()
+    misplaced = {name: tenant for name, tenant in misplaced.items() if tenant in application.context.accounts}
     if not misplaced and begun.keys() <= moves.begun.keys():
         application.settle(histories)
         return None
@@ -177,14 +182,9 @@ def _histories(application: BatchApplication, stored: Sequence[PlacedEvent]) -> 
     }
 
 
-def _misplaced(application: BatchApplication, histories: Iterable[SubscriptionHistory]) -> dict[str, str]:
+def _misplaced(histories: Iterable[SubscriptionHistory]) -> dict[str, str]:
     """Return the tenants of invoices that are in another tenant's ledger, by event."""
-    return {
-        each.event.id: each.tenant_id
-        for history in histories
-        for each in history.misplaced()
-        if each.tenant_id in application.context.accounts
-    }
+    return {each.event.id: each.tenant_id for history in histories for each in history.misplaced()}
 
 
 def _left_in(

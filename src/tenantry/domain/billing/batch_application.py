@@ -45,7 +45,7 @@ from tenantry.domain.billing.notices import (
     notice_of_type,
 )
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key, known_of
-from tenantry.domain.billing.subscription_history import PlacedEvent, SubscriptionHistory
+from tenantry.domain.billing.subscription_history import NAMING_TYPES, PlacedEvent, SubscriptionHistory, former_tenant
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
 from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
 from tenantry.domain.owner_mails import is_settled
@@ -203,6 +203,8 @@ class BatchApplication:
         self._parked = {each.event.id: each for each in waiting}
         self._timelines: dict[tuple[str, str], Timeline] = {}
         self._moved: dict[str, SubscriptionHistory] = {}
+        self.unread = set[str]()
+        """Tenants that are not in the context, and may have invoices of the batch."""
         self.contested = set[str]()
         """Subscriptions of which the whole history decides which tenant they and their invoices belong to."""
         self._tenants_of: dict[str, list[str]] = {}
@@ -270,6 +272,10 @@ class BatchApplication:
             self.entries.append(self._apply(received, tenant_id, belated=received.belated))
         else:
             self._park(received)
+
+    def _has_tenant(self, event: BillingEvent, tenant_id: str) -> bool:
+        """Whether an event belongs to this tenant, or has another one by its placement."""
+        return event.id in self.placements or tenant_of(event, self._known) == tenant_id
 
     def _tenant_of(self, event: BillingEvent) -> str | None:
         return self.placements.get(event.id) or tenant_of(event, self._known)
@@ -452,7 +458,8 @@ class BatchApplication:
         if tenant_id not in tenants:
             tenants.append(tenant_id)
         known = self._known.tenant_of_subscription
-        if len(tenants) > 1 and self._may_move(subscription_id, tenant_id, event, tenants):
+        has_moved = len(tenants) > 1 and self._may_move(subscription_id, tenant_id, event, tenants)
+        if has_moved or self._concerns_former(subscription_id, tenant_id, event):
             self.contested.add(subscription_id)
         if event.type in ev.INVOICE_TYPES:
             return
@@ -484,6 +491,19 @@ class BatchApplication:
         is_newest = event.created == own and min(others) > -1 and max(others) < own
         return holder != tenant_id or not is_newest
 
+    def _concerns_former(self, subscription_id: str, tenant_id: str, event: BillingEvent) -> bool:
+        """Whether an event names a former tenant of its subscription, or is an invoice from before such an event.
+
+        Of an invoice that is older than the subscription's events, the timeline begins with the first of these.
+        """
+        if event.type in NAMING_TYPES:
+            return former_tenant(event) not in (None, tenant_id)
+        timeline = self._timelines[tenant_id, subscription_id]
+        first = next((each for each in timeline.events if each.type in NAMING_TYPES), None)
+        if first is None or event.created >= first.created or timeline.checkpoint.reported_at is not None:
+            return False
+        return former_tenant(first) not in (None, tenant_id)
+
     def _reported_at(self, tenant_id: str, subscription_id: str) -> int:
         fold = self._accounts[tenant_id].folds.get(subscription_id) if tenant_id in self._accounts else None
         return -1 if fold is None or fold.state.reported_at is None else fold.state.reported_at
@@ -493,7 +513,7 @@ class BatchApplication:
         ready = [
             received
             for received in self._parked.values()
-            if condition(received.event) and self._tenant_of(received.event) == tenant_id
+            if condition(received.event) and self._has_tenant(received.event, tenant_id)
         ]
         for received in ready:
             del self._parked[received.event.id]

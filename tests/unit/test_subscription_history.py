@@ -1,0 +1,81 @@
+"""Which tenant a subscription named when, by all its events."""
+
+import msgspec
+import pytest
+
+from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.subscription_history import PlacedEvent, SubscriptionHistory
+from tests.support.facts import deleted, failed, observed, succeeded, updated
+
+
+def placed(tenant: str, event: BillingEvent) -> PlacedEvent:
+    return PlacedEvent(tenant, event)
+
+
+def named(created: int, tenant: str, former: str | None = None, arrival: int = 0) -> PlacedEvent:
+    previous = None if former is None else {"org_id": former}
+    event_id = f"evt_{created}_{tenant}"
+    return placed(tenant, updated(created, event_id, org_id=tenant, previous=previous, arrival=arrival))
+
+
+THERE_AND_BACK = SubscriptionHistory([named(30, "a", "b"), named(10, "a"), named(20, "b", "a"), named(25, "b")])
+
+
+@pytest.mark.parametrize(
+    ("second", "tenant"), [(0, "a"), (10, "a"), (19, "a"), (20, "b"), (29, "b"), (30, "a"), (99, "a")]
+)
+def test_each_second_has_the_tenant_that_was_named_last(second: int, tenant: str) -> None:
+    assert THERE_AND_BACK.tenant_at(second) == tenant
+
+
+def test_a_former_tenant_has_lost_the_subscription_at_the_first_event_of_another() -> None:
+    history = SubscriptionHistory([named(10, "a"), named(20, "b", "a"), named(25, "b"), named(30, "c", "b")])
+    assert [history.moved_at(tenant) for tenant in ("a", "b", "c")] == [20, 30, None]
+    assert [THERE_AND_BACK.moved_at(tenant) for tenant in ("a", "b")] == [None, 30]
+
+
+def test_before_the_first_event_counts_the_tenant_that_it_replaced() -> None:
+    history = SubscriptionHistory([named(20, "b", "a")])
+    assert [history.tenant_at(second) for second in (19, 20)] == ["a", "b"]
+    assert history.moved_at("a") == 20
+
+
+def test_without_events_of_the_subscription_it_has_no_tenant() -> None:
+    history = SubscriptionHistory([placed("a", failed(10))])
+    assert (history.tenant_at(10), history.moved_at("a"), list(history.misplaced())) == (None, None, [])
+
+
+@pytest.mark.parametrize("arrivals", [(0, 1), (1, 0)])
+def test_two_moves_within_one_second_are_ordered_by_what_they_replaced(arrivals: tuple[int, int]) -> None:
+    """Back and forth too, because the tenant before them is known."""
+    first, second = arrivals
+    chain = SubscriptionHistory([named(10, "c"), named(20, "b", "c", first), named(20, "a", "b", second)])
+    assert chain.tenant_at(20) == "a"
+    back = SubscriptionHistory([named(10, "a"), named(20, "b", "a", first), named(20, "a", "b", second)])
+    assert back.tenant_at(20) == "a"
+
+
+def test_arrival_orders_moves_of_one_second_that_prove_nothing() -> None:
+    assert SubscriptionHistory([named(20, "b", arrival=0), named(20, "a", arrival=1)]).tenant_at(20) == "a"
+    assert SubscriptionHistory([named(20, "b", arrival=1), named(20, "a", arrival=0)]).tenant_at(20) == "b"
+
+
+def test_a_kept_tenant_proves_the_order_too() -> None:
+    kept = msgspec.structs.replace(updated(20, "evt_kept", org_id="a"), previous={"status": "trialing"}, arrival=1)
+    history = SubscriptionHistory([named(10, "a"), named(20, "b", "a", arrival=0), placed("a", kept)])
+    assert history.tenant_at(20) == "b"
+
+
+def test_an_end_names_its_tenant_and_the_answer_that_it_has_moved_none() -> None:
+    moved = observed(30, org_id="a", details=msgspec.structs.replace(updated().details, has_moved=True))
+    history = SubscriptionHistory([named(10, "a"), named(20, "b"), placed("a", moved)])
+    assert history.tenant_at(40) == "b"
+    assert SubscriptionHistory([named(10, "a"), placed("b", deleted(20))]).tenant_at(20) == "b"
+
+
+def test_invoices_of_another_time_are_misplaced_and_paid_ones_settled_across_tenants() -> None:
+    history = SubscriptionHistory(
+        [named(10, "a"), placed("b", failed(12)), named(20, "b", "a"), placed("b", succeeded(25))]
+    )
+    assert list(history.misplaced()) == [placed("a", failed(12))]
+    assert history.settled_failures() == {"evt_f"}
