@@ -39,6 +39,17 @@ async def test_an_undamaged_tenant_is_right(provider: Provider) -> None:
     assert (checked.events, checked.is_right, checked.repaired) == (4, True, False)
 
 
+@pytest.mark.parametrize("status", ["canceled", "incomplete_expired"])
+async def test_a_tenant_whose_subscription_is_over_is_right(provider: Provider, status: str) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(
+        events.updated(**subscriber.names, status=status, price="price_pro", created=NOW),
+        events.failed(customer=subscriber.customer, created=NOW + HOUR),
+    )
+    checked = await replay_one(provider, subscriber)
+    assert (checked.events, checked.differences) == (2, ())
+
+
 async def test_a_tenant_without_events_is_right(provider: Provider) -> None:
     checked = await replay_one(provider, await provider.subscriber())
     assert (checked.events, checked.is_right) == (0, True)

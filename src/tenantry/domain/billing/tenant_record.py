@@ -53,15 +53,22 @@ def record_of(states: Sequence[BillingState], policy: BillingPolicy, base_plan: 
     subscriptions the first in `status_rank` counts; the operator's plan is one of them.
     """
     chosen = chosen_state(states, policy, base_plan)
-    status, seats, cancel_at = chosen.subscription_status, chosen.seats, chosen.details.cancel_at
+    status, cancel_at = chosen.subscription_status, chosen.details.cancel_at
     ends_at = cancel_at
     if status in OVER:
-        ends_at, seats = chosen.details.ended_at or cancel_at, None
+        ends_at = chosen.details.ended_at or cancel_at
     if ends_at is None and chosen.cancel_at_period_end:
         ends_at = chosen.current_period_end
     access = access_phases(states, chosen, policy, base_plan)
     return BillingRecord(
-        chosen.plan, status, chosen.current_period_end, chosen.cancel_at_period_end, cancel_at, ends_at, seats, access
+        plan=chosen.plan,
+        subscription_status=status,
+        current_period_end=chosen.current_period_end,
+        cancel_at_period_end=chosen.cancel_at_period_end,
+        cancel_at=cancel_at,
+        ends_at=ends_at,
+        seats=chosen.seats,
+        access=access,
     )
 
 
