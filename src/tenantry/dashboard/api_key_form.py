@@ -140,22 +140,27 @@ def check(
 
 
 def _scope_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:
-    scopes = values.scopes
     if values.access == _OWNER:
         is_owner_key = key is not None and key.access_level is AccessLevel.OWNER
         is_sure = values.sure or is_owner_key
         return {} if is_sure else {"sure": "Check this box to create an OWNER key, or choose scopes instead."}
-    if not scopes:
+    if not values.scopes:
         return {"scope": "Choose at least one scope, or enter your own."}
-    found = {}
+    return _own_errors(values.scopes) | _everything_errors(values, key)
+
+
+def _own_errors(scopes: Collection[str]) -> dict[str, str]:
     if invalid := [scope for scope in scopes if not is_scope(scope)]:
-        found["own"] = f"Use the form resource:action in lowercase. Invalid: {', '.join(invalid)[:200]}"
-    elif len(scopes) > MAX_SCOPES:
-        found["own"] = f"Choose at most {MAX_SCOPES} scopes."
-    is_new = key is None or not _changes_everything(key.scopes)
-    if is_new and _changes_everything(scopes) and not values.everything:
-        found["everything"] = "Check this box to give the key these scopes, or enter fewer."
-    return found
+        return {"own": f"Use the form resource:action in lowercase. Invalid: {', '.join(invalid)[:200]}"}
+    return {} if len(scopes) <= MAX_SCOPES else {"own": f"Choose at most {MAX_SCOPES} scopes."}
+
+
+def _everything_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:
+    """Return the error of scopes for every change that the key does not have, without the box that confirms them."""
+    is_confirmed = values.everything or (key is not None and _changes_everything(key.scopes))
+    if is_confirmed or not _changes_everything(values.scopes):
+        return {}
+    return {"everything": "Check this box to give the key these scopes, or enter fewer."}
 
 
 def _changes_everything(scopes: Collection[str]) -> bool:

@@ -143,11 +143,7 @@ class SessionGuard(msgspec.Struct, frozen=True):
         if visit is None:
             raise NotSignedInError
         if not allow_stale_login and not self._is_fresh(visit.session):
-            is_form_valid = visit.session.may_send_forms(self.clock())
-            if is_visit and not (follows_form and is_form_valid):
-                raise StaleSignInError(visit.session.subject)
-            if not is_visit and (is_get or not is_form_valid):
-                raise NotSignedInError
+            self._check_grace(visit.session, is_visit=is_visit, is_form=follows_form if is_visit else not is_get)
         user = DashboardUser(
             **msgspec.structs.asdict(visit),
             form_token=self.secret.form_token(visit.session.digest),
@@ -155,13 +151,27 @@ class SessionGuard(msgspec.Struct, frozen=True):
             tenant=next((one for one in visit.tenants if one.id == org_id), None),
         )
         extras(connection)[_USER] = user
-        if org_id is not None:
-            if user.tenant is None:
-                raise NotFoundError("organization")
-            caller, role = await self.authenticator.as_user(user.claims, user.tenant.id)
-            user = msgspec.structs.replace(user, caller=caller, role=role)
-            extras(connection)[_USER] = user
+        if org_id is None:
+            return user
+        user = await self._with_role(user)
+        extras(connection)[_USER] = user
         return user
+
+    async def _with_role(self, user: DashboardUser) -> DashboardUser:
+        """Return the user as a principal of the tenant of the address. Raises `NotFoundError` if it is not theirs."""
+        if user.tenant is None:
+            raise NotFoundError("organization")
+        caller, role = await self.authenticator.as_user(user.claims, user.tenant.id)
+        return msgspec.structs.replace(user, caller=caller, role=role)
+
+    def _check_grace(self, session: Session, *, is_visit: bool, is_form: bool) -> None:
+        """Raise unless a form, or the page that follows it, is still accepted without a new confirmation of the user.
+
+        Raises `StaleSignInError` for a page that a user visits, else `NotSignedInError`.
+        """
+        if is_form and session.may_send_forms(self.clock()):
+            return
+        raise StaleSignInError(session.subject) if is_visit else NotSignedInError
 
     async def recognize(self, connection: Connection) -> None:
         """Look up the user of a request that no guard has seen, for its error page."""
