@@ -118,7 +118,7 @@ def _largest_heads() -> Iterator[Repetition]:
     lists = fill("a/b,", _HEADER_BYTES // _LINES - 8)
     yield Repetition("lines of lists", [("Accept", lists)] * _LINES, refusal=431)
     for name, unit in _QUERIES.items():
-        status = 422 if "&" in unit else 0
+        status = 431 if "&" in unit else 0
         yield Repetition(name, query=fill(unit, _TARGET_BYTES), refusal=status)
         yield Repetition(f"accepted {name}", query=fill(unit, _TARGET_BYTES, MAX_PARAMETERS - 1))
     for name, unit in {"segments": "/a", "empty segments": "/", "encoded segments": "/%2e"}.items():

@@ -131,6 +131,9 @@ class InvalidIdempotencyKeyError(DomainError, code="invalid_idempotency_key"): .
 class PayloadTooLargeError(DomainError, code="payload_too_large"): ...
 
 
+class HeadTooLargeError(DomainError, code="head_too_large"): ...
+
+
 class CompressedBodyError(DomainError, code="unsupported_media_type"):
     """A small compressed body could expand to any size."""
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tenantry.auth.rejection_throttle import anonymous_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.http import METHODS
-from tenantry.domain.errors import CompressedBodyError, DatabaseUnavailableError, DomainError, ValidationError
+from tenantry.domain.errors import CompressedBodyError, DatabaseUnavailableError, DomainError, HeadTooLargeError
 from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
@@ -50,7 +50,7 @@ from tenantry.server.problems import (
     refuse_domain_error,
 )
 from tenantry.server.rate_limit_headers import headers_of
-from tenantry.server.repeated_items import MAX_LIST_ITEMS, check_query, has_too_many_items, has_too_many_segments
+from tenantry.server.repeated_items import check_items, check_query, has_too_many_segments
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
@@ -319,15 +319,13 @@ def _early_refusal(scope: Scope, request_id: str) -> Refusal | None:
 
     The headers come first: the page of another refusal depends on them.
     """
-    if has_too_many_items(scope["headers"]):
-        detail = f"The headers have more than {MAX_LIST_ITEMS} list items, parameters and cookies."
-        return refuse("head_too_large", detail, request_id)
+    try:
+        check_items(scope["headers"])
+        check_query(scope["query_string"])
+    except HeadTooLargeError as error:
+        return refuse_domain_error(error, request_id)
     if "\x00" in scope["path"] or has_too_many_segments(scope["path"]):
         return refuse("not_found", "There is nothing at this address.", request_id, headers=[VARIES])
-    try:
-        check_query(scope["query_string"])
-    except ValidationError as error:
-        return refuse_domain_error(error, request_id)
     if scope["method"] in _WITH_BODIES and is_compressed(header_of(scope, b"content-encoding")):
         return refuse_domain_error(CompressedBodyError(), request_id)
     return None

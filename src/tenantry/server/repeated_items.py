@@ -7,7 +7,7 @@ regular expression.
 from collections.abc import Iterable
 from typing import Final
 
-from tenantry.domain.errors import ValidationError
+from tenantry.domain.errors import HeadTooLargeError, ValidationError
 from tenantry.server.asgi_types import Header
 
 MAX_SEGMENTS: Final = 32  # of a path, except where a gateway appends the path of its own request
@@ -23,9 +23,11 @@ def has_too_many_segments(path: str) -> bool:
     return path.count("/") > MAX_SEGMENTS
 
 
-def has_too_many_items(headers: Iterable[Header]) -> bool:
+def check_items(headers: Iterable[Header]) -> None:
+    """Raise `HeadTooLargeError` for headers of more than `MAX_LIST_ITEMS`."""
     values = b",".join([value for _, value in headers])
-    return values.count(b",") + values.count(b";") + values.count(b"\\") > MAX_LIST_ITEMS
+    if values.count(b",") + values.count(b";") + values.count(b"\\") > MAX_LIST_ITEMS:
+        raise HeadTooLargeError(f"The headers have more than {MAX_LIST_ITEMS} list items, parameters and cookies.")
 
 
 def has_too_many_fields(form: bytes) -> bool:
@@ -34,9 +36,9 @@ def has_too_many_fields(form: bytes) -> bool:
 
 
 def check_query(query: bytes) -> None:
-    """Raise `ValidationError` for a query of more than `MAX_PARAMETERS`."""
+    """Raise `HeadTooLargeError` for a query of more than `MAX_PARAMETERS`."""
     if query.count(b"&") >= MAX_PARAMETERS:
-        raise ValidationError(("query", f"has more than {MAX_PARAMETERS} parameters"))
+        raise HeadTooLargeError(f"The query has more than {MAX_PARAMETERS} parameters.")
 
 
 def check_members(body: bytes) -> None:

@@ -52,7 +52,7 @@ async def test_form_of_another_content_type_is_rejected(dashboard: Dashboard, ki
 async def test_oversized_form_is_rejected(dashboard: Dashboard) -> None:
     user = await dashboard.sign_in(OLIVIA)
     form = {"form_token": await user.form_token(), "more": "x" * 100_000}
-    assert (await user.client.post(OUT, data=form)).status_code == 400
+    assert (await user.client.post(OUT, data=form)).status_code == 413
 
 
 NEW: Final = "/orgs/acme/projects/new"
