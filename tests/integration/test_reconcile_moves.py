@@ -2,6 +2,7 @@
 
 import pytest
 
+from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry.domain.billing.state import BillingPolicy
 from tests.support.billing import Subscriber
 from tests.support.facts import ANY, EACH
@@ -39,3 +40,22 @@ async def test_both_tenants_of_a_lost_move_are_right_after_one_run(
         for again in ([], [former], [present]):
             assert (await world.compare(*again)).drifted == ()
         assert [await world.provider.state(each) for each in (former, present)] == [OVER, PAID]
+
+
+async def test_a_lost_move_and_the_lost_payments_after_it_are_right_after_a_backfill(conninfo: str) -> None:
+    """The backfill ingests the newest events first."""
+    async with running_world(conninfo, policy=EACH, types=KNOWN_TYPES) as world:
+        former, present = await world.subscriber("price_pro"), await world.subscriber()
+        since = int(world.service.clock.now.timestamp())
+        async with world.losing():
+            world.simulator.set_metadata(world.subscription(former), {"orgId": present.id})
+            world.simulator.card_declines(former.customer)
+            await world.passes(days=29)
+        assert await world.provider.state(former) == PAID
+        async with world.losing():
+            await world.passes(days=4)
+        await world.reconciler.backfill.run(since)
+        assert await world.provider.state(former) == OVER
+        assert await world.provider.state(present) == ("pro", "past_due")
+        assert await world.provider.notifications(former) == []
+        assert len(await world.provider.notifications(present)) > 0

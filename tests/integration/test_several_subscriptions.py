@@ -326,3 +326,61 @@ async def test_two_processes_leave_a_subscription_with_one_tenant(conninfo: str)
             )
         holders = "SELECT DISTINCT tenant_id FROM subscriptions WHERE moved_at IS NULL"
         assert await rows(conninfo, holders) == [{"tenant_id": present.id}]
+
+
+HOUR = 3600
+
+
+def moved_within_a_day(former: Subscriber, present: Subscriber) -> list[dict[str, Any]]:
+    """A subscription moves to another tenant; then a payment fails, and succeeds."""
+    shared: dict[str, Any] = {"customer": former.customer, "subscription_id": f"sub_of_{former.id}"}
+    moved = {"metadata": {"orgId": former.id}}
+    invoice = {**shared, "invoice_id": f"in_of_{former.id}"}
+    return [
+        events.updated(org=former.id, created=NOW - 9 * HOUR, **shared),
+        events.updated(org=present.id, created=NOW - 5 * HOUR, previous=moved, **shared),
+        events.failed(created=NOW - 4 * HOUR, **invoice),
+        events.succeeded(created=NOW - 3 * HOUR, **invoice),
+    ]
+
+
+@pytest.mark.parametrize("order", [(0, 3, 1, 2), (0, 2, 1), (2, 1, 0), (1, 3, 2, 0), (3, 2, 1, 0)])
+async def test_an_invoice_that_arrives_before_the_move_goes_to_the_tenant_of_its_second(
+    provider: Provider, order: tuple[int, ...]
+) -> None:
+    former, present = await provider.subscriber(), await provider.subscriber()
+    history = moved_within_a_day(former, present)
+    await provider.send(*(history[place] for place in order))
+    is_paid = 3 in order
+    assert await provider.state(former) == ("free", "canceled")
+    assert await provider.state(present) == ("pro", "active" if is_paid else "past_due")
+    assert await mailed(provider, former) == []
+    if not is_paid:
+        assert await mailed(provider, present) == [history[2]["id"]]
+
+
+@pytest.mark.parametrize("arrivals", [(0, 1, 2), (0, 2, 1), (2, 1, 0)])
+async def test_moves_within_one_second_are_ordered_by_the_tenant_that_each_replaced(
+    provider: Provider, arrivals: tuple[int, ...]
+) -> None:
+    """The last one has the smaller id."""
+    last, middle, first = [await provider.subscriber() for _ in range(3)]
+    shared: dict[str, Any] = {"customer": first.customer, "subscription_id": f"sub_of_{first.id}"}
+    moves = [
+        events.updated(org=first.id, created=NOW - 60, **shared),
+        events.updated(org=middle.id, created=NOW, previous={"metadata": {"orgId": first.id}}, **shared),
+        events.updated(org=last.id, created=NOW, previous={"metadata": {"orgId": middle.id}}, **shared),
+    ]
+    await provider.send(*(moves[place] for place in arrivals))
+    assert await provider.state(last) == ("pro", "active")
+    for moved in (first, middle):
+        assert await provider.state(moved) == ("free", "canceled")
+
+
+async def test_subscriptions_that_move_both_ways_at_once_end_alike(provider: Provider) -> None:
+    """The transactions lock both tenants of each move, and the events arrive on several connections."""
+    pairs = [(await provider.subscriber(), await provider.subscriber()) for _ in range(4)]
+    sent = [event for one, other in pairs for way in ((one, other), (other, one)) for event in moved_within_a_day(*way)]
+    await provider.deliver_together([*sent[::2], *sent[1::2]])
+    for subscriber in itertools.chain(*pairs):
+        assert await provider.state(subscriber) == ("pro", "active")
