@@ -12,7 +12,7 @@ _DOCS: Final = ROOT / "docs"
 _RUN_BY: Final = {
     "command-line.md": "tests/cli/test_guide.py",
     "in-process.md": "tests/e2e/test_in_process.py",
-    "local-testing.md": "tests/e2e/test_local_testing_guide.py",
+    "local-testing.md": "tests/system/test_local_testing_guide.py",
     "python-sdk.md": "tests/sdk/test_readme.py",
     "simulator.md": "tests/integration/test_simulator_example.py",
     "testing.md": "tests/e2e/testing/test_guide.py",
