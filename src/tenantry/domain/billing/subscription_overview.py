@@ -129,13 +129,8 @@ def subscription_lines(
 
 def _line(ranked: RankedSubscription, catalog: Catalog) -> SubscriptionLine:
     state = ranked.state
-    details, is_over = state.details, state.subscription_status in OVER
-    ends_at = details.cancel_at
-    if ends_at is None and state.cancel_at_period_end:
-        ends_at = state.current_period_end
-    if is_over and details.ended_at is not None:
-        ends_at = details.ended_at
-    prices = [] if is_over else [item.price_id for item in details.items if item.price_id]
+    is_over = state.subscription_status in OVER
+    prices = [] if is_over else [item.price_id for item in state.details.items if item.price_id]
     addons = [addon for price in prices if (addon := catalog.addon_of_price(price))]
     unknown = [price for price in prices if not catalog.plan_of_price(price) and not catalog.addon_of_price(price)]
     return SubscriptionLine(
@@ -146,7 +141,16 @@ def _line(ranked: RankedSubscription, catalog: Catalog) -> SubscriptionLine:
         status=state.subscription_status,
         quantity=state.seats,
         period_end=from_epoch(state.current_period_end),
-        ends_at=from_epoch(ends_at),
+        ends_at=from_epoch(_ends_at(state)),
         counts=ranked.counts,
         reason=ranked.reason,
     )
+
+
+def _ends_at(state: BillingState) -> int | None:
+    details = state.details
+    if state.subscription_status in OVER and details.ended_at is not None:
+        return details.ended_at
+    if details.cancel_at is None and state.cancel_at_period_end:
+        return state.current_period_end
+    return details.cancel_at
