@@ -32,7 +32,7 @@ from tenantry.domain.billing.order import is_decided
 from tenantry.domain.billing.state import PAST_DUE, WHOLE_TENANT, BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.tenant_record import BillingRecord, record_of
 from tenantry.domain.billing.timeline import begin
-from tenantry.domain.plans import OVER
+from tenantry.domain.plans import FREE, OVER
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, RetryPolicy
@@ -226,7 +226,8 @@ def expected(events: Sequence[Json], before: Tenant | None, policy: BillingPolic
         for timeline in folds[0].values()
         for created in {event.created for event in timeline.events}
     )
-    records = [record_of([timeline.state for timeline in each.values()], policy) for each in folds]
+    given = before.plan if before is not None and before.subscription_status == NO_SUBSCRIPTION else FREE
+    records = [record_of([timeline.state for timeline in each.values()], policy, given) for each in folds]
     return ExpectedRecords(tuple(dict.fromkeys(records)), ambiguous)
 
 
