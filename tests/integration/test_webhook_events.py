@@ -50,7 +50,7 @@ async def test_a_price_that_means_no_plan_means_free(provider: Provider, price: 
     event = events.updated(**subscriber.names, price=price)
     await provider.send(event)
     assert await provider.state(subscriber) == ("free", "active")
-    assert "plan is free" in (await provider.ledger(subscriber))[event["id"]]["reason"]
+    assert "which means plan free" in (await provider.ledger(subscriber))[event["id"]]["reason"]
 
 
 @pytest.mark.parametrize(("shape", "expanded"), BOTH_SHAPES)
