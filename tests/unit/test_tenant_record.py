@@ -6,10 +6,11 @@ import pytest
 
 from tenantry.domain.access import AccessPhase, phase_at, phase_of_status
 from tenantry.domain.billing.events import NO_DETAILS, SubscriptionDetails, SubscriptionItem
-from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule
+from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule, apply
 from tenantry.domain.billing.subscription_access import LATE_END, status_rank
 from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, record_of
 from tenantry.domain.plans import AccessState, parse_catalog
+from tests.support.facts import updated
 
 PLANS: Final = """
 [[plans]]
@@ -223,3 +224,12 @@ def test_there_are_no_addons_without_access() -> None:
 def test_items_that_are_no_addons_need_no_phases() -> None:
     assert record_of([addons(0)], ADDING).access == ()
     assert record_of([addons(2)], EACH).access == ()
+
+
+@pytest.mark.parametrize("status", ["canceled", "incomplete_expired"])
+def test_of_expired_subscriptions_that_of_the_higher_plan_counts(status: str) -> None:
+    facts: dict[str, Any] = {"status": status, "subscription_created": 100}
+    older = updated(100, subscription_id="sub_1", price_id="price_business", **facts)
+    newer = updated(200, subscription_id="sub_2", price_id="price_pro", **facts)
+    record = record_of([apply(BillingState(), event, EACH).state for event in (older, newer)], EACH)
+    assert (record.plan, record.seats) == ("business", None)

@@ -167,7 +167,7 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
         subscription_created=event.subscription_created if keeps_id else None,
         others=() if is_each else _others(state, event, updated_plan=chosen.plan, current=subscription_id),
         customer_id=event.customer_id or state.customer_id if is_each else None,
-        seats=None if status in OVER else chosen.seats,  # a row of the record keeps none after the end
+        seats=chosen.seats if keeps_id else None,  # a tenant's row is its state, and its record has none after the end
         details=details,
         past_due_since=_past_due_since(state, status, event.created),
         unpaid_invoices=_still_unpaid(state, status, event.created),

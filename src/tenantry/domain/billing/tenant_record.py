@@ -67,7 +67,7 @@ def record_of(states: Sequence[BillingState], policy: BillingPolicy, base_plan: 
         cancel_at_period_end=chosen.cancel_at_period_end,
         cancel_at=cancel_at,
         ends_at=ends_at,
-        seats=chosen.seats,
+        seats=None if status in OVER else chosen.seats,
         access=access,
     )
 
