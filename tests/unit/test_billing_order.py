@@ -121,6 +121,14 @@ def test_there_and_back_of_a_detail_is_ordered_by_the_state_before(
     assert orders(there, back, before=before, policy=policy) == {("there", "back")}
 
 
+def test_the_state_of_a_subscription_that_expired_proves_an_order_too() -> None:
+    over: dict[str, Any] = {"status": "incomplete_expired"}
+    before = apply(FRESH, updated(event_id="0", **over), EACH).state
+    there = updated(event_id="there", cancel_at_period_end=True, previous={"cancel_at_period_end": False}, **over)
+    back = updated(event_id="back", previous={"cancel_at_period_end": True}, **over)
+    assert orders(there, back, before=before, policy=EACH) == {("there", "back")}
+
+
 def test_items_that_one_item_replaced_prove_an_order_by_the_plan_of_each() -> None:
     both, one = (
         (SubscriptionItem("price_members"), SubscriptionItem("price_business")),

@@ -35,6 +35,7 @@ from tenantry.domain.billing.state import (
     known_of,
     plan_item,
 )
+from tenantry.domain.plans import OVER
 
 MOST_COMPARED: Final = 64
 """How many events of one second are compared. Where there are more, the order of arrival decides."""
@@ -391,4 +392,5 @@ def _describes(event: BillingEvent, before: BillingState, policy: BillingPolicy)
     if not same or before.subscription_id != event.subscription_id:
         return same  # of a tenant's other subscriptions nothing else is known
     before_details = _detailed(before.details, before.current_period_end)
-    return before.seats == chosen.seats and before_details == _detailed(kept_details(event, policy), chosen.period_end)
+    same_seats = before.seats == chosen.seats or known.status in OVER  # after the end a state may keep none
+    return same_seats and before_details == _detailed(kept_details(event, policy), chosen.period_end)
