@@ -119,12 +119,12 @@ async def test_export_holds_everything_and_no_secret(service: Service) -> None:
     org = await service.organization(stripeCustomerId="cus_exported")
     test = await service.key(org.owner, org.id, "OWNER", mode="test")
     projects = [(await caller.post(PROJECTS, {"name": "p"})).json() for caller in (org.owner, test.caller)]
+    trail = (await org.owner.get("/api/v1/audit-events")).json()["data"]
     answer = await service.operator.get(f"{org.path}/export")
     assert answer.status_code == 200
     exported = answer.json()
     for key in exported["apiKeys"]:
         key["lastUsedAt"] = key["lastUsedAddress"] = None  # are written now and then
-    trail = (await org.owner.get("/api/v1/audit-events")).json()["data"]
     assert exported == {
         "tenant": (await org.owner.get(org.path)).json(),
         "ownerEmail": "owner@x.example",
