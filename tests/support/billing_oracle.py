@@ -72,14 +72,12 @@ class ExpectedMail:
 class Verdict:
     """How a history must end.
 
-    `optional` are mails of which the documentation says neither that they are sent nor that they are not. `told` are
-    two mails each, of which one tells a tenant that its subscription moved away.
+    `optional` are mails of which the documentation says neither that they are sent nor that they are not.
     """
 
     tenants: dict[str, ExpectedTenant]
     mails: Counter[ExpectedMail]
     optional: set[ExpectedMail]
-    told: set[tuple[ExpectedMail, ExpectedMail]]
 
 
 # Reading payloads.
@@ -502,9 +500,9 @@ class _Arrivals:
     links: dict[str, str] = field(default_factory=dict)
     arrived: set[int] = field(default_factory=set)
     failure_mails: dict[int, str] = field(default_factory=dict)  # position -> tenant
-    notices: dict[tuple[str, str], str] = field(default_factory=dict)  # (kind, about) -> tenant
+    notices: set[ExpectedMail] = field(default_factory=set)
+    ends: set[ExpectedMail] = field(default_factory=set)  # of the access, about the second
     optional: set[ExpectedMail] = field(default_factory=set)
-    told: set[tuple[ExpectedMail, ExpectedMail]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for tenant in self.history.tenants:
@@ -561,6 +559,9 @@ class _Arrivals:
             ends_past_due = after.records[tenant].subscription_status == "past_due"
             mails = not self._is_paid(position)
             if position != arriving:
+                if mails and not ends_past_due and after.status_for(event, tenant) == "past_due":
+                    # its subscription is past due, but another one counts
+                    self.optional.add(ExpectedMail("payment_failed", tenant, event["id"]))
                 mails = mails and self._is_young(position) and ends_past_due
             if mails:
                 self.failure_mails[position] = tenant
@@ -594,7 +595,7 @@ class _Arrivals:
             newly_paid = position == arriving or position not in before.placement.tenant_of
             ends_unpaid = event["type"] in SUBSCRIPTION_TYPES and before.status_for(paid, tenant) == "unpaid"
             if (newly_paid or ends_unpaid) and status not in {"past_due", "unpaid"}:
-                self.notices.setdefault(("payment_recovered", str(invoice)), tenant)
+                self.notices.add(ExpectedMail("payment_recovered", tenant, str(invoice)))
 
     def _mail_ends(self, arriving: int, tenant: str, before: "_View", after: "_View") -> None:
         """An event ends a subscription, or the access: one mail."""
@@ -607,31 +608,43 @@ class _Arrivals:
         had_access = before.records[tenant].access.state != "none"
         ended = self._ended_subscriptions(event, tenant, before, after) & timely
         for subscription in sorted(ended):
-            self._mail_end(event, subscription, tenant, after, had_access=had_access)
+            self._mail_end(event, subscription, tenant, after)
         if self.history.mode == "any" and before.folds[tenant][""].id not in {"", _subscription_id(event)}:
             return  # "an event of another subscription than the one that the state is from is not mailed as an end"
         # a failed payment has its own mail alone
         by_payment = event["type"] == FAILED_TYPE or after.records[tenant].subscription_status == "past_due"
         if not had_access or ended or by_payment:
             return
-        if event["type"] in INVOICE_TYPES:
+        mail = ExpectedMail("access_ended", tenant, str(event["created"]))
+        if event["type"] in INVOICE_TYPES or self._is_paid_since(arriving):
             # such as a payment while payments are paused: the grace ends, and the paid period is over already
-            self.optional.add(ExpectedMail("access_ended", tenant, event["id"]))
-        else:
-            self.notices.setdefault(("access_ended", event["id"]), tenant)
+            self.optional.add(mail)
+        elif not self._has_later_end(mail):
+            self.ends.add(mail)
 
-    def _mail_end(self, event: Event, subscription: str, tenant: str, after: "_View", *, had_access: bool) -> None:
+    def _has_later_end(self, end: ExpectedMail) -> bool:
+        """Whether a later end of the tenant's access was mailed: an end that a late event moves is mailed once."""
+        return any(mail.tenant == end.tenant and int(mail.about) > int(end.about) for mail in self.ends)
+
+    def _is_paid_since(self, arriving: int) -> bool:
+        """Whether a late `unpaid` is followed by a payment, so that the access comes back by a further event."""
+        event = self.history.events[arriving]
+        return any(
+            self.history.events[position]["type"] in PAID_TYPES
+            and _subscription_id(self.history.events[position]) == _subscription_id(event)
+            for position in self.arrived
+            if position > arriving
+        )
+
+    def _mail_end(self, event: Event, subscription: str, tenant: str, after: "_View") -> None:
         mail = ExpectedMail("subscription_ended", tenant, subscription)
         others = [id_ for id_, status in self._last_statuses(tenant, after).items() if id_ != subscription]
-        if after.is_moved(tenant, subscription):
-            if had_access:
-                self.told.add((mail, ExpectedMail("access_ended", tenant, event["id"])))
-            else:
-                self.optional.add(mail)
+        if after.is_moved(tenant, subscription) and not self._is_young(self.history.events.index(event)):
+            self.optional.add(mail)  # whether a move is too old to be mailed is not documented
         elif self.history.mode == "any" and others:
             self.optional.add(mail)  # whether it is an end while another subscription waits is not documented
         else:
-            self.notices.setdefault(("subscription_ended", subscription), tenant)
+            self.notices.add(mail)
 
     def _last_statuses(self, tenant: str, after: "_View") -> dict[str, str]:
         """Return the status that each living subscription of a tenant was last said to have."""
@@ -656,11 +669,16 @@ class _Arrivals:
     def _ended_subscriptions(self, event: Event, tenant: str, before: "_View", after: "_View") -> set[str]:
         if self.history.mode == "each":
             was = before.folds[tenant]
-            now = after.folds[tenant]
+            over = {id_: state for id_, state in after.folds[tenant].items() if state.status == "canceled"}
+            for id_, state in over.items():
+                if id_ in was and was[id_].is_moved and not state.is_moved:
+                    # it came back by its end: whether it becomes canceled then is not documented
+                    self.optional.add(ExpectedMail("subscription_ended", tenant, id_))
+            known = {id_ for id_ in was if was[id_].status != "none"}
             return {
                 id_
-                for id_, state in now.items()
-                if state.status == "canceled" and (was[id_].status != "canceled" if id_ in was else not state.is_moved)
+                for id_, state in over.items()
+                if (was[id_].status != "canceled" if id_ in known else not state.is_moved)
             }
         was_any, now_any = before.folds[tenant][""], after.folds[tenant][""]
         became = now_any.status == "canceled" and was_any.status != "canceled"
@@ -686,7 +704,7 @@ class _Arrivals:
         if all(one["status"] == "trialing" and one.get("trial_end") == end for one in newer):
             mail = ExpectedMail("trial_ending", str(tenant), f"{_object(event)['id']} {end}")
             if after.status_of(str(tenant), _object(event)["id"]) in {"trialing", "none"}:
-                self.notices.setdefault((mail.kind, mail.about), mail.tenant)
+                self.notices.add(mail)
             else:
                 self.optional.add(mail)  # whether a failed payment ends a trial is not documented
 
@@ -727,5 +745,6 @@ def judge(history: History, now: int) -> Verdict:
         ExpectedMail("payment_failed", tenant, history.events[position]["id"])
         for position, tenant in arrivals.failure_mails.items()
     )
-    mails.update(ExpectedMail(kind, tenant, about) for (kind, about), tenant in arrivals.notices.items())
-    return Verdict(view.records, mails, arrivals.optional, arrivals.told)
+    mails.update(arrivals.notices)
+    mails.update(arrivals.ends)
+    return Verdict(view.records, mails, arrivals.optional)
