@@ -225,7 +225,7 @@ def _apply_full_state(state: Folded, event: Event, mode: str) -> Folded:
         created=payload.get("created") or 0,
         reported=status,
         plan=plan or "free",
-        has_plan_item=plan is not None,
+        has_plan_item=_plan_of(_deciding_item(counting, mode)) is not None,
         access_plan=_plan_of(_deciding_item(counting, mode)) or "free",
         is_empty=bool(items) and not counting,
         seats=_seats(item) if item and plan and status not in {"canceled", "incomplete_expired"} else None,
