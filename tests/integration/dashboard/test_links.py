@@ -13,7 +13,7 @@ from tests.support.dashboard_page import Page
 from tests.support.events import INVOICE_URL, failed, updated
 
 FILES: Final = ("/export", "/payload", "/openapi.json")
-BACK: Final = frozenset({"Back", "Cancel", "Clear", "Older", "Reload", "Show all"})
+BACK: Final = frozenset({"Back", "Cancel", "Check again", "Clear", "Older", "Reload", "Show all"})
 """Links to the previous page, or the same page or list."""
 LEADS_TO: Final = {
     "All API keys": "API keys",
