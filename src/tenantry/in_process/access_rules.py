@@ -10,6 +10,7 @@ ScopeRule = Callable[[str, str], str | None]
 """Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts any credential."""
 
 WEBSOCKET: Final = "WEBSOCKET"
+_AMBIGUOUS: Final = ("//", "/./", "/../", "\\", "\0")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class AccessRules:
     ) -> None:
         """Raises `ValueError` for an invalid path, scope or mode."""
         self._public = frozenset(map(checked_path, public))
+        self._longest_public = max(map(len, self._public), default=0)
         self._optional = optional
         self._scope_needed = scope_rule(scopes)
         self._accepted_modes = accepted_modes(mode)
@@ -52,7 +54,7 @@ class AccessRules:
 
     def depends_on_caller(self, path: str) -> bool:
         """Whether requests for a path are authenticated, be it only those with a credential."""
-        return not self._on_demand and self._public.isdisjoint(entries_for(path))
+        return not self._on_demand and self._public.isdisjoint(entries_for(path, self._longest_public))
 
     def requirement(self, method: str, path: str, *, has_credential: bool) -> Requirement | None:
         """Return what the caller of a request needs; None if it is not authenticated."""
@@ -64,16 +66,17 @@ class AccessRules:
         return Requirement(() if needed is None else (checked_scope(needed),), self._accepted_modes)
 
 
-def entries_for(path: str) -> Iterator[str]:
-    """Yield the entries of a table that match a path, the most specific first: itself, then prefixes that end in ``/``.
+def entries_for(path: str, longest: int) -> Iterator[str]:
+    """Yield the entries of a table that may match a path, the most specific first: itself, then prefixes that end in /.
 
-    ``/`` is no prefix. An ambiguous path (with ``.``, ``..``, an empty segment, backslash or NUL) is below no prefix.
+    ``longest`` is the length of the table's longest entry: a client may send thousands of segments, so those below are
+    not tried. ``/`` is no prefix. An ambiguous path (with ``.``, ``..``, an empty segment, backslash or NUL) is below
+    no prefix.
     """
     yield path
-    segments = path[1:].removesuffix("/").split("/")
-    if any(segment in ("", ".", "..") or "\\" in segment or "\0" in segment for segment in segments):
+    if path.endswith(("/.", "/..")) or any(part in path for part in _AMBIGUOUS):
         return
-    end = len(path)
+    end = min(len(path), longest)
     while (end := path.rfind("/", 1, end)) > 0:
         yield path[: end + 1]
 
@@ -92,10 +95,11 @@ def scope_rule(scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None) 
         (method.upper(), checked_path(path)): None if scope is None else checked_scope(scope)
         for (method, path), scope in scopes.items()
     }
+    longest = max((len(path) for _, path in table), default=0)
 
     def rule(method: str, path: str) -> str | None:
         methods = ("HEAD", "GET") if method == "HEAD" else (method,)
-        requests = ((wanted, entry) for entry in entries_for(path) for wanted in methods)
+        requests = ((wanted, entry) for entry in entries_for(path, longest) for wanted in methods)
         return next((table[request] for request in requests if request in table), ANYTHING)
 
     return rule
