@@ -11,12 +11,29 @@ from playwright.async_api import Browser, Page, expect
 from tenantry_devkit.identity_tokens import DemoUser
 from tests.support import events
 from tests.support.browser import Watched
-from tests.support.dashboard import ACME, AT_ACME, MIA, OLIVIA, Dashboard, running_with_provider
-from tests.support.events import failed, succeeded, updated
+from tests.support.dashboard import ACME, AT_ACME, MIA, OLIVIA, Dashboard, running_dashboard, running_with_provider
+from tests.support.events import deleted, failed, succeeded, updated
 from tests.system.test_reference_page_browser import AA, LEAST_CONTRAST
 
 HERE: Final = AT_ACME
 PAGES: Final = ("/", "/billing", "/events", "/events/evt_1", "/events/replay")
+BROKEN_WORDS: Final = """
+    all => all.flatMap(cell => {
+        const found = [], texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT)
+        while (texts.nextNode()) {
+            const text = texts.currentNode
+            if (text.parentElement.closest("code")) continue
+            for (const word of text.data.matchAll(/\\S+/g)) {
+                const range = document.createRange()
+                range.setStart(text, word.index)
+                range.setEnd(text, word.index + word[0].length)
+                if (new Set([...range.getClientRects()].map(line => line.top)).size > 1) found.push(word[0])
+            }
+        }
+        return found
+    })
+"""
+"""Returns the words of elements that a line's end breaks, without those of ids."""
 MARKUP: Final = "<img src=x onerror=alert(1)><script>alert(1)</script>"
 Scheme = Literal["light", "dark"]
 
@@ -233,3 +250,22 @@ async def test_printed_pages_show_tables_as_tables_without_buttons(page: Page, d
             assert set(shown) <= {display}, (path, part)
         assert await page.locator("main .table").count() or "api-keys/" in path
         assert await page.evaluate("document.documentElement.scrollWidth") <= 718, path
+
+
+async def test_words_of_the_subscriptions_do_not_break(conninfo: str, people: Path, page: Page) -> None:
+    """Only an id breaks at any place."""
+    async with running_dashboard(conninfo, people, SUBSCRIPTIONS="each") as dashboard:
+        await dashboard.deliver(updated(subscription_id="sub_1QmainBusiness", price="price_business"))
+        await dashboard.deliver(updated(subscription_id="sub_1QsidePro"))
+        await dashboard.deliver(failed(subscription_id="sub_1QsidePro", created=events.NOW + 1))
+        await dashboard.deliver(updated(subscription_id="sub_1QcustomDeal", price="price_custom_of_2026"))
+        await dashboard.deliver(deleted(subscription_id="sub_1Qold"))
+        await enter(page, dashboard, "/billing")
+        table = page.locator(".subscriptions")
+        statuses = await table.locator("[data-label=Status]").all_inner_texts()
+        assert statuses == ["Active", "Past due: a payment failed", "Active", "Canceled"]
+        for width in (1440, 1280, 1200, 1000, 390):
+            await page.set_viewport_size({"width": width, "height": 900})
+            cells = table.locator(":is(th[scope=col], [data-label=Status], [data-label=Plan])")
+            assert await cells.evaluate_all(BROKEN_WORDS) == [], width
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width
