@@ -13,8 +13,10 @@ from tests.support.dashboard_page import Page
 from tests.support.events import INVOICE_URL, failed, updated
 
 FILES: Final = ("/export", "/payload", "/openapi.json")
-BACK: Final = frozenset({"Back", "Cancel", "Check again", "Clear", "Older", "Reload", "Show all"})
-"""Links to the previous page, or the same page or list."""
+BACK: Final = frozenset(
+    {"Back", "Cancel", "Check again", "Check now in a new tab", "Clear", "Older", "Open the key", "Reload", "Show all"}
+)
+"""Links to the previous page, to the same page or list, or to more about the object of the page."""
 LEADS_TO: Final = {
     "All API keys": "API keys",
     "Compare plans": "Plans",
@@ -25,11 +27,14 @@ LEADS_TO: Final = {
     "Remove": "Remove this member?",
     "Replay the ledger": "Replay the ledger",
     "Revoke the old key now": "Revoke Rotated",
+    "revoke it": "Revoke Rotated",
+    "make another member an owner": "Members",
     "See the event": "Payment failed",
     "See the failed payment": "A payment failed",
     "See all by this actor": "Audit",
     "See all for this target": "Audit",
     "See these keys": "API keys",
+    "See this key": "API keys",
     "The old key": "Rotated",
     "See what this key changed": "Audit",
     "See the audit entries of this member": "Audit",
