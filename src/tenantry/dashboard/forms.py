@@ -36,12 +36,12 @@ class Form:
         self._fields = fields
 
     def text(self, name: str) -> str:
-        """Return a field without surrounding blanks; empty if it is missing."""
-        return str(self._fields.get(name, "")).strip()
+        """Return a field without surrounding blanks and NULs; empty if it is missing."""
+        return _cleaned(self._fields.get(name, ""))
 
     def all(self, name: str) -> list[str]:
-        """Return every value of a field, without surrounding blanks."""
-        return [value.strip() for value in self._fields.getall(name, [])]
+        """Return every value of a field, without surrounding blanks and NULs."""
+        return [_cleaned(value) for value in self._fields.getall(name, [])]
 
     def entries(self) -> list[tuple[str, str]]:
         """Return the name and value of every field but the CSRF token, in order. No form asks for a secret."""
@@ -49,6 +49,10 @@ class Form:
 
     def checked(self, name: str) -> bool:
         return bool(self.text(name))
+
+
+def _cleaned(value: object) -> str:
+    return str(value).replace("\x00", "").strip()  # no column of the database takes a NUL
 
 
 async def read_form(request: AnyRequest) -> Form:

@@ -55,6 +55,20 @@ async def test_oversized_form_is_rejected(dashboard: Dashboard) -> None:
     assert (await user.client.post(OUT, data=form)).status_code == 413
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/orgs/acme/settings/transfer", {"userId": "adam\0", "ownerEmail": "a@acme.example", "name": "Acme Inc."}),
+        ("/orgs/acme/settings/members/new", {"userId": "a\0", "role": "nobody"}),
+        ("/orgs/acme/settings/api-keys/new", {"replaces": "\0", "access": "scoped"}),
+        ("/orgs/acme/projects/new", {"name": "\0"}),
+    ],
+)
+async def test_nul_in_a_form_is_ignored(dashboard: Dashboard, path: str, fields: dict[str, str]) -> None:
+    user = await dashboard.sign_in(OLIVIA)
+    assert (await user.force(path, **fields)).status == 422
+
+
 NEW: Final = "/orgs/acme/projects/new"
 FROM_HERE: Final = {"sec-fetch-site": "same-origin"}
 TYPED: Final = {
