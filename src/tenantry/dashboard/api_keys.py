@@ -17,7 +17,7 @@ from tenantry.dashboard import api_key_form, forms
 from tenantry.dashboard.api_key_form import KeyForm
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
-from tenantry.dashboard.guards import ORG, is_head, is_navigation, needs
+from tenantry.dashboard.guards import ORG, is_head, is_navigation, is_prefetch, needs
 from tenantry.domain import errors
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
 from tenantry.domain.permissions import Mode, is_scope
@@ -242,7 +242,7 @@ def _is_rotation(key: ApiKey, old: ApiKey | None) -> bool:
 
 async def _take_secret(ctx: PageContext, key_id: str) -> str | None:
     """Return a new key's secret, if a form of this session created the key just now and no page has shown it."""
-    if is_head(ctx.request) or not is_navigation(ctx.request):
+    if is_head(ctx.request) or is_prefetch(ctx.request) or not is_navigation(ctx.request):
         return None
     secret = ctx.cookies.secret(ctx.request, ctx.user.session, key_id)
     if secret is None or not await ctx.services.sessions.use_secret(key_id):

@@ -275,3 +275,8 @@ def is_navigation(connection: Connection) -> bool:
 def is_head(connection: Connection) -> bool:
     """Whether this is a HEAD request, which must have no effect."""
     return IS_HEAD in extras(connection)
+
+
+def is_prefetch(connection: Connection) -> bool:
+    """Whether the browser loads a page that the user may never see (Fetch standard, ``Sec-Purpose``)."""
+    return "prefetch" in connection.headers.get("sec-purpose", "")

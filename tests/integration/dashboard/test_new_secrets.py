@@ -123,6 +123,8 @@ async def test_what_shows_no_page_does_not_use_the_display_up(browser: Browser) 
     path = (await submit(browser)).headers["location"]
     assert (await browser.client.head(path)).status_code == 200
     assert secrets_in(await browser.client.get(path, headers={"sec-fetch-mode": "cors"})) == []
+    early = {"sec-fetch-mode": "navigate", "sec-purpose": "prefetch;prerender"}
+    assert secrets_in(await browser.client.get(path, headers=early)) == []
     assert len(secrets_in(await browser.client.get(path))) == 1
 
 
