@@ -51,11 +51,13 @@ class PlanUse(msgspec.Struct, frozen=True):
 class BillingOverview(msgspec.Struct, frozen=True):
     """A tenant, its limits now, its use of them, and the unpaid invoices of all its subscriptions.
 
-    ``addons`` are those that count, with their quantities. ``subscriptions`` are empty with `SubscriptionRule.ANY`. The
-    addresses of invoices are for principals who may pay: their pages show the payer's data, as payloads do.
+    ``is_subscribed`` says whether it has a subscription that has not ended. ``addons`` are those that count, with their
+    quantities. ``subscriptions`` are empty with `SubscriptionRule.ANY`. The addresses of invoices are for principals
+    who may pay: their pages show the payer's data, as payloads do.
     """
 
     tenant: Tenant
+    is_subscribed: bool
     limits: Limits
     addons: Addons
     use: PlanUse
@@ -134,7 +136,8 @@ class OverviewService:
         lines = list[SubscriptionLine]()
         if self.policy.is_each and account.has_status:
             lines = subscription_lines(states, self.policy, now.timestamp(), account.base_plan)
-        return BillingOverview(to_tenant(found.record, catalog, now), limits, access.addons, use, debts, lines)
+        tenant = to_tenant(found.record, catalog, now)
+        return BillingOverview(tenant, found.is_subscribed, limits, access.addons, use, debts, lines)
 
     async def _debts(
         self, connection: Connection, principal: Principal, states: Sequence[BillingState], status: str

@@ -16,7 +16,6 @@ from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.tenants_store import TenantRow
-from tenantry.domain.access import is_subscribed
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NoCustomerError, ProviderNotConfiguredError, SubscriptionExistsError, ValidationError
@@ -61,9 +60,9 @@ class CheckoutService:
     def is_configured(self) -> bool:
         return self.provider is not None
 
-    def sells_to(self, subscription_status: str) -> bool:
-        """Whether a tenant of this status may begin a subscription: only ``SUBSCRIPTIONS=each`` allows a second one."""
-        return self.policy.is_each or not is_subscribed(subscription_status)
+    def sells_to(self, *, is_subscribed: bool) -> bool:
+        """Whether a tenant may begin a subscription: only ``SUBSCRIPTIONS=each`` allows a second one."""
+        return self.policy.is_each or not is_subscribed
 
     async def create_checkout(
         self,
@@ -84,7 +83,7 @@ class CheckoutService:
         _check_urls(successUrl=success_url, cancelUrl=cancel_url)
 
         async def create(tenant: TenantRow) -> str:
-            if not self.sells_to(tenant.record.subscription_status):
+            if not self.sells_to(is_subscribed=tenant.is_subscribed):
                 raise SubscriptionExistsError(_ALREADY_SUBSCRIBED)
             return await provider.create_checkout_session(
                 tenant_id=tenant.record.id,

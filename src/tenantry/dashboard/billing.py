@@ -102,7 +102,7 @@ async def _billing_page(
     billing = await services.overview.of_billing(ctx.principal)
     tenant = billing.tenant
     is_configured = services.checkout.is_configured
-    is_buyable = is_configured and services.checkout.sells_to(tenant.subscription_status)
+    is_buyable = is_configured and services.checkout.sells_to(is_subscribed=billing.is_subscribed)
     return ctx.render(
         "billing.html",
         STATUSES[type(problem)] if problem else 200,
@@ -112,7 +112,7 @@ async def _billing_page(
         ends=is_ending(tenant),
         is_last_period=is_last_period(tenant),
         newest=newest,
-        is_subscribed=has_subscription(tenant),
+        is_subscribed=billing.is_subscribed,
         is_configured=is_configured,
         buyable={plan.id for plan in catalog.plans if is_buyable and plan.id != FREE and plan.stripe_price_ids},
         problem=_error_text(problem) if problem else "",

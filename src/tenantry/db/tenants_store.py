@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from tenantry.db.connection import Connection
+from tenantry.domain.access import is_subscribed
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.tenants import TenantRecord
@@ -17,7 +18,7 @@ TENANT_COLUMNS: Final = (
 _RECORD: Final = len(TenantRecord.__struct_fields__)
 FIND: Final = f"""
 SELECT {TENANT_COLUMNS}, owner_email, owner_email_follows, suspended_at IS NOT NULL, deleted_at IS NOT NULL,
-       verified_email
+       verified_email, provider_status
   FROM tenants
  WHERE id = %s
 """  # noqa: S608  # our own columns
@@ -33,11 +34,17 @@ class TenantRow(msgspec.Struct, frozen=True):
     suspended: bool
     deleted: bool
     verified_email: str | None  # the owner address that was verified last; see `OwnerAddress`
+    provider_status: str | None  # what the subscription events last gave; None with ``SUBSCRIPTIONS=each``
 
     @property
     def owner_address(self) -> OwnerAddress:
         """The owner's address, and whether it is verified."""
         return OwnerAddress(self.owner_email, self.verified_email)
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether the tenant has a subscription that has not ended."""
+        return is_subscribed(self.record.subscription_status, self.provider_status)
 
 
 async def find_tenant(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow | None:

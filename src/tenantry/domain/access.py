@@ -86,9 +86,13 @@ def phase_of_status(plan: str, status: str, catalog: Catalog) -> AccessPhase:
     return AccessPhase("none", FREE, sentence(status))
 
 
-def is_subscribed(status: str) -> bool:
-    """Whether a tenant of this status has a subscription that has not ended."""
-    return status not in (*OVER, NO_SUBSCRIPTION)
+def is_subscribed(status: str, reported_status: str | None = None) -> bool:
+    """Whether a tenant of this status has a subscription that has not ended.
+
+    ``reported_status`` is the one that the subscription events last gave, if known: a failed payment for a subscription
+    that has ended makes a tenant past due again.
+    """
+    return status not in (*OVER, NO_SUBSCRIPTION) and reported_status not in OVER
 
 
 def sentence(status: str) -> str:

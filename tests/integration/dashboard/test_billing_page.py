@@ -19,7 +19,7 @@ from tests.support.dashboard import (
     settings_of,
     started_dashboard,
 )
-from tests.support.events import INVOICE_URL, failed, succeeded, updated
+from tests.support.events import INVOICE_URL, deleted, failed, succeeded, updated
 from tests.support.postgres import PostgresServer
 from tests.support.provider_api import Answer, ProviderServer, refusal, running_provider
 
@@ -95,6 +95,20 @@ async def test_checkout_of_a_subscriber_is_rejected_with_the_way_to_change_the_p
     assert answer.status == 409
     assert "has a subscription that has not ended. Change or cancel it in the customer portal." in answer.text
     assert provider.requests == []
+
+
+async def test_failed_payment_after_the_end_allows_a_new_subscription(
+    dashboard: Dashboard, owner: Person, provider: ProviderServer
+) -> None:
+    await dashboard.deliver(updated(created=events.NOW - 3))
+    await dashboard.deliver(deleted(created=events.NOW - 2))
+    await dashboard.deliver(failed(created=events.NOW - 1))
+    page = await owner.open(BILLING)
+    assert "could not be collected" in page.text
+    assert "See invoices" in page.text
+    assert "Subscribe to Business" in page.text
+    assert (await owner.force(CHECKOUT, plan="business", once="c" * 32)).status == 200
+    assert len(provider.requests) == 1
 
 
 async def test_canceled_subscription_shows_its_end(dashboard: Dashboard, owner: Person) -> None:
