@@ -134,8 +134,8 @@ def _placed(
     placed += [(work.tenant_id, each.event) for each in work.parked]
     nameless = [each.event for each in waiting]
     nameless += [event for event in usable if customer_links.goes_by_customer(event)]
-    tenants = dict(_links(context, work, policy))
-    placed += [(tenants.get(event.customer_id or ""), event) for event in nameless]
+    for customer_id, tenant_id in _links(context, work, policy):  # of several tenants the first to come gets it
+        placed += [(tenant_id, event) for event in nameless if event.customer_id == customer_id]
     placed += [(moves.begun.get(event.subscription_id or ""), event) for event in nameless]
     moved = (*nameless, *(each.event for each in (*work.parked, *moves.leaving)))
     return placed + [(moves.placements.get(event.id), event) for event in moved]
