@@ -166,6 +166,36 @@ async def test_a_customer_that_is_linked_while_its_invoice_is_parked_gets_it(
     assert await status(conninfo, "acme") == "past_due"
 
 
+async def test_an_invoice_that_comes_while_its_subscription_begins_is_applied(
+    conninfo: str, one: Instance, two: Instance
+) -> None:
+    await one.put("acme", "cus_acme")
+    async with held_back(conninfo, "billing_events"):
+        beginning = asyncio.create_task(one.receive(events.updated()))
+        await until_blocked(conninfo)
+        receiving = asyncio.create_task(two.receive(_failed_without_customer()))
+        await until_blocked(conninfo, 2)
+    assert [await beginning, await receiving] == [Outcome.APPLIED, Outcome.APPLIED]
+    assert await status(conninfo, "acme") == "past_due"
+
+
+async def test_a_subscription_that_begins_while_its_invoice_is_parked_gets_it(
+    conninfo: str, one: Instance, two: Instance
+) -> None:
+    await one.put("acme", "cus_acme")
+    async with held_back(conninfo, "billing_events"):
+        receiving = asyncio.create_task(one.receive(_failed_without_customer()))
+        await until_blocked(conninfo)
+        beginning = asyncio.create_task(two.receive(events.updated()))
+        await until_blocked(conninfo, 2)
+    assert [await receiving, await beginning] == [Outcome.PARKED, Outcome.APPLIED]
+    assert await status(conninfo, "acme") == "past_due"
+
+
+def _failed_without_customer() -> dict[str, Any]:
+    return events.failed(customer=None, subscription_id="sub_acme", created=NOW + 1)
+
+
 async def test_the_first_of_two_links_of_a_customer_is_kept(conninfo: str, one: Instance, two: Instance) -> None:
     await one.put("first")
     await one.put("second")

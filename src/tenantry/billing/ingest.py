@@ -212,12 +212,13 @@ async def _lock_context(
     tenants |= {name for event in usable if policy.is_each and (name := former_tenant(event))}
     customers = {event.customer_id for event in usable if event.customer_id}
     subscriptions = {event.subscription_id for event in usable if event.subscription_id and policy.is_each}
+    nameless = customer_links.without_customer(usable, policy)
     current: Mapping[str, str] = {}
-    if nameless := customer_links.without_customer(usable, policy):
-        current = await store.tenants_of_current(connection, nameless)
-        tenants |= set(current.values())
     held = set(locked)
     while True:
+        if nameless:
+            current = await store.tenants_of_current(connection, nameless)
+            tenants |= set(current.values())
         context = await _read_context(connection, events, policy, tenants, customers, subscriptions)
         if current:
             known = msgspec.structs.replace(context.known, tenant_of_current=dict(current))

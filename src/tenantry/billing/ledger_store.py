@@ -308,7 +308,6 @@ async def tenants_of(connection: Connection, customers: Collection[str]) -> dict
     return dict(rows)
 
 
-# Reads every tenant: the provider's invoices name a customer.
 TENANTS_OF_CURRENT: Final = (
     "SELECT subscription_id, id FROM tenants WHERE subscription_id = ANY(%s) ORDER BY tip_created"
 )

@@ -513,7 +513,7 @@ class Reconciler:
         """Return the locks of the customers that snapshots may link, and of the subscriptions that they may add."""
         subscriptions = fetched.subscriptions if fetched else ()
         names = [f"customer {each}" for each in tenant.unlinked]
-        names += [f"subscription {each.id}" for each in subscriptions] if self.policy.is_each else []
+        names += [f"subscription {each.id}" for each in subscriptions]
         return [NameLock(name, claimed=True) for name in names]
 
     async def _fetch(self, tenant: LinkedTenant) -> tuple[CustomerSubscriptions | None, list[str]]:

@@ -1,7 +1,7 @@
 """A batch of events, applied in memory to the accounts that it touches."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -112,7 +112,7 @@ def invoices_without_fold(
     }
 
 
-def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy) -> set[NameLock]:
+def needed_locks(events: Collection[BillingEvent], context: BatchContext, policy: BillingPolicy) -> set[NameLock]:
     """Return the locks of missing names in these events, and of the customers and subscriptions that they may add."""
     locks = set()
     known = context.known.tenant_of_subscription
@@ -130,6 +130,9 @@ def needed_locks(events: Iterable[BillingEvent], context: BatchContext, policy: 
             locks.add(NameLock(f"customer {event.customer_id}", claimed=True))
         if policy.is_each and is_new_subscription(event, context):
             locks.add(NameLock(f"subscription {event.subscription_id}", claimed=True))
+    if not policy.is_each:  # an invoice without a customer may wait for a subscription that the state becomes
+        begun = new_current_subscriptions(events, context)
+        locks |= {NameLock(f"subscription {name}", claimed=True) for name in begun}
     return locks
 
 
