@@ -54,6 +54,13 @@ async def test_histories_are_found_by_index(lane: Lane) -> None:
     assert (plan.count("Sort Key"), "Bitmap" in plan) == (1, False)  # of the result only
 
 
+async def test_tenants_of_invoices_without_a_customer_are_found_by_index(lane: Lane) -> None:
+    async with lane.use() as connection:
+        await connection.execute("SET enable_seqscan = off", ())
+        cursor = await connection.execute(f"EXPLAIN {billing.TENANTS_OF_CURRENT}".encode(), (["sub_1"],))
+        assert_by_index(await cursor.fetchall())
+
+
 def assert_by_index(rows: Sequence[tuple[str]]) -> None:
     plan = "\n".join(row[0] for row in rows)
     assert "Index Cond" in plan
