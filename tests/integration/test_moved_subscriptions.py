@@ -52,6 +52,11 @@ def pays(hour: int, event_id: str, **facts: Any) -> BillingEvent:
     return succeeded(hour * HOUR, event_id, **{"customer_id": "cus", "subscription_id": "sub_1", **facts})
 
 
+def first_named(hour: int, tenant: str, event_id: str) -> BillingEvent:
+    """The first event of the subscription."""
+    return msgspec.structs.replace(named(hour, tenant, event_id), type=ev.SUBSCRIPTION_CREATED)
+
+
 PAID: Final = ("pro", "active")
 PAST_DUE: Final = ("pro", "past_due")
 MOVES: Final = {
@@ -114,6 +119,23 @@ MOVES: Final = {
             fails(6, "g", invoice_id="in_2"),
         ],
         {"a": FORMER, "b": PAST_DUE},
+    ),
+    "begun_and_moved_within_one_second": Move(
+        [first_named(1, "b", "u1"), named(1, "a", "u2", "b"), fails(2, "f")], {"a": PAST_DUE, "b": FORMER}
+    ),
+    "begun_and_moved_within_one_second_without_proof": Move(
+        [first_named(1, "b", "u1"), named(1, "a", "u2"), fails(2, "f")], {"a": PAST_DUE, "b": FORMER}
+    ),
+    "ended_within_the_second_of_the_move": Move(
+        [
+            named(1, "a", "u1"),
+            named(5, "b", "u2"),
+            msgspec.structs.replace(
+                deleted(5 * HOUR, "d", org_id="b", customer_id="cus", previous={}),
+                details=msgspec.structs.replace(deleted().details, ended_at=5 * HOUR),
+            ),
+        ],
+        {"a": FORMER, "b": FORMER},
     ),
     "of_a_lost_first_event": Move(
         [fails(2, "f"), named(5, "b", "u2", "a"), named(7, "b", "u3"), pays(8, "p", invoice_id="in_2")],
@@ -264,6 +286,24 @@ async def test_every_order_of_a_move_ends_alike_and_mails_no_wrong_owner(scene: 
     assert await scene.rebuild(dry_run=True) == []
     await scene.rebuild(dry_run=False)
     assert await scene.states() == states
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 2, 0), (2, 1, 0)])
+async def test_the_ledger_says_where_only_arrival_decides_between_two_tenants(
+    scene: Scene, order: tuple[int, ...]
+) -> None:
+    """And which events they are; the provider is asked then."""
+    for tenant in ("a", "b", "c"):
+        await scene.create(tenant)
+    history = [named(1, "c", "u0"), named(5, "a", "u1"), named(5, "b", "u2")]
+    for place in order:
+        await scene.deliver([history[place]])
+    last = "b" if order.index(2) > order.index(1) else "a"
+    states = await scene.states()
+    assert states == {tenant: PAID if tenant == last else FORMER for tenant in "abc"}
+    found = await rows(scene.conninfo, "SELECT id, reason FROM billing_events WHERE anomalies @> '{ambiguous_order}'")
+    assert found
+    assert all("u1" in entry["reason"] and "u2" in entry["reason"] for entry in found)
 
 
 LINK: Final = BillingEvent(

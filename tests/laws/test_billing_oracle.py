@@ -31,17 +31,6 @@ def _check(outcomes: Sequence[Outcome], what: str, record_property: figures.Reco
     assert not wrong, described(wrong[0])
 
 
-def _names_two_tenants_in_a_second(history: History) -> bool:
-    """Whether a subscription moves within a second: the ledger does not always say yet that the order is ambiguous."""
-    named: dict[tuple[str, int], set[str | None]] = {}
-    for event in history.events:
-        payload = event["data"]["object"]
-        if payload["object"] == "subscription":
-            seconds = named.setdefault((payload["id"], event["created"]), set())
-            seconds.add(payload["metadata"].get("orgId"))
-    return any(len(tenants) > 1 for tenants in named.values())
-
-
 @pytest.mark.parametrize("mode", ["each", "any"])
 def test_an_example_ends_as_documented_in_every_order(
     conninfo: str, mode: str, record_property: figures.RecordProperty
@@ -57,7 +46,6 @@ def test_a_random_history_ends_as_the_oracle_says(
     conninfo: str, mode: str, moves: bool, record_property: figures.RecordProperty
 ) -> None:
     histories = [random_history(seed, mode, SECOND, moves=moves) for seed in range(HISTORIES)]
-    histories = [history for history in histories if not _names_two_tenants_in_a_second(history)]
     outcomes = asyncio.run(_run(conninfo, mode, histories))
     _check(outcomes, f"Random histories of billing, {mode}{', with moves' if moves else ''}", record_property)
 

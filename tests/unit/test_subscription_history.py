@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.subscription_history import PlacedEvent, SubscriptionHistory
 from tests.support.facts import deleted, failed, observed, succeeded, updated
@@ -58,6 +59,49 @@ def test_two_moves_within_one_second_are_ordered_by_what_they_replaced(arrivals:
 def test_arrival_orders_moves_of_one_second_that_prove_nothing() -> None:
     assert SubscriptionHistory([named(20, "b", arrival=0), named(20, "a", arrival=1)]).tenant_at(20) == "a"
     assert SubscriptionHistory([named(20, "b", arrival=1), named(20, "a", arrival=0)]).tenant_at(20) == "b"
+
+
+@pytest.mark.parametrize("former", [None, "b"])
+def test_the_first_event_of_a_subscription_names_its_first_tenant(former: str | None) -> None:
+    begun = msgspec.structs.replace(named(20, "b", arrival=1).event, type=ev.SUBSCRIPTION_CREATED)
+    moved = named(20, "a", former, arrival=0)
+    history = SubscriptionHistory([moved, placed("b", begun)])
+    assert (history.tenant_at(19), history.tenant_at(20), history.moved_at("b")) == ("b", "a", 20)
+    assert history.undecided_with(moved.event) == ()
+
+
+def test_the_end_of_a_subscription_names_its_last_tenant() -> None:
+    ended = deleted(20, arrival=0)
+    ended = msgspec.structs.replace(ended, details=msgspec.structs.replace(ended.details, ended_at=20))
+    assert SubscriptionHistory([placed("a", ended), named(20, "b", arrival=1)]).tenant_at(20) == "a"
+
+
+def test_other_facts_prove_which_tenant_was_named_last() -> None:
+    """The metadata of neither event says which tenant it replaced."""
+    known = updated(10, "evt_1", org_id="a", status="trialing")
+    first = updated(
+        20, "evt_2", org_id="b", status="active", arrival=1, previous={"org_id": None, "status": "trialing"}
+    )
+    last = updated(20, "evt_3", org_id="c", status="past_due", arrival=0, previous={"org_id": None, "status": "active"})
+    history = SubscriptionHistory([placed("a", known), placed("b", first), placed("c", last)])
+    assert (history.tenant_at(20), history.undecided_with(last)) == ("c", ())
+
+
+def test_events_that_prove_nothing_are_undecided_and_so_is_what_they_follow() -> None:
+    before, one, other = named(10, "c"), named(20, "a", arrival=0), named(20, "b", arrival=1)
+    history = SubscriptionHistory([before, one, other, named(30, "b", "a")])
+    undecided = (one.event.id, other.event.id)
+    assert [history.undecided_with(each.event) for each in (before, one, other)] == [undecided] * 3
+    assert history.undecided_with(named(30, "b", "a").event) == ()
+    assert history.undecided_with(failed(20)) == ()
+
+
+def test_of_very_many_events_of_one_second_arrival_decides_after_the_first() -> None:
+    several = [named(20, "ab"[arrival % 2], "ba"[arrival % 2], arrival) for arrival in range(7)]
+    begun = msgspec.structs.replace(named(20, "b", arrival=9).event, type=ev.SUBSCRIPTION_CREATED)
+    history = SubscriptionHistory([*several, placed("b", begun)])
+    assert history.tenant_at(20) == "a"
+    assert len(history.undecided_with(begun)) == len(several) + 1
 
 
 def test_a_kept_tenant_proves_the_order_too() -> None:

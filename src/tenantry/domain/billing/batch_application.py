@@ -47,7 +47,7 @@ from tenantry.domain.billing.notices import (
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key, known_of
 from tenantry.domain.billing.subscription_history import NAMING_TYPES, PlacedEvent, SubscriptionHistory, former_tenant
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
-from tenantry.domain.billing.timeline import Placement, Timeline, begin, place
+from tenantry.domain.billing.timeline import BY_ARRIVAL, Placement, Timeline, begin, named, place
 from tenantry.domain.owner_mails import is_settled
 from tenantry.domain.plans import OVER
 
@@ -243,6 +243,21 @@ class BatchApplication:
             for tenant_id, account in list(self._accounts.items()):
                 if subscription_id in account.folds and account.is_whole:
                     self._settle_move(account, subscription_id, history.moved_at(tenant_id))
+        self.entries = [self._with_undecided_move(entry) for entry in self.entries]
+        self.unparked = [self._with_undecided_move(entry) for entry in self.unparked]
+
+    def _with_undecided_move(self, entry: LedgerEntry) -> LedgerEntry:
+        """Return an entry that says so if only arrival decides which tenant its subscription named last in a second."""
+        history = self._moved.get(entry.received.event.subscription_id or "")
+        if history is None or entry.tenant_id is None:
+            return entry
+        undecided = history.undecided_with(entry.received.event)
+        if not undecided:
+            return entry
+        self.snapshot_requests.append(SnapshotRequest(entry.tenant_id, later=True))
+        why = f"Nothing proves which tenant {named(undecided)}, of one second, name last: {BY_ARRIVAL}"
+        found = dict.fromkeys((*entry.anomalies, Anomaly.AMBIGUOUS_ORDER))
+        return msgspec.structs.replace(entry, reason=f"{entry.reason} {why}", anomalies=tuple(found))
 
     def _settle_move(self, account: BillingAccount, subscription_id: str, moved_at: int | None) -> None:
         if account.moved_at.get(subscription_id) == moved_at:

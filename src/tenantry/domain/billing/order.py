@@ -77,6 +77,28 @@ def is_by_arrival(events: Sequence[BillingEvent]) -> bool:
     return len(invoices) == len(set(invoices)) and not any(_may_prove_order(event) for event in events)
 
 
+def precedes(event: BillingEvent, later: BillingEvent) -> bool:
+    """Whether the payloads of two events, ``previous_attributes`` aside, or a snapshot prove that one came first."""
+    if later.type == ev.SNAPSHOT and event.type != ev.SUBSCRIPTION_CREATED:
+        return event.arrival < later.arrival
+    return _precedes(event, later)
+
+
+def phase(event: BillingEvent) -> int:
+    """Return 0 for an event that precedes all others of its subscription in its second, 2 for one that ends it."""
+    return 0 if _begins(event) else 2 if _ends(event) else 1
+
+
+def replaces(event: BillingEvent, last: BillingEvent) -> bool:
+    """Whether an event replaced the facts that another one of its subscription had set; the tenant is not looked at."""
+    return _are_set_by(last, _facts(last), _facts(as_before(event)))
+
+
+def reports_previous(event: BillingEvent) -> bool:
+    """Whether the event reports the values before it; a snapshot reports that it replaced none."""
+    return event.previous is not None or event.type == ev.SNAPSHOT
+
+
 def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> bool:
     """Whether all valid orders of one second's events lead to the same state.
 
@@ -278,7 +300,7 @@ def _effect(event: BillingEvent, invoices: Mapping[str, int], ordered: Collectio
 def _count_preceding(events: Sequence[BillingEvent], later: BillingEvent) -> int:
     """Return how many of these equivalent events come before ``later``."""
     if later.type == ev.SNAPSHOT and events[0].type != ev.SUBSCRIPTION_CREATED:
-        return sum(event.arrival < later.arrival for event in events)
+        return sum(precedes(event, later) for event in events)
     return len(events) if _precedes(events[0], later) else 0
 
 
@@ -320,12 +342,7 @@ def _is_paid(event: BillingEvent) -> bool:
 
 
 def _may_prove_order(event: BillingEvent) -> bool:
-    return _begins(event) or _ends(event) or (event.type in _SUBSCRIPTION_STATES and _reports_previous(event))
-
-
-def _reports_previous(event: BillingEvent) -> bool:
-    """Whether the event reports the values before it; a snapshot reports that it replaced none."""
-    return event.previous is not None or event.type == ev.SNAPSHOT
+    return _begins(event) or _ends(event) or (event.type in _SUBSCRIPTION_STATES and reports_previous(event))
 
 
 _Facts = tuple[object, ...]
@@ -347,6 +364,11 @@ def _detailed(details: SubscriptionDetails, period_end: int | None) -> _Facts:
     return items, details.period_start, details.cancel_at, details.trial_end, details.pause
 
 
+def _are_set_by(last: BillingEvent, facts: _Facts, replaced: _Facts) -> bool:
+    """Whether replaced facts are those of the event before; of the end of a subscription its status says enough."""
+    return replaced[0] == CANCELED if last.type == ev.SUBSCRIPTION_DELETED else replaced == facts
+
+
 class _Change:
     """What an event of a subscription replaced, and what it set."""
 
@@ -355,7 +377,7 @@ class _Change:
         self.event = event
         self.facts = _facts(event)
         self.replaced = _facts(prior)
-        self.reports_previous = _reports_previous(event)
+        self.reports_previous = reports_previous(event)
         self.follows_known = self.reports_previous and _describes(prior, before, policy) and not self._has_moved()
 
     def is_unlinked(self, last: "_Change | None") -> bool:
@@ -365,10 +387,9 @@ class _Change:
         return not (self.follows_known if last is None else self._replaces(last))
 
     def _replaces(self, last: "_Change") -> bool:
-        if last.event.type == ev.SUBSCRIPTION_DELETED:
-            return self.replaced[0] == CANCELED
         tenant = (self.event.previous or {}).get("org_id", last.event.org_id)
-        return tenant == last.event.org_id and self.replaced == last.facts
+        is_of_tenant = tenant == last.event.org_id or last.event.type == ev.SUBSCRIPTION_DELETED
+        return is_of_tenant and _are_set_by(last.event, last.facts, self.replaced)
 
     def _has_moved(self) -> bool:
         """Whether the event came from another tenant, whose events the known state is not from."""

@@ -1,24 +1,24 @@
 """Which tenant a subscription named at each moment, by the events of all tenants that it has named.
 
 An invoice belongs to the tenant that its subscription named at the invoice's second (CONTRACT 8.8). Of a second in
-which it named several, the last one counts.
+which it named several, the last one counts, in the order that the payloads prove (`order`), then in that of arrival.
 """
 
-from bisect import bisect_right
-from collections import defaultdict
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import permutations
+from itertools import combinations, groupby, pairwise, permutations
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.order import phase, precedes, replaces, reports_previous
 from tenantry.domain.owner_mails import is_settled
 
 NAMING_TYPES: Final = ev.FOLDED_TYPES - ev.INVOICE_TYPES
 """The types of events that say which tenant their subscription belongs to."""
 _MOST_PERMUTED: Final = 6
-"""How many events of one second are ordered by what they replaced. Of more, the order of arrival counts."""
+"""How many events of one second, of several tenants, are ordered by what they replaced. Of more, arrival decides."""
 
 
 class PlacedEvent(NamedTuple):
@@ -35,14 +35,25 @@ class _Naming(NamedTuple):
     tenant_id: str
 
 
+class _Second(NamedTuple):
+    """The events of one second that name a tenant, in their order; ``is_decided`` if that proves the last tenant."""
+
+    events: Sequence[PlacedEvent]
+    is_decided: bool = True
+
+
+def _created(second: _Second) -> int:
+    return second.events[0].event.created
+
+
 class SubscriptionHistory:
     """The tenants that one subscription has named; ``placed`` are its events, invoices' included, in any order."""
 
     def __init__(self, placed: Iterable[PlacedEvent]) -> None:
         self._placed = sorted(placed, key=lambda each: (each.event.created, each.event.arrival))
-        naming = [each for each in self._placed if _names_tenant(each.event)]
-        self._namings = list(_namings(naming))
-        self._first_former = former_tenant(naming[0].event) if naming else None
+        self._seconds = list(_seconds(each for each in self._placed if _names_tenant(each.event)))
+        self._namings = list(_namings(self._seconds))
+        self._first_former = former_tenant(self._seconds[0].events[0].event) if self._seconds else None
 
     def tenant_at(self, second: int) -> str | None:
         """Return the tenant that the subscription named at the end of a second; None if it never named one.
@@ -62,6 +73,18 @@ class SubscriptionHistory:
             return None
         last = max((place for place, each in enumerate(self._namings) if each.tenant_id == tenant_id), default=-1)
         return self._namings[last + 1].since
+
+    def undecided_with(self, event: BillingEvent) -> tuple[str, ...]:
+        """Return the ids of the events among which only arrival says which tenant is the last, if this event matters.
+
+        They are of its second, or of the next one that names a tenant, which is ordered by what preceded it.
+        """
+        place = bisect_left(self._seconds, event.created, key=_created)
+        own = self._seconds[place : place + 1]
+        if not any(event.id == each.event.id for second in own for each in second.events):
+            return ()
+        undecided = next((second for second in self._seconds[place : place + 2] if not second.is_decided), None)
+        return () if undecided is None else tuple(each.event.id for each in undecided.events)
 
     def misplaced(self) -> Iterator[PlacedEvent]:
         """Yield the invoice events that are in the ledger of another tenant than theirs, with their own tenant."""
@@ -87,44 +110,63 @@ def _names_tenant(event: BillingEvent) -> bool:
     return event.type in NAMING_TYPES and not event.details.has_moved
 
 
-def _namings(placed: Sequence[PlacedEvent]) -> Iterator[_Naming]:
-    """Yield each change of the tenant; ``placed`` are sorted by their second."""
-    seconds = defaultdict[int, list[PlacedEvent]](list)
-    for each in placed:
-        seconds[each.event.created].append(each)
+def _seconds(placed: Iterable[PlacedEvent]) -> Iterator[_Second]:
+    """Yield the events of each second in their order; ``placed`` are sorted by their second, then by arrival."""
+    before: PlacedEvent | None = None
+    for _, events in groupby(placed, key=lambda each: each.event.created):
+        second = _in_order(list(events), before)
+        before = second.events[-1]
+        yield second
+
+
+def _namings(seconds: Iterable[_Second]) -> Iterator[_Naming]:
+    """Yield each change of the tenant."""
     present: str | None = None
-    for second, events in seconds.items():
-        for each in _in_order(events, present):
+    for second in seconds:
+        for each in second.events:
             if each.tenant_id != present:
                 present = each.tenant_id
-                yield _Naming(second, present)
+                yield _Naming(each.event.created, present)
 
 
-def _in_order(events: Sequence[PlacedEvent], before: str | None) -> Sequence[PlacedEvent]:
-    """Sort the events of one second: of the orders with the fewest unproven steps the nearest to that of arrival.
+def _in_order(events: Sequence[PlacedEvent], before: PlacedEvent | None) -> _Second:
+    """Sort the events of one second: of the possible orders with the fewest unproven steps the nearest to arrival.
 
-    ``before`` is the tenant that the subscription named before this second, if it is known.
+    ``before`` is the last event before this second, if one is known.
     """
-    if len({each.tenant_id for each in events}) == 1 or len(events) > _MOST_PERMUTED:
-        return events
-    return min(permutations(events), key=lambda order: _unproven_steps(order, before))
+    if len({each.tenant_id for each in events}) == 1:
+        return _Second(events)
+    if len(events) > _MOST_PERMUTED:
+        return _Second(sorted(events, key=lambda each: phase(each.event)), is_decided=False)
+    possible = [order for order in permutations(events) if _is_possible(order)]
+    steps = [_unproven_steps(order, before) for order in possible]
+    best = [order for order, unproven in zip(possible, steps, strict=True) if unproven == min(steps)]
+    return _Second(best[0], is_decided=len({order[-1].tenant_id for order in best}) == 1)
 
 
-def _unproven_steps(order: Sequence[PlacedEvent], before: str | None) -> int:
-    """Count the events of an order that replaced another tenant than the one before them."""
-    unproven, present = 0, before
-    for each in order:
-        former = _replaced_tenant(each)
-        unproven += None not in (former, present) and former != present
-        present = each.tenant_id
-    return unproven
+def _is_possible(order: Sequence[PlacedEvent]) -> bool:
+    return not any(precedes(later.event, each.event) for each, later in combinations(order, 2))
+
+
+def _unproven_steps(order: Sequence[PlacedEvent], before: PlacedEvent | None) -> tuple[int, int]:
+    """Count the events of an order that replaced a state that the one before them had not set.
+
+    Of orders with as many, the better one has fewer events that replaced another tenant than that of the one before.
+    """
+    unproven = of_others = 0
+    for last, each in pairwise((before, *order)):
+        if each is None or not reports_previous(each.event):
+            continue
+        follows_tenant = last is not None and _replaced_tenant(each) in (None, last.tenant_id)
+        of_others += not follows_tenant
+        unproven += last is None or not (follows_tenant and replaces(each.event, last.event))
+    return unproven, of_others
 
 
 def _replaced_tenant(placed: PlacedEvent) -> str | None:
     """Return the tenant that the subscription named before an event; None if its payload does not say."""
-    if placed.event.previous is None:
-        return None
-    return former_tenant(placed.event) if "org_id" in placed.event.previous else placed.tenant_id
+    previous = placed.event.previous or {}
+    return former_tenant(placed.event) if "org_id" in previous else placed.tenant_id
 
 
 def former_tenant(event: BillingEvent) -> str | None:

@@ -87,7 +87,7 @@ def fold_second(events: Sequence[BillingEvent], before: BillingState, policy: Bi
 
 _created = attrgetter("created")
 _MOST_NAMED: Final = 3
-_BY_ARRIVAL: Final = "the order of arrival counts."
+BY_ARRIVAL: Final = "the order of arrival counts."
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -183,10 +183,10 @@ def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Pla
         reason = f"{reason} It arrived late: {decided}."
     rivals = () if is_newest else [other for other in _ambiguous(extended, event.created, policy) if other != event.id]
     if rivals:
-        reason = f"{reason} Nothing proves the order of this and {_named(rivals)}, of the same second: {_BY_ARRIVAL}"
+        reason = f"{reason} Nothing proves the order of this and {named(rivals)}, of the same second: {BY_ARRIVAL}"
     ambiguous = next(filter(None, (_ambiguous(extended, created, policy) for created in resorted)), ())
     if ambiguous:
-        reason = f"{reason} Nothing proves the order of {_named(ambiguous)}, of a later second, after it: {_BY_ARRIVAL}"
+        reason = f"{reason} Nothing proves the order of {named(ambiguous)}, of a later second, after it: {BY_ARRIVAL}"
     unchanged = Outcome.LATE if newer else Outcome.NO_CHANGE
     return Placement(
         extended,
@@ -207,7 +207,8 @@ def _ambiguous(timeline: Timeline, created: int, policy: BillingPolicy) -> tuple
     return tuple(event.id for event in second)
 
 
-def _named(events: Sequence[str]) -> str:
+def named(events: Sequence[str]) -> str:
+    """Return the ids of events as text: the first of them, and how many more there are."""
     more = len(events) - _MOST_NAMED
     return ", ".join(events[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
