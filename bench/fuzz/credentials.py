@@ -94,7 +94,7 @@ def check_cookies(data: bytes) -> None:
     state, session, sealed = (part.decode("latin-1") for part in parts(data, 3))
     name = _SEALED.key
     stand_in = SimpleNamespace(
-        cookies={name: sealed, "__Host-tenantry_session": session, "__Secure-tenantry_secret": sealed}
+        cookies={name: sealed, "__Host-tenantry_session": session, f"__Secure-tenantry_secret_{state}": sealed}
     )
     request = cast("Any", stand_in)
     pending = _cookies.sign_in(request, state if name.endswith(state[:12]) else _begun.state)

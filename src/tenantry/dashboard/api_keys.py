@@ -96,7 +96,7 @@ async def show_created_key(ctx: Context, key_id: KeyId) -> Response[str]:
     secret = await _take_secret(ctx, key_id)
     page = ctx.render("api_key_created.html", key=key, old=old, is_rotation=_is_rotation(key, old), secret=secret)
     if secret is not None:
-        page.set_cookie(ctx.cookies.without_secret(_created_path(ctx, key_id)))
+        page.set_cookie(ctx.cookies.without_secret(_created_path(ctx, key_id), key_id))
     return page
 
 

@@ -60,7 +60,8 @@ class Cookies:
         self._secure = secure
         prefix = "__Host-tenantry" if secure else "tenantry"
         self._session, self._sign_in, self._flash = f"{prefix}_session", f"{prefix}_sign_in_", f"{prefix}_notice"
-        self._new_secret = "__Secure-tenantry_secret" if secure else "tenantry_secret"  # __Host- allows no other path
+        # __Host- allows no other path
+        self._new_secret = "__Secure-tenantry_secret_" if secure else "tenantry_secret_"
 
     def session(self, request: Connection) -> str | None:
         return request.cookies.get(self._session)
@@ -128,21 +129,22 @@ class Cookies:
     def with_secret(self, session: Session, path: str, key_id: str, secret: str) -> Cookie:
         """Return the cookie that lets the page at ``path`` show a new key's secret (decision 0059).
 
-        Only this session can decrypt it, and browsers send it to no other page.
+        Only this session can decrypt it, and browsers send it to no other page. Its name has the key's id, so that
+        another host of the domain cannot set a cookie of this name that hides it.
         """
         until = to_micros(self._clock() + SECRET_LIFETIME)
         content = msgspec.json.encode(NewSecret(key_id, secret, until))
         encrypted = jwe.encrypt_compact(dict(_JWE_HEADER), content, self._session_key(session))
-        return self._cookie(self._new_secret, encrypted, SECRET_LIFETIME, path)
+        return self._cookie(self._new_secret + key_id, encrypted, SECRET_LIFETIME, path)
 
     def secret(self, request: AnyRequest, session: Session, key_id: str) -> str | None:
         """Return the secret of this key; None if the cookie is missing, of another session or key, or expired."""
-        encrypted = request.cookies.get(self._new_secret, "")
+        encrypted = request.cookies.get(self._new_secret + key_id, "")
         found = self._decrypt(encrypted, self._session_key(session), NewSecret)
         return found.secret if found is not None and found.key_id == key_id else None
 
-    def without_secret(self, path: str) -> Cookie:
-        return self._cookie(self._new_secret, "", timedelta(), path)
+    def without_secret(self, path: str, key_id: str) -> Cookie:
+        return self._cookie(self._new_secret + key_id, "", timedelta(), path)
 
     def _session_key(self, session: Session) -> OctKey:
         return OctKey.import_key(self._secret.key(f"new secret {session.digest.hex()}"))

@@ -28,6 +28,11 @@ async def submit(browser: Browser, path: str = NEW, **fields: str) -> httpx2.Res
     return answer
 
 
+def cookie_of(path: str) -> str:
+    """The name of the cookie for the page at ``path``."""
+    return f"tenantry_secret_{path.split('/')[-2]}"
+
+
 def secrets_in(answer: httpx2.Response) -> list[str]:
     assert answer.status_code == 200
     return sorted(set(SECRET.findall(answer.text)))
@@ -78,12 +83,12 @@ async def test_concurrent_displays_show_the_secret_once(browser: Browser) -> Non
 async def test_another_session_cannot_show_the_secret(browser: Browser) -> None:
     await browser.sign_in()
     path = (await submit(browser)).headers["location"]
-    carried = browser.client.cookies.get("tenantry_secret")
+    carried = browser.client.cookies.get(cookie_of(path))
     async with browser.at_another_process() as browser.client:  # without the first session, though the same user's
         browser.client.cookies.clear()
         await browser.sign_in()
         assert secrets_in(await browser.client.get(path)) == []  # the address alone
-        browser.client.cookies.set("tenantry_secret", carried or "", domain="tenantry.test", path=path)
+        browser.client.cookies.set(cookie_of(path), carried or "", domain="tenantry.test", path=path)
         assert secrets_in(await browser.client.get(path)) == []
 
 
@@ -91,9 +96,20 @@ async def test_page_of_another_key_does_not_show_the_secret(browser: Browser) ->
     await browser.sign_in()
     first, second = [(await submit(browser, name=name)).headers["location"] for name in ("One", "Two")]
     [carried] = [cookie.value for cookie in browser.client.cookies.jar if cookie.path == second]
-    browser.client.cookies.set("tenantry_secret", carried or "", domain="tenantry.test", path=first)
+    browser.client.cookies.set(cookie_of(first), carried or "", domain="tenantry.test", path=first)
     assert secrets_in(await browser.client.get(first)) == []
     assert len(secrets_in(await browser.client.get(second))) == 1
+
+
+async def test_cookie_of_another_host_does_not_hide_the_secret(browser: Browser) -> None:
+    await browser.sign_in()
+    first = await submit(browser, name="One")
+    [seen] = [line.partition("=")[0] for line in first.headers.get_list("set-cookie")]
+    path = (await submit(browser, name="Two")).headers["location"]
+    sent = [f"{one.name}={one.value}" for one in browser.client.cookies.jar if path.startswith(one.path)]
+    cookies = "; ".join([*sent, f"{seen}=a"])  # browsers send those of longer paths first
+    answer = await browser.client.get(path, headers={"Cookie": cookies})
+    assert len(secrets_in(answer)) == 1
 
 
 @pytest.mark.parametrize(("late", "shown"), [(timedelta(seconds=59), 1), (SECRET_LIFETIME, 0)])
@@ -112,7 +128,7 @@ async def test_browser_sends_the_cookie_to_one_page_over_https(conninfo: str) ->
         made = await submit(browser)
         [line] = [line for line in made.headers.get_list("set-cookie") if "secret" in line]
         name, _, attributes = line.partition("=")
-        assert name == "__Secure-tenantry_secret"
+        assert name == f"__Secure-{cookie_of(made.headers['location'])}"
         expected = {"HttpOnly", "Secure", "SameSite=lax", "Max-Age=60", f"Path={made.headers['location']}"}
         assert expected <= set(attributes.split("; "))
         assert len(secrets_in(await browser.client.get(made.headers["location"]))) == 1
