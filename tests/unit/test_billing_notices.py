@@ -37,12 +37,13 @@ class Tenant:
 
     def __init__(self, policy: BillingPolicy = EACH, **fields: Any) -> None:
         self.policy = policy
-        self.account: BillingAccount = facts.account(customer_id="cus_1", **fields)
+        self.account: BillingAccount = facts.account(**{"customer_id": "cus_1", **fields})
         self._of_subscription: dict[str, str] = {}
 
     def receives(self, *events: BillingEvent, now: float | None = None, belated: bool = False) -> list[BillingNotice]:
         """Apply a batch of newer events; return its notices."""
-        known = KnownTenants({"cus_1": "acme"}, self._of_subscription)
+        customer = self.account.customer_id
+        known = KnownTenants({} if customer is None else {customer: "acme"}, self._of_subscription)
         context = BatchContext({"acme": self.account}, known, frozenset(), 1)
         moment = datetime.fromtimestamp(max(event.created for event in events) if now is None else now, UTC)
         batch = BatchApplication(context, self.policy, moment, needs={}, histories={}, waiting=())
@@ -251,6 +252,14 @@ def test_a_belated_end_that_is_not_true_any_more_is_not_mailed(policy: BillingPo
     tenant = Tenant(policy)
     tenant.receives(updated())
     assert tenant.receives(updated(200, "evt_2", status="paused"), updated(300, "evt_3"), belated=True) == []
+
+
+@BOTH
+def test_access_that_waiting_events_gave_in_passing_has_not_ended(policy: BillingPolicy) -> None:
+    tenant = Tenant(policy, customer_id=None)
+    waiting = [failed(200, org_id=None, subscription_id="sub_1"), succeeded(300, org_id=None, subscription_id="sub_1")]
+    first = updated(100, status="incomplete", customer_id="cus_1")
+    assert "access_ended" not in types(tenant.receives(*waiting, first))
 
 
 @BOTH

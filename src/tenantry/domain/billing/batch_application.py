@@ -46,7 +46,7 @@ from tenantry.domain.billing.notices import (
 )
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key, known_of
 from tenantry.domain.billing.subscription_history import NAMING_TYPES, PlacedEvent, SubscriptionHistory, former_tenant
-from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
+from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, BillingRecord
 from tenantry.domain.billing.timeline import BY_ARRIVAL, Placement, Timeline, begin, named, place
 from tenantry.domain.owner_mails import is_settled
 from tenantry.domain.plans import OVER
@@ -390,6 +390,7 @@ class BatchApplication:
                 outcome, reason = link.outcome, link.reason
         else:
             placement = self._fold_in(tenant_id, key, event, found, belated=belated)
+            self._note_change(tenant_id, event, placement, before, belated=belated)
             outcome, reason = placement.outcome, placement.reason
             reason = f"{reason} {link.reason}" if link else reason
         after = self._accounts[tenant_id].record
@@ -412,13 +413,23 @@ class BatchApplication:
             self.snapshot_requests.append(SnapshotRequest(tenant_id, later=True))
         if placement.notify:
             self._failures.append((tenant_id, event, belated))
-        if self.policy.notices and not is_of_another:
-            records = account.record, self._accounts[tenant_id].record
-            if notice := notice_of_change(event, placement, *records, self.policy, self.now):
-                self._occasions.append(Occasion(notice, tenant_id, event, placement.before.plan, belated))
         if len(self._accounts[tenant_id].folds) > MOST_SUBSCRIPTIONS:
             found.append(Anomaly.TOO_MANY_SUBSCRIPTIONS)
         return placement
+
+    def _note_change(
+        self, tenant_id: str, event: BillingEvent, placement: Placement, before: BillingRecord, *, belated: bool
+    ) -> None:
+        """Note what an event changed, if that may cause a notice.
+
+        ``before`` is the record before the event. An event that links a customer comes after those that waited for it:
+        what these gave in passing the tenant never had.
+        """
+        if not self.policy.notices or (not self.policy.is_each and _is_of_another(placement.before, event)):
+            return
+        after = self._accounts[tenant_id].record
+        if notice := notice_of_change(event, placement, before, after, self.policy, self.now):
+            self._occasions.append(Occasion(notice, tenant_id, event, placement.before.plan, belated))
 
     def _without_fold(self, event: BillingEvent, tenant_id: str, *, belated: bool) -> tuple[Outcome, str]:
         """Handle an event that changes no state."""
