@@ -208,10 +208,9 @@ async def _lock_context(
     tenants lose the customers that these events take over.
     """
     usable = [event for event in events if not rejection(event, policy)]
-    tenants = {event.org_id for event in usable if event.org_id} | {*former}
-    tenants |= {name for event in usable if policy.is_each and (name := former_tenant(event))}
     customers = {event.customer_id for event in usable if event.customer_id}
-    subscriptions = {event.subscription_id for event in usable if event.subscription_id and policy.is_each}
+    tenants, subscriptions = _named_by(usable, policy)
+    tenants |= {*former}
     nameless = customer_links.without_customer(usable, policy)
     current: Mapping[str, str] = {}
     held = set(locked)
@@ -237,6 +236,15 @@ async def _lock_context(
         # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
         await connection.commit()
         await store.lock_names(connection, held)
+
+
+def _named_by(events: Sequence[BillingEvent], policy: BillingPolicy) -> tuple[set[str], set[str]]:
+    """Return the tenants that events name, and the subscriptions, which matter only with `SubscriptionRule.EACH`."""
+    tenants = {event.org_id for event in events if event.org_id}
+    if not policy.is_each:
+        return tenants, set()
+    tenants |= {name for event in events if (name := former_tenant(event))}
+    return tenants, {event.subscription_id for event in events if event.subscription_id}
 
 
 async def _read_context(

@@ -130,15 +130,25 @@ def _placed(
     or follow it in this very batch.
     """
     usable = work.usable(policy)
-    placed = [(customer_links.tenant_of(event, context.known), event) for event in usable]
-    placed += [(work.tenant_id, each.event) for each in work.parked]
     nameless = [each.event for each in waiting]
     nameless += [event for event in usable if customer_links.goes_by_customer(event)]
-    for customer_id, tenant_id in _links(context, work, policy):  # of several tenants the first to come gets it
-        placed += [(tenant_id, event) for event in nameless if event.customer_id == customer_id]
-    placed += [(moves.begun.get(event.subscription_id or ""), event) for event in nameless]
     moved = (*nameless, *(each.event for each in (*work.parked, *moves.leaving)))
-    return placed + [(moves.placements.get(event.id), event) for event in moved]
+    return [
+        *((customer_links.tenant_of(event, context.known), event) for event in usable),
+        *((work.tenant_id, each.event) for each in work.parked),
+        *_placed_by_new_names(nameless, _links(context, work, policy), moves.begun),
+        *((moves.placements.get(event.id), event) for event in moved),
+    ]
+
+
+def _placed_by_new_names(
+    events: Sequence[BillingEvent], links: Iterable[tuple[str, str]], of_subscriptions: Mapping[str, str]
+) -> list[tuple[str | None, BillingEvent]]:
+    """Return the events with the tenants that their customers and subscriptions may get."""
+    placed: list[tuple[str | None, BillingEvent]] = []
+    for customer_id, tenant_id in links:  # of several tenants the first to come gets it
+        placed += [(tenant_id, event) for event in events if event.customer_id == customer_id]
+    return placed + [(of_subscriptions.get(event.subscription_id or ""), event) for event in events]
 
 
 async def _moves_after(
@@ -149,33 +159,51 @@ async def _moves_after(
     Parks the invoices that leave their tenant.
     """
     begun = application.new_subscriptions()
-    if not application.contested and begun.keys() <= moves.begun.keys():
+    is_complete = begun.keys() <= moves.begun.keys()
+    if not application.contested and is_complete:
         return None  # the common case
     stored = await store.read_subscriptions(connection, application.contested, application.context.accounts)
-    histories = _histories(application, [PlacedEvent(tenant_id, each.event) for tenant_id, each in stored])
+    histories = _histories(application, stored)
     misplaced = _misplaced(histories.values())
-    new = {entry.received.event.id for entry in application.entries}
-    application.unread |= {
-        tenant for name, tenant in misplaced.items() if name in new
-    } - application.context.accounts.keys()
+    application.unread |= _unread_owners(application, misplaced)
     misplaced = {name: tenant for name, tenant in misplaced.items() if tenant in application.context.accounts}
-    if not misplaced and begun.keys() <= moves.begun.keys():
-        application.settle(histories)
-        return None
+    if misplaced or not is_complete:
+        return await _park_misplaced(connection, moves, begun, stored, misplaced, now)
+    application.settle(histories)
+    return None
+
+
+async def _park_misplaced(
+    connection: Connection,
+    moves: _Moves,
+    begun: Mapping[str, str],
+    stored: Sequence[tuple[str, ReceivedEvent]],
+    misplaced: Mapping[str, str],
+    now: datetime,
+) -> _Moves:
+    """Park the ``stored`` invoices that are in a wrong ledger; return the moves with these and new subscriptions."""
     leaving = [(tenant_id, each) for tenant_id, each in stored if each.event.id in misplaced]
     if leaving:
         await store.park_again(connection, [each.event.id for _, each in leaving], now)
     ledgers = {*moves.left, *((tenant_id, each.event.subscription_id or "") for tenant_id, each in leaving)}
-    return _Moves(
-        {**moves.begun, **begun},
-        {**moves.placements, **misplaced},
-        (*moves.leaving, *(each for _, each in leaving)),
-        {ledger: _left_in(ledger, stored, misplaced) for ledger in ledgers},
-    )
+    left = {ledger: _left_in(ledger, stored, misplaced) for ledger in ledgers}
+    gone = (*moves.leaving, *(each for _, each in leaving))
+    return _Moves({**moves.begun, **begun}, {**moves.placements, **misplaced}, gone, left)
 
 
-def _histories(application: BatchApplication, stored: Sequence[PlacedEvent]) -> dict[str, SubscriptionHistory]:
-    placed = (*stored, *application.placed_events())
+def _unread_owners(application: BatchApplication, misplaced: Mapping[str, str]) -> set[str]:
+    """Return the tenants that new invoices belong to and that are not read yet."""
+    new = {entry.received.event.id for entry in application.entries}
+    owners = {tenant_id for name, tenant_id in misplaced.items() if name in new}
+    return owners - application.context.accounts.keys()
+
+
+def _histories(
+    application: BatchApplication, stored: Iterable[tuple[str, ReceivedEvent]]
+) -> dict[str, SubscriptionHistory]:
+    """Return the contested subscriptions with their events, the ``stored`` ones and those of the batch."""
+    placed = [PlacedEvent(tenant_id, each.event) for tenant_id, each in stored]
+    placed += application.placed_events()
     return {
         name: SubscriptionHistory(each for each in placed if each.event.subscription_id == name)
         for name in application.contested

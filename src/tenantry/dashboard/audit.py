@@ -1,6 +1,6 @@
 """The audit page: entries of the trail, filters, and the export."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Final
 
@@ -79,19 +79,22 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
         rejection = error
     else:
         entries = [(event, _actor(event, names), _target(event, names)) for event in page.data]
-    parties = [party for _, *both in entries for party in both if party and party.user_id]
-    # entries name a user by the subject alone
-    users = {User(ctx.user.session.issuer, party.user_id) for party in parties if party.user_id}
-    names_of_users = await services.sessions.names_of(principal.org_id, sorted(users))
     return ctx.render(
         "audit.html",
         rejection,
         entries=entries,
-        users={user.subject: name for user, name in names_of_users.items()},
+        users=await _names_of_users(ctx, [party for _, *both in entries for party in both if party]),
         page=page,
         wanted=submitted,
         query=forms.query_string(submitted),
     )
+
+
+async def _names_of_users(ctx: Context, parties: Iterable[AuditParty]) -> dict[str, str]:
+    """Return the names of users by user id; entries name a user by the subject alone."""
+    users = {User(ctx.user.session.issuer, party.user_id) for party in parties if party.user_id}
+    names = await ctx.services.sessions.names_of(ctx.principal.org_id, sorted(users))
+    return {user.subject: name for user, name in names.items()}
 
 
 @get(PATH + "/export", guards=[needs("audit:read")])

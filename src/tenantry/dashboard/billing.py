@@ -12,7 +12,7 @@ from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain import errors
 from tenantry.domain.access import is_subscribed
-from tenantry.domain.plans import FREE
+from tenantry.domain.plans import FREE, Catalog
 from tenantry.domain.tenants import Tenant
 from tenantry.server.problems import STATUSES
 
@@ -114,10 +114,15 @@ async def _billing_page(
         newest=newest,
         is_subscribed=billing.is_subscribed,
         is_configured=is_configured,
-        buyable={plan.id for plan in catalog.plans if is_buyable and plan.id != FREE and plan.stripe_price_ids},
+        buyable=_with_prices(catalog) if is_buyable else set(),
         problem=_error_text(problem) if problem else "",
         awaited=awaits if awaits in catalog else None,
     )
+
+
+def _with_prices(catalog: Catalog) -> set[str]:
+    """Return the plans that have a price at the provider."""
+    return {plan.id for plan in catalog.plans if plan.id != FREE and plan.stripe_price_ids}
 
 
 def _error_text(problem: errors.DomainError) -> str:

@@ -1,6 +1,6 @@
 """The state of a fold, and what one event does to it (SPEC 3)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -247,20 +247,30 @@ def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
 
 def _highest_plan_item(event: BillingEvent, catalog: Catalog) -> PlanItem:
     """Return the item of the highest plan, of those that have a quantity."""
-    plans = [(item, catalog.plan_of_price(item.price_id)) for item in event.details.items if item.price_id]
-    unknown = tuple(
-        item.price_id or "" for item, plan in plans if plan is None and not catalog.addon_of_price(item.price_id or "")
-    )
-    counted = [(item, plan) for item, plan in plans if plan is not None and item.quantity]
+    items, unknown = event.details.items, unknown_prices(event.details.items, catalog)
+    plans = [(item, plan) for item in items if (plan := catalog.plan_of_price(item.price_id or ""))]
+    counted = [(item, plan) for item, plan in plans if item.quantity]
     if not counted:
-        empty = next((item.price_id for item, plan in plans if plan is not None), None)
-        why = f"the quantity of price {empty} is 0, which means plan {FREE}" if empty else None
-        why = why or _why(unknown[0] if unknown else None, None, catalog)
+        why = _why_no_plan(plans[0][0].price_id if plans else None, unknown, catalog)
         return PlanItem(FREE, None, event.current_period_end, why, unknown=unknown)
     item, plan = max(counted, key=lambda each: catalog.rank(each[1]))
     period_end = event.current_period_end if item.period_end is None else item.period_end
     why = _why(item.price_id, plan, catalog)
     return PlanItem(plan, item.quantity, period_end, why, len(counted) > 1, unknown)
+
+
+def unknown_prices(items: Sequence[SubscriptionItem], catalog: Catalog) -> tuple[str, ...]:
+    """Return the prices of items that are neither a plan's nor an add-on's."""
+    prices = [item.price_id for item in items if item.price_id]
+    known = [price for price in prices if catalog.plan_of_price(price) or catalog.addon_of_price(price)]
+    return tuple(price for price in prices if price not in known)
+
+
+def _why_no_plan(empty: str | None, unknown: Sequence[str], catalog: Catalog) -> str:
+    """Say why no item decides the plan; ``empty`` is the price of a plan whose quantity is 0."""
+    if empty:
+        return f"the quantity of price {empty} is 0, which means plan {FREE}"
+    return _why(unknown[0] if unknown else None, None, catalog)
 
 
 def _why(price_id: str | None, plan: str | None, catalog: Catalog) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from tenantry.common.clock import from_epoch
-from tenantry.domain.billing.state import OWING, UNPAID, BillingPolicy, BillingState
+from tenantry.domain.billing.state import OWING, UNPAID, BillingPolicy, BillingState, unknown_prices
 from tenantry.domain.billing.subscription_choice import RankedSubscription, choice
 from tenantry.domain.plans import OVER, Catalog
 
@@ -130,14 +130,13 @@ def subscription_lines(
 def _line(ranked: RankedSubscription, catalog: Catalog) -> SubscriptionLine:
     state = ranked.state
     is_over = state.subscription_status in OVER
-    prices = [] if is_over else [item.price_id for item in state.details.items if item.price_id]
-    addons = [addon for price in prices if (addon := catalog.addon_of_price(price))]
-    unknown = [price for price in prices if not catalog.plan_of_price(price) and not catalog.addon_of_price(price)]
+    items = () if is_over else state.details.items
+    addons = [addon for item in items if (addon := catalog.addon_of_price(item.price_id or ""))]
     return SubscriptionLine(
         id=state.subscription_id or "",
         plan=None if is_over or state.seats is None else state.plan,
         addons=tuple(addons),
-        unknown_prices=tuple(unknown),
+        unknown_prices=unknown_prices(items, catalog),
         status=state.subscription_status,
         quantity=state.seats,
         period_end=from_epoch(state.current_period_end),
