@@ -256,6 +256,15 @@ async def test_a_tenant_with_another_subscription_is_not_mailed_that_one_moved_a
     assert await queued(emptied) == []
 
 
+async def test_a_tenant_of_which_only_an_invoice_is_known_is_not_mailed_that_its_subscription_moved_away(
+    emptied: str, one: Process
+) -> None:
+    await rows(emptied, ZETA)
+    await one.receive(events.succeeded(created=NOW - 1))
+    await one.receive(moved())
+    assert await queued(emptied) == []
+
+
 async def test_a_move_of_long_ago_is_not_mailed(emptied: str, one: Process) -> None:
     await rows(emptied, ZETA)
     await one.receive(events.updated())

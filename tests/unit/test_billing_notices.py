@@ -270,6 +270,13 @@ def test_a_snapshot_of_a_subscription_that_names_another_tenant_is_mailed_as_its
     assert types(tenant.receives(moved)) == ["subscription_ended"]
 
 
+def test_a_subscription_whose_invoices_came_first_had_no_access_that_its_first_event_ends() -> None:
+    tenant = Tenant()
+    tenant.receives(failed(100, subscription_id="sub_1"))
+    tenant.receives(succeeded(101, subscription_id="sub_1"))
+    assert types(tenant.receives(updated(102, status="incomplete"))) == []
+
+
 @BOTH
 def test_an_ended_tenant_gets_no_notice(policy: BillingPolicy) -> None:
     tenant = Tenant(policy, deleted=True)

@@ -374,7 +374,8 @@ class BatchApplication:
     def _apply(self, received: ReceivedEvent, tenant_id: str, *, belated: bool) -> LedgerEntry:
         """Apply an event whose tenant is known; return its entry."""
         event = received.event
-        key, before = fold_key(event, self.policy), self._whole_account(tenant_id).record
+        account = self._whole_account(tenant_id)
+        key, before = fold_key(event, self.policy), account.record
         if event.invoice_id and event.type in ev.PAYMENT_TYPES:
             invoice = tenant_id, event.invoice_id
             self._paid[invoice] = max(event.created, self._paid.get(invoice, -1))
@@ -390,7 +391,7 @@ class BatchApplication:
                 outcome, reason = link.outcome, link.reason
         else:
             placement = self._fold_in(tenant_id, key, event, found, belated=belated)
-            self._note_change(tenant_id, event, placement, before, belated=belated)
+            self._note_change(account, event, placement, belated=belated)
             outcome, reason = placement.outcome, placement.reason
             reason = f"{reason} {link.reason}" if link else reason
         after = self._accounts[tenant_id].record
@@ -418,18 +419,30 @@ class BatchApplication:
         return placement
 
     def _note_change(
-        self, tenant_id: str, event: BillingEvent, placement: Placement, before: BillingRecord, *, belated: bool
+        self, account: BillingAccount, event: BillingEvent, placement: Placement, *, belated: bool
     ) -> None:
         """Note what an event changed, if that may cause a notice.
 
-        ``before`` is the record before the event. An event that links a customer comes after those that waited for it:
-        what these gave in passing the tenant never had.
+        ``account`` is the tenant's before the event. An event that links a customer comes after those that waited for
+        it: what these gave in passing the tenant never had.
         """
         if not self.policy.notices or (not self.policy.is_each and _is_of_another(placement.before, event)):
             return
-        after = self._accounts[tenant_id].record
-        if notice := notice_of_change(event, placement, before, after, self.policy, self.now):
-            self._occasions.append(Occasion(notice, tenant_id, event, placement.before.plan, belated))
+        records = self._known_record(account, event), self._accounts[account.tenant_id].record
+        if notice := notice_of_change(event, placement, *records, self.policy, self.now):
+            self._occasions.append(Occasion(notice, account.tenant_id, event, placement.before.plan, belated))
+
+    def _known_record(self, account: BillingAccount, event: BillingEvent) -> BillingRecord:
+        """Return an account's record without the event's subscription if only invoices of that are known.
+
+        Its first own event says what it has been since then.
+        """
+        key = fold_key(event, self.policy)
+        fold = account.folds.get(key or "")
+        if not self.policy.is_each or fold is None or fold.state.reported_at is not None:
+            return account.record
+        others = {name: other for name, other in account.folds.items() if name != key}
+        return account.with_folds(others, self.policy).record
 
     def _without_fold(self, event: BillingEvent, tenant_id: str, *, belated: bool) -> tuple[Outcome, str]:
         """Handle an event that changes no state."""

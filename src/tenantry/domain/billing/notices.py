@@ -150,7 +150,8 @@ def moves_of(before: Mapping[str, BillingAccount], after: Mapping[str, BillingAc
         former = before[tenant_id]
         for key in sorted(account.moved_at.keys() & former.folds.keys() - former.moved_at.keys()):
             moved_at, state = account.moved_at[key], former.folds[key].state
-            if moved_at > since and state.subscription_status not in OVER:
+            is_known = state.reported_at is not None  # an invoice alone says nothing of who has the subscription
+            if moved_at > since and is_known and state.subscription_status not in OVER:
                 moves.append(Move(tenant_id, key, state.plan, moved_at))
     return moves
 
