@@ -126,6 +126,18 @@ async def test_added_member_is_a_user_of_the_authors_directory(service: Service)
     assert refusal(await theirs.delete(f"/api/v1/me/memberships/{member['id']}")) == (404, "not_found")
 
 
+async def test_idempotency_keys_of_users_with_the_same_subject_are_apart(service: Service) -> None:
+    owner = await tenant(service, "apart")
+    namesake = user(service, SECOND, "owner", org="apart", role="owner")
+    answers = [
+        await caller.post(MEMBERS, {"userId": "new", "role": "member"}, idempotency_key="once")
+        for caller in (owner, namesake, owner)
+    ]
+    assert [answer.status_code for answer in answers] == [201, 201, 201]
+    first, second, again = [answer.json()["id"] for answer in answers]
+    assert first == again != second
+
+
 async def test_members_of_all_directories_are_listed_and_managed(service: Service) -> None:
     owner = await tenant(service, "mixed")
     await add(owner, "ann")

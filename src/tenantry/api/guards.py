@@ -232,8 +232,9 @@ async def current_claim(request: AnyRequest) -> Claim | None:
 
 
 def claimant(principal: Principal) -> str:
-    """Return the owner of a principal's idempotency keys."""
-    return f"{principal.kind}:{principal.org_id}:{principal.id}"
+    """Return the owner of a principal's idempotency keys: users of two directories may have the same subject."""
+    issuer = "" if principal.issuer is None else f"{principal.issuer}:"
+    return f"{principal.kind}:{principal.org_id}:{issuer}{principal.id}"
 
 
 def current_author(request: AnyRequest) -> Author:
