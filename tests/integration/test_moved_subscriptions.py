@@ -344,6 +344,17 @@ async def test_a_mail_that_is_not_sent_leaves_with_its_invoice(scene: Scene) -> 
     assert await scene.mailed() == {}
 
 
+async def test_a_mail_that_a_worker_is_sending_is_the_only_one(scene: Scene) -> None:
+    for tenant in ("a", "b"):
+        await scene.create(tenant)
+    await scene.deliver([named(1, "a", "u1"), fails(4, "f")])
+    begin_job = "SELECT procrastinate_fetch_job_v2(ARRAY['mail'], procrastinate_register_worker_v1())"
+    await rows(scene.conninfo, begin_job)
+    await scene.deliver([named(2, "b", "u2", "a")])
+    assert await scene.mailed() == {"f": "a"}
+    assert await scene.states() == {"a": FORMER, "b": PAST_DUE}
+
+
 async def test_a_mail_that_is_sent_is_the_only_one(scene: Scene) -> None:
     for tenant in ("a", "b"):
         await scene.create(tenant)

@@ -29,7 +29,15 @@ SELECT gen_random_uuid(), %(type)s, failed.owner_id, failed.tenant_id, '{email}'
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id, event_id
 """
-WITHDRAW: Final = "DELETE FROM notifications WHERE event_id = ANY(%s) AND status = 'queued'"
+# A worker reads the mail under the lock of its row, while its job is under way. So either the worker finds no mail, or
+# this leaves the mail to it. Two statements: the second one sees the jobs as they are under the lock.
+LOCK_QUEUED: Final = "SELECT FROM notifications WHERE event_id = ANY(%s) AND status = 'queued' ORDER BY id FOR UPDATE"
+WITHDRAW: Final = """
+DELETE FROM notifications n
+ WHERE n.event_id = ANY(%s) AND n.status = 'queued'
+   AND NOT EXISTS (SELECT FROM procrastinate_jobs job
+                    WHERE job.status = 'doing' AND job.args->>'notification_id' = n.id::text)
+"""
 # The cause takes the place of the event's id, which is unique. A recovered payment is one whose failure was mailed. The
 # cause of an end of access ends with its second: one that began before another mailed end is that one, which a late
 # event has moved.
@@ -103,6 +111,7 @@ SELECT n.id, n.attempts, n.created_at, t.name,
   JOIN tenants t ON t.id = n.tenant_id
   LEFT JOIN billing_events e ON e.id = n.event_id
  WHERE n.id = %(id)s AND n.status = 'queued'
+   FOR NO KEY UPDATE OF n
 """
 # A job is deleted after its mail is recorded, in another transaction: a crash may lose the record alone.
 _ORPHANED: Final = """
@@ -209,7 +218,11 @@ async def insert_notifications(
 
 
 async def withdraw_notifications(connection: Connection, events: Sequence[str]) -> None:
-    """Delete the notifications of these events that are not sent yet: they name another owner than the right one."""
+    """Delete the notifications of these events: they name another owner than the right one.
+
+    One that is sent, or that a worker is sending, stays: each event is mailed once.
+    """
+    await connection.execute(LOCK_QUEUED, (list(events),))
     await connection.execute(WITHDRAW, (list(events),))
 
 
@@ -242,7 +255,7 @@ async def insert_access_ends(
 
 
 async def read_notification(connection: Connection, notification_id: UUID) -> PendingMail | None:
-    """Return a notification to be sent, or None if it has been delivered or given up."""
+    """Lock and return a notification to be sent; None if it has been delivered, given up or withdrawn."""
     row = await connection.fetch_row(PENDING_NOTIFICATION, {"id": notification_id, "leaked": rules.KEY_LEAKED})
     if row is None:
         return None
