@@ -111,6 +111,25 @@ def test_a_trial_that_newer_events_have_ended_or_extended_is_not_announced(
 
 
 @BOTH
+@pytest.mark.parametrize("ended", [deleted(200), updated(200, status="paused"), updated(200), trialing(200, 9000)])
+def test_a_trial_that_has_ended_or_was_extended_in_the_same_second_is_not_announced(
+    policy: BillingPolicy, ended: BillingEvent
+) -> None:
+    tenant = Tenant(policy)
+    tenant.receives(trialing())
+    assert types(tenant.receives(ended)) in ([], ["subscription_ended"], ["access_ended"])
+    assert tenant.receives(will_end(), now=200) == []
+
+
+@BOTH
+@pytest.mark.parametrize("other", [succeeded(200, subscription_id="sub_1"), updated(200, status="incomplete")])
+def test_what_precedes_a_trial_in_its_second_does_not_hide_its_end(policy: BillingPolicy, other: BillingEvent) -> None:
+    tenant = Tenant(policy)
+    tenant.receives(other)
+    assert types(tenant.receives(will_end(), now=200)) == ["trial_ending"]
+
+
+@BOTH
 def test_a_payment_after_a_failed_one_is_a_recovery(policy: BillingPolicy) -> None:
     tenant = Tenant(policy)
     tenant.receives(updated())

@@ -12,6 +12,7 @@ from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.state import (
     CANCELED,
+    INCOMPLETE,
     OWING,
     PAST_DUE,
     TRIALING,
@@ -23,7 +24,7 @@ from tenantry.domain.billing.state import (
     plan_item,
 )
 from tenantry.domain.billing.tenant_record import BillingRecord, access_end, access_phase
-from tenantry.domain.billing.timeline import Placement
+from tenantry.domain.billing.timeline import Folded, Placement
 from tenantry.domain.owner_mails import (
     AccessEndedData,
     NoticeData,
@@ -266,12 +267,25 @@ def _is_trialing(
     if trial_end <= now.timestamp() or event.status != TRIALING:
         return False
     fold = account.folds.get((event.subscription_id or WHOLE_TENANT) if policy.is_each else WHOLE_TENANT)
-    if fold is None or fold.tip_created is None or fold.tip_created <= event.created:
+    if fold is None or not _is_newer(fold, event):
         return True
     if fold.state.subscription_id != event.subscription_id:  # of several, with `SubscriptionRule.ANY`
         known = known_of(fold.state, event.subscription_id)
         return known is not None and known.status == TRIALING
     return fold.state.subscription_status == TRIALING and fold.state.details.trial_end in (None, trial_end)
+
+
+def _is_newer(fold: Folded, event: BillingEvent) -> bool:
+    """Whether a fold has a later state of a subscription than an event by which a trial will end.
+
+    In the event's own second only what precedes a trial came before it. Any other state has ended it since then.
+    """
+    if fold.tip_created != event.created:
+        return fold.tip_created is not None and fold.tip_created > event.created
+    if fold.state.reported_at not in (None, event.created):
+        return False  # of this second only an invoice is known
+    known = known_of(fold.state, event.subscription_id)
+    return known is not None and known.status not in (None, INCOMPLETE)
 
 
 def _lapsed(

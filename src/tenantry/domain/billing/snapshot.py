@@ -9,14 +9,13 @@ import msgspec
 from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import NO_DETAILS, SNAPSHOT, BillingEvent, Fact, SubscriptionDetails
 from tenantry.domain.billing.ledger import BillingAccount
-from tenantry.domain.billing.state import CANCELED, BillingPolicy, BillingState, apply, fold_key
+from tenantry.domain.billing.state import CANCELED, INCOMPLETE, BillingPolicy, BillingState, apply, fold_key
 from tenantry.domain.billing.tenant_record import differences
 from tenantry.domain.billing.timeline import Folded
 from tenantry.domain.plans import OVER
 
-_INCOMPLETE: Final = "incomplete"
 _EXPIRED: Final = "incomplete_expired"
-_WITHOUT_ACCESS: Final = OVER | {_INCOMPLETE}
+_WITHOUT_ACCESS: Final = OVER | {INCOMPLETE}
 _age: Final = attrgetter("created", "id")
 
 
@@ -197,7 +196,7 @@ def _moved(subscription: ProviderSubscription) -> ProviderSubscription:
 def _choose(subscriptions: Sequence[ProviderSubscription], state: BillingState) -> ProviderSubscription | None:
     current = state.subscription_id
     living = [
-        each for each in subscriptions if each.status not in OVER and (each.status != _INCOMPLETE or each.id == current)
+        each for each in subscriptions if each.status not in OVER and (each.status != INCOMPLETE or each.id == current)
     ]
     if living:
         return _by_id(living, current) or max(living, key=_age)

@@ -20,6 +20,7 @@ VOID: Final = "void"
 """The behavior of a pause of payments in which the tenant does not get the service."""
 ACTIVE: Final = "active"
 TRIALING: Final = "trialing"
+INCOMPLETE: Final = "incomplete"
 OWING: Final = frozenset({PAST_DUE, UNPAID})
 """The statuses of a subscription with an unpaid invoice."""
 
