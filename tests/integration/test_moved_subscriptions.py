@@ -355,6 +355,16 @@ async def test_a_mail_that_a_worker_is_sending_is_the_only_one(scene: Scene) -> 
     assert await scene.states() == {"a": FORMER, "b": PAST_DUE}
 
 
+async def test_a_failure_that_turns_out_to_be_of_a_former_tenant_is_not_mailed(scene: Scene) -> None:
+    """The subscription has ended for that tenant since, so it does not end past due."""
+    for tenant in ("a", "b"):
+        await scene.create(tenant)
+    for event in (named(1, "a", "u1"), named(5, "a", "u3", "b"), fails(4, "f"), named(2, "b", "u2", "a")):
+        await scene.deliver([event])
+    assert (await scene.states())["b"] == FORMER
+    assert await scene.mailed() == {}
+
+
 async def test_a_mail_that_is_sent_is_the_only_one(scene: Scene) -> None:
     for tenant in ("a", "b"):
         await scene.create(tenant)

@@ -364,6 +364,8 @@ class BatchApplication:
         if key is None:
             is_past_due = self._accounts[tenant_id].record.subscription_status == PAST_DUE
             return is_past_due and not self._is_paid(tenant_id, failure)
+        if key in self._accounts[tenant_id].moved_at:
+            return False
         timeline = self._timelines[tenant_id, key]
         return timeline.state.subscription_status == PAST_DUE and not is_settled(failure, timeline.after(failure))
 
