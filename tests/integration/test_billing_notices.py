@@ -285,6 +285,16 @@ async def test_where_only_ended_access_is_mailed_a_subscription_that_moved_away_
     assert (notice["type"], notice["event_id"]) == ("billing.access_ended", f"billing.access_ended acme {NOW + 1}")
 
 
+@pytest.mark.parametrize("late", [NOW + 1, NOW + 2])
+async def test_an_older_subscription_that_ended_no_later_than_the_mailed_access_is_not_mailed(
+    emptied: str, one: Process, late: int
+) -> None:
+    await one.receive(events.updated())
+    await one.receive(events.updated(status="paused", created=NOW + 2))
+    await one.receive(events.deleted(subscription_id="sub_older", created=late))
+    assert await queued(emptied) == ["access_ended"]
+
+
 @pytest.fixture
 async def past_due(emptied: str, one: Process) -> int:
     """The second at which the grace period of a tenant ends."""

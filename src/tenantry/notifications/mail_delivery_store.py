@@ -39,8 +39,8 @@ DELETE FROM notifications n
                     WHERE job.status = 'doing' AND job.args->>'notification_id' = n.id::text)
 """
 # The cause takes the place of the event's id, which is unique. A recovered payment is one whose failure was mailed. The
-# cause of an end of access ends with its second: one that began before another mailed end is that one, which a late
-# event has moved.
+# cause of an end of access ends with its second: one that did not begin after another mailed end is that one, which a
+# late event has moved. So is the late end of an older subscription.
 INSERT_NOTICES: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
 SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{email}', given.data, given.cause, %(now)s,
@@ -53,7 +53,7 @@ SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{email}'
    AND (given.begun IS NULL
         OR NOT EXISTS (SELECT FROM notifications n
                         WHERE n.tenant_id = given.tenant_id AND n.type = %(access_ended)s
-                          AND split_part(n.event_id, ' ', 3)::bigint > given.begun))
+                          AND split_part(n.event_id, ' ', 3)::bigint >= given.begun))
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id
 """
@@ -94,7 +94,7 @@ SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', jsonb_build_obj
    AND NOT EXISTS (SELECT FROM notifications n
                     WHERE n.tenant_id = t.id AND n.type = %(type)s
                       AND split_part(n.event_id, ' ', 3)::bigint
-                          > (t.access->-2->>'until')::bigint
+                          >= (t.access->-2->>'until')::bigint
                             - CASE t.access->-2->>'state' WHEN 'grace' THEN %(grace)s ELSE %(other)s END)
  ORDER BY (t.access->-2->>'until')::bigint
  LIMIT %(most)s

@@ -49,7 +49,7 @@ class BillingNotice(msgspec.Struct, frozen=True):
 
     With ``paid_invoice`` it counts only if the owner was mailed that a payment of this invoice failed; with
     ``recovered`` so it does of the newest paid invoice of this subscription, whose id the cause then ends with. An end
-    whose cause began at the second ``begun`` counts only if no later end of the tenant's access was mailed.
+    whose cause began at the second ``begun`` counts only if no end of the tenant's access then or later was mailed.
     """
 
     type: str
