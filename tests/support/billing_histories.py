@@ -4,7 +4,7 @@ import asyncio
 import json
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -68,7 +68,11 @@ _MAILS: Final = "SELECT tenant_id, type, event_id FROM notifications WHERE tenan
 
 @dataclass
 class Outcome:
-    """How a history ended: the records, the mails and the anomalies of the service; what the oracle says otherwise."""
+    """How a history ended: the anomalies of the service, and what the oracle says otherwise.
+
+    Nothing is compared of a tenant whose ledger says that the order of a second is ambiguous, or of the other tenants
+    that the subscription of that second has named.
+    """
 
     history: History
     differences: list[str] = field(default_factory=list)
@@ -76,11 +80,30 @@ class Outcome:
 
     @property
     def is_ambiguous(self) -> bool:
-        return any(_EXPLAINED in found for found in self.anomalies.values())
+        return _is_ambiguous(self.anomalies)
 
     @property
     def is_silently_wrong(self) -> bool:
-        return bool(self.differences) and not self.is_ambiguous
+        return bool(self.differences)
+
+
+def _decided(history: History, anomalies: Mapping[str, Mapping[str, Collection[str]]]) -> set[str]:
+    """Return the tenants of which the service does not say that their state depends on the order of arrival."""
+    undecided = {tenant.id for tenant in history.tenants if _is_ambiguous(anomalies[tenant.id])}
+    ambiguous = {event_id for found in anomalies.values() for event_id, kinds in found.items() if _EXPLAINED in kinds}
+    named: defaultdict[str, set[str]] = defaultdict(set)
+    for event in history.events:
+        payload = event["data"]["object"]
+        if payload["object"] == "subscription":
+            named[payload["id"]].add(payload["metadata"].get("orgId"))
+    for event in history.events:
+        if event["id"] in ambiguous:
+            undecided |= named.get(event["data"]["object"]["id"], set())
+    return {tenant.id for tenant in history.tenants} - undecided
+
+
+def _is_ambiguous(anomalies: Mapping[str, Collection[str]]) -> bool:
+    return any(_EXPLAINED in found for found in anomalies.values())
 
 
 class HistoryService:
@@ -116,13 +139,15 @@ class HistoryService:
             verdict = judge(history, int(NOW.timestamp()))
             outcome = Outcome(history)
             own: Counter[ExpectedMail] = Counter()
+            decided = _decided(history, anomalies)
             for tenant in history.tenants:
-                outcome.differences += record_differences(tenant.id, verdict.tenants[tenant.id], records[tenant.id])
                 outcome.differences += folded_otherwise.get(tenant.id, [])
                 outcome.anomalies |= anomalies[tenant.id]
                 own.update(mails[tenant.id])
+            for id_ in sorted(decided):
+                outcome.differences += record_differences(id_, verdict.tenants[id_], records[id_])
             seconds = {str(event["created"]) for event in history.events}
-            outcome.differences += mail_differences(verdict, own, seconds)
+            outcome.differences += mail_differences(verdict, own, decided, seconds)
             outcomes.append(outcome)
         return outcomes
 
@@ -235,13 +260,17 @@ def record_differences(tenant: str, expected: ExpectedTenant, record: dict[str, 
     return found
 
 
-def mail_differences(verdict: Verdict, mails: Counter[ExpectedMail], seconds: Collection[str]) -> list[str]:
-    """Return the mails that are missing, and those that are too many; `seconds` are those of the history's events.
+def mail_differences(
+    verdict: Verdict, mails: Counter[ExpectedMail], decided: Collection[str], seconds: Collection[str]
+) -> list[str]:
+    """Return the mails that are missing, and those that are too many, of the `decided` tenants.
+
+    `seconds` are those of the history's events.
 
     A mail about access that ended by time is neither: all arrivals come at one moment, so no time passes.
     """
-    missing = verdict.mails - mails
-    surplus = [mail for mail in mails - verdict.mails if mail not in verdict.optional]
+    missing = [mail for mail in verdict.mails - mails if mail.tenant in decided]
+    surplus = [mail for mail in mails - verdict.mails if mail.tenant in decided and mail not in verdict.optional]
     surplus = [mail for mail in surplus if mail.kind != "access_ended" or mail.about in seconds]
     return [f"missing mail {_shown(mail)}" for mail in missing] + [f"wrong mail {_shown(mail)}" for mail in surplus]
 

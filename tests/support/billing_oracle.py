@@ -20,6 +20,7 @@ ADDON_PRICES = {ADDON_PRICE}
 PAST_DUE_GRACE_DAYS = 65
 PARKED_MAIL_HOURS = 72
 ANNOUNCED_END_DAYS = 3
+ENDS_BY_TIME_DAYS = 3
 
 FULL_STATE_TYPES = {
     "customer.subscription.updated",
@@ -40,9 +41,12 @@ AccessState = Literal["full", "grace", "none"]
 
 @dataclass(frozen=True)
 class ExpectedAccess:
+    """What a tenant has now. `ended` is when access ended without another event, if it did."""
+
     state: AccessState
     plan: str
     until: int | None
+    ended: int | None = None
 
 
 @dataclass(frozen=True)
@@ -461,7 +465,8 @@ def _access_at(states: list[Folded], now: int) -> ExpectedAccess:
     state, plan, addons = _given_at(states, now)
     later = sorted(one.access_ends for one in states if one.access_ends is not None and one.access_ends > now)
     until = next((moment for moment in later if _given_at(states, moment) != (state, plan, addons)), None)
-    return ExpectedAccess(state, plan, until)
+    ends = [one.access_ends or 0 for one in states if one.access != "none"]
+    return ExpectedAccess(state, plan, until, max(ends, default=None) if state == "none" else None)
 
 
 def record_of(history: History, placement: Placement, tenant: HistoryTenant, now: int) -> ExpectedTenant:
@@ -502,6 +507,7 @@ class _Arrivals:
     failure_mails: dict[int, str] = field(default_factory=dict)  # position -> tenant
     notices: set[ExpectedMail] = field(default_factory=set)
     ends: set[ExpectedMail] = field(default_factory=set)  # of the access, about the second
+    mailed_ends: dict[str, set[int]] = field(default_factory=dict)  # tenant -> ends by time too
     optional: set[ExpectedMail] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -601,6 +607,18 @@ class _Arrivals:
         """An event ends a subscription, or the access: one mail."""
         if after.records[tenant].access.state != "none":
             return
+        known = set(self.notices | self.ends)
+        self._mail_ends_by_event(arriving, tenant, before, after)
+        ended = before.records[tenant].access.ended
+        if set(self.notices | self.ends) == known and ended != after.records[tenant].access.ended:
+            self._mail_end_by_time(tenant, ended)
+
+    def _mail_end_by_time(self, tenant: str, ended: int | None) -> None:
+        """Access ended by time, which a change now hides: within three days its mail was or is queued."""
+        if ended is not None and 0 <= self.now - ended < ENDS_BY_TIME_DAYS * DAY:
+            self.mailed_ends.setdefault(tenant, set()).add(ended)
+
+    def _mail_ends_by_event(self, arriving: int, tenant: str, before: "_View", after: "_View") -> None:
         event = self.history.events[arriving]
         timely = self._timely(arriving, tenant, before, after)
         if not timely:
@@ -619,12 +637,13 @@ class _Arrivals:
         if event["type"] in INVOICE_TYPES or self._is_paid_since(arriving):
             # such as a payment while payments are paused: the grace ends, and the paid period is over already
             self.optional.add(mail)
-        elif not self._has_later_end(mail):
+        elif not self._has_mailed_end(tenant, event["created"]):
             self.ends.add(mail)
+            self.mailed_ends.setdefault(tenant, set()).add(event["created"])
 
-    def _has_later_end(self, end: ExpectedMail) -> bool:
-        """Whether a later end of the tenant's access was mailed: an end that a late event moves is mailed once."""
-        return any(mail.tenant == end.tenant and int(mail.about) > int(end.about) for mail in self.ends)
+    def _has_mailed_end(self, tenant: str, second: int) -> bool:
+        """Whether this end of the tenant's access or a later one was mailed: one end of access is mailed once."""
+        return any(mailed >= second for mailed in self.mailed_ends.get(tenant, ()))
 
     def _is_paid_since(self, arriving: int) -> bool:
         """Whether a late `unpaid` is followed by a payment, so that the access comes back by a further event."""
@@ -643,8 +662,20 @@ class _Arrivals:
             self.optional.add(mail)  # whether a move is too old to be mailed is not documented
         elif self.history.mode == "any" and others:
             self.optional.add(mail)  # whether it is an end while another subscription waits is not documented
-        else:
+        elif not self._has_mailed_end(tenant, self._ended_at(subscription, tenant, after)):
             self.notices.add(mail)
+
+    def _ended_at(self, subscription: str, tenant: str, after: "_View") -> int:
+        """Return when a subscription ended for a tenant: with its last event there, or with one that names another."""
+        moved = after.placement.moved_away.get(tenant, {}).get(subscription)
+        named = [
+            self.history.events[position]["created"]
+            for position, owner in after.placement.tenant_of.items()
+            if owner == tenant
+            and self.history.events[position]["type"] in SUBSCRIPTION_TYPES
+            and _subscription_id(self.history.events[position]) == subscription
+        ]
+        return moved if moved is not None else max(named)
 
     def _last_statuses(self, tenant: str, after: "_View") -> dict[str, str]:
         """Return the status that each living subscription of a tenant was last said to have."""
@@ -674,7 +705,8 @@ class _Arrivals:
                 if id_ in was and was[id_].is_moved and not state.is_moved:
                     # it came back by its end: whether it becomes canceled then is not documented
                     self.optional.add(ExpectedMail("subscription_ended", tenant, id_))
-            known = {id_ for id_ in was if was[id_].status != "none"}
+            # a tenant that knows no more than an invoice of a subscription never had it
+            known = {id_ for id_ in was if was[id_].reported is not None}
             return {
                 id_
                 for id_, state in over.items()
