@@ -574,6 +574,11 @@ class _Arrivals:
             else:
                 self.failure_mails.pop(position, None)
 
+    def _optional_failures(self, tenant: str) -> set[str | None]:
+        """Return the invoices of failed payments of which it is not documented whether they are mailed."""
+        about = {mail.about for mail in self.optional if (mail.kind, mail.tenant) == ("payment_failed", tenant)}
+        return {_invoice_id(event) for event in self.history.events if event["id"] in about}
+
     def _is_paid(self, failure: int) -> bool:
         """Whether a success of the failed invoice that is not older has arrived."""
         failed = self.history.events[failure]
@@ -591,9 +596,10 @@ class _Arrivals:
         for position, tenant in after.placement.tenant_of.items():
             paid = self.history.events[position]
             invoice = _invoice_id(paid)
-            if paid["type"] not in PAID_TYPES or mailed.get(invoice) != tenant:
+            may_be_mailed = invoice in self._optional_failures(tenant)
+            if paid["type"] not in PAID_TYPES or (mailed.get(invoice) != tenant and not may_be_mailed):
                 continue
-            if self.history.mode == "each" and _subscription_id(paid) is None:
+            if may_be_mailed or (self.history.mode == "each" and _subscription_id(paid) is None):
                 # which subscription is meant is not documented
                 self.optional.add(ExpectedMail("payment_recovered", tenant, str(invoice)))
                 continue
@@ -623,7 +629,7 @@ class _Arrivals:
         timely = self._timely(arriving, tenant, before, after)
         if not timely:
             return
-        had_access = before.records[tenant].access.state != "none"
+        had_access = before.records[tenant].access.state != "none" and before.has_given(tenant)
         ended = self._ended_subscriptions(event, tenant, before, after) & timely
         for subscription in sorted(ended):
             self._mail_end(event, subscription, tenant, after)
@@ -660,6 +666,8 @@ class _Arrivals:
         others = [id_ for id_, status in self._last_statuses(tenant, after).items() if id_ != subscription]
         if after.is_moved(tenant, subscription) and not self._is_young(self.history.events.index(event)):
             self.optional.add(mail)  # whether a move is too old to be mailed is not documented
+        elif after.is_moved(tenant, subscription) and _org(event) == tenant:
+            self.optional.add(mail)  # whether a tenant that learns late of a move is mailed is not documented
         elif self.history.mode == "any" and others:
             self.optional.add(mail)  # whether it is an end while another subscription waits is not documented
         elif not self._has_mailed_end(tenant, self._ended_at(subscription, tenant, after)):
@@ -705,8 +713,8 @@ class _Arrivals:
                 if id_ in was and was[id_].is_moved and not state.is_moved:
                     # it came back by its end: whether it becomes canceled then is not documented
                     self.optional.add(ExpectedMail("subscription_ended", tenant, id_))
-            # a tenant that knows no more than an invoice of a subscription never had it
-            known = {id_ for id_ in was if was[id_].reported is not None}
+            # a tenant that knows no more than a paid invoice of a subscription never had it
+            known = {id_ for id_ in was if was[id_].status != "none"}
             return {
                 id_
                 for id_, state in over.items()
@@ -749,6 +757,10 @@ class _View:
     records: dict[str, ExpectedTenant]
     folds: dict[str, dict[str, Folded]]
 
+    def has_given(self, tenant: str) -> bool:
+        """Whether a subscription of a tenant gave it access: one of which only invoices are known has given nothing."""
+        return any(state.reported is not None and state.access != "none" for state in self.folds[tenant].values())
+
     def is_moved(self, tenant: str, subscription: str) -> bool:
         """Whether a subscription of a tenant has moved to another one."""
         state = self.folds[tenant].get(subscription)
@@ -767,6 +779,27 @@ class _View:
         return state.status if state else self.records[tenant].subscription_status
 
 
+def _misleading_moves(history: History) -> set[str]:
+    """Return the subscriptions with two moves in a second, before which an older event arrived too late.
+
+    Without that event, the other payloads may prove another order: what is mailed until it arrives is not documented.
+    """
+    found = set()
+    arrived = list(dict.fromkeys(history.arrivals))
+    events = [history.events[position] for position in arrived]
+    named = [
+        (str(_subscription_id(one)), one["created"], _org(one))
+        for one in events
+        if _org(one) and one["type"] in SUBSCRIPTION_TYPES
+    ]
+    seconds = Counter((subscription, created) for subscription, created, _ in set(named))
+    for place, (subscription, created, _) in enumerate(named):
+        earlier = [second for other, second, _ in named[:place] if other == subscription]
+        if any(seconds[subscription, second] > 1 for second in earlier if second > created):
+            found.add(subscription)
+    return found
+
+
 def judge(history: History, now: int) -> Verdict:
     """Return what a history must end in, if its arrivals come at `now`, with all notices turned on."""
     arrivals = _Arrivals(history, now)
@@ -779,4 +812,9 @@ def judge(history: History, now: int) -> Verdict:
     )
     mails.update(arrivals.notices)
     mails.update(arrivals.ends)
+    arrivals.optional |= {
+        ExpectedMail("subscription_ended", tenant.id, subscription)
+        for subscription in _misleading_moves(history)
+        for tenant in history.tenants
+    }
     return Verdict(view.records, mails, arrivals.optional)
