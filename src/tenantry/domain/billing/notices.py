@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.common.clock import from_epoch
-from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
@@ -40,8 +39,6 @@ ACCESS_END_MAILED: Final = timedelta(days=3)
 """How long after access ended by time its owner may still be mailed of it."""
 
 _MOVABLE: Final = 3 * 86_400
-_WITHOUT_END: Final = OVER | {NO_SUBSCRIPTION}
-"""The statuses of what does not end by a move: of what has ended, and where only payments name a subscription."""
 
 
 class BillingNotice(msgspec.Struct, frozen=True):
@@ -154,7 +151,8 @@ def moves_of(before: Mapping[str, BillingAccount], after: Mapping[str, BillingAc
         former = before[tenant_id]
         for key in sorted(account.moved_at.keys() & former.folds.keys() - former.moved_at.keys()):
             moved_at, state = account.moved_at[key], former.folds[key].state
-            if moved_at > since and state.subscription_status not in _WITHOUT_END:
+            is_known = state.reported_at is not None  # an invoice alone says nothing of who has the subscription
+            if moved_at > since and is_known and state.subscription_status not in OVER:
                 moves.append(Move(tenant_id, key, state.plan, moved_at))
     return moves
 
