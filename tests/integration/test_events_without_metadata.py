@@ -272,6 +272,27 @@ async def test_a_batch_may_take_a_customer_over_from_an_ended_tenant(emptied: st
         await webhooks.close()
 
 
+async def test_an_invoice_without_a_customer_keeps_its_tenant_beside_a_customer_of_an_ended_one(emptied: str) -> None:
+    """With `SUBSCRIPTIONS=any`, where the subscription alone gives such an invoice its tenant."""
+    async with Database(emptied, pool_size=2) as database:
+        webhooks = WebhookService([database.lane()], ANY, None, lambda: AT)
+        tenants = TenantService(database, ANY, JobQueue(emptied), lambda: AT)
+        await tenants.put(BY_OPERATOR, "payer", TenantInput("payer", "owner@x.example", "usr", "cus_payer"))
+        await tenants.put(BY_OPERATOR, "former", TenantInput("former", "owner@x.example", "usr", "cus_1"))
+        await tenants.put(BY_OPERATOR, "present", TenantInput("present", "owner@x.example", "usr"))
+        known = updated(100, "evt_1", org_id="payer", customer_id="cus_payer", subscription_id="sub_payer")
+        await webhooks.apply([ReceivedEvent(known, AT)])
+        await tenants.delete(BY_OPERATOR, "former")
+        batch = [
+            failed(110, "evt_2", customer_id=None, subscription_id="sub_payer"),
+            completed(120, "evt_3", org_id="present", customer_id="cus_1"),
+        ]
+        results = await webhooks.apply([ReceivedEvent(event, AT) for event in batch])
+        assert [result.tenant_id for result in results if isinstance(result, LedgerEntry)] == ["payer", "present"]
+        assert (await statuses_of(database))["payer"] == "past_due"
+        await webhooks.close()
+
+
 @pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])
 async def test_events_and_final_links_alone_decide_the_state(emptied: str, policy: BillingPolicy) -> None:
     """Both tenants end as if the last link of their shared customer had always been, whatever came in which order."""

@@ -211,17 +211,9 @@ async def _lock_context(
     customers = {event.customer_id for event in usable if event.customer_id}
     tenants, subscriptions = _named_by(usable, policy)
     tenants |= {*former}
-    nameless = customer_links.without_customer(usable, policy)
-    current: Mapping[str, str] = {}
     held = set(locked)
     while True:
-        if nameless:
-            current = await store.tenants_of_current(connection, nameless)
-            tenants |= set(current.values())
         context = await _read_context(connection, events, policy, tenants, customers, subscriptions)
-        if current:
-            known = msgspec.structs.replace(context.known, tenant_of_current=dict(current))
-            context = msgspec.structs.replace(context, known=known)
         fresh = [event for event in usable if event.id not in context.seen]
         released = await _released_subscriptions(connection, fresh, context) if policy.is_each else set[str]()
         wanted = held | batch.needed_locks(fresh, context, policy)
@@ -255,8 +247,15 @@ async def _read_context(
     customers: set[str],
     subscriptions: set[str],
 ) -> BatchContext:
+    usable = [event for event in events if not rejection(event, policy)]
+    nameless = customer_links.without_customer(usable, policy)
+    current = await store.tenants_of_current(connection, nameless) if nameless else {}
     ids = [event.id for event in events]
-    context = await store.read_context(connection, policy, tenants, customers, subscriptions, ids)
+    locked = tenants.union(current.values())
+    context = await store.read_context(connection, policy, locked, customers, subscriptions, ids)
+    if current:
+        known = msgspec.structs.replace(context.known, tenant_of_current=current)
+        context = msgspec.structs.replace(context, known=known)
     if not context.replaceable:
         return context
     replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
