@@ -198,6 +198,53 @@ async def test_a_tenant_is_locked_in_order_with_those_that_have_its_customers_su
         assert await plans(database) == {"acme": "pro", "other": "free"}
 
 
+@pytest.mark.parametrize("way", ["unlink", "link", "move"])
+async def test_a_change_of_a_link_locks_no_tenant_of_another_customers_subscription(emptied: str, way: str) -> None:
+    """The tenants that it locks share a subscription of another customer with a tenant whose id comes before theirs."""
+    lock = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE NOWAIT"
+    gate = Gate()
+    gate.open.set()
+    async with Database(emptied, pool_size=2) as database:
+        webhooks = WebhookService([database.lane()], EACH, None, lambda: AT)
+        links = CustomerLinks(database, EACH, gate, lambda: AT)
+        tenants = TenantService(database, EACH, JobQueue(emptied), lambda: AT)
+        for tenant in ("acme", "mid", "other"):
+            await tenants.put(BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}"))
+        of_both = {"subscription_id": "sub_1", "customer_id": "cus_1"}
+        of_outsider = {"subscription_id": "sub_2", "customer_id": "cus_acme"}
+        history = [
+            updated(100, "evt_1", **of_both, org_id="mid"),
+            updated(200, "evt_2", **of_both, org_id="other"),
+            updated(300, "evt_3", **of_outsider, org_id="mid"),
+            updated(400, "evt_4", **of_outsider, org_id="acme"),
+        ]
+        await webhooks.apply([ReceivedEvent(event, AT) for event in history])
+        if way != "link":
+            await links.link(BY_OPERATOR, "cus_1", "other")
+        async with await psycopg.AsyncConnection.connect(emptied) as opposing:
+            await opposing.execute(lock, ("acme",))
+            changing = asyncio.create_task(_change(links, way))
+            blocked = asyncio.create_task(until_blocked(emptied))
+            await asyncio.wait([changing, blocked], return_when=asyncio.FIRST_COMPLETED)
+            blocked.cancel()
+            for tenant in ("mid", "other"):  # as a webhook about the other subscription does after "acme"
+                await opposing.execute(lock, (tenant,))
+        await changing
+        assert await plans(database) == {"acme": "pro", "mid": "free", "other": "pro"}
+        await webhooks.close()
+
+
+async def _change(links: CustomerLinks, way: str) -> None:
+    """Change the link of the customer whose subscription the two later tenants have."""
+    match way:
+        case "unlink":
+            await links.unlink(BY_OPERATOR, "cus_1")
+        case "link":
+            await links.link(BY_OPERATOR, "cus_1", "other")
+        case _:
+            await links.move(BY_OPERATOR, "cus_1", "mid")
+
+
 END: Final = "its tenant ends"
 CHECKOUT: Final = "another tenant's checkout"
 CREATION: Final = "the other tenant is created"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,6 +34,13 @@ class _LinkedCustomers(msgspec.Struct, frozen=True):
     """A tenant's customers in the audit trail."""
 
     customers: list[str]
+
+
+class _Locked(NamedTuple):
+    """The tenants that a change of a link has locked, and the subscriptions of its customer by then."""
+
+    tenants: list[str]
+    subscriptions: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,9 @@ class CustomerLinks:
             holder = await store.holder_of(connection, customer_id)
             if holder is None:
                 raise NotFoundError("linked customer")
-            sharing = await self._lock_all(connection, customer_id, {holder})
+            locked = await self._lock_all(connection, customer_id, {holder})
             await unlink_customers(connection, self.policy, author, holder, [customer_id], self.clock())
-            await self._settle_moves(connection, sharing)
+            await self._settle_moves(connection, locked)
             await self.outbox.defer_snapshots(connection, [SnapshotRequest(holder, later=False)])
         return CustomerMove(customer_id, holder, None)
 
@@ -78,7 +86,7 @@ class CustomerLinks:
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             await ingest.claim(connection, tenant_id, [customer_id])
             holder = await store.holder_of(connection, customer_id)
-            sharing = await self._lock_all(connection, customer_id, {tenant_id, holder or tenant_id})
+            locked = await self._lock_all(connection, customer_id, {tenant_id, holder or tenant_id})
             target = await find_tenant(connection, tenant_id)
             if target is None:
                 raise NotFoundError("tenant")
@@ -97,22 +105,28 @@ class CustomerLinks:
             await store.set_customer(connection, tenant_id, customer_id, now)
             await _record(connection, author, tenant_id, before, now)
             await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
-            await self._settle_moves(connection, sharing)
+            await self._settle_moves(connection, locked)
             asked = [SnapshotRequest(each, later=False) for each in sorted({tenant_id, holder or tenant_id})]
             await self.outbox.defer_snapshots(connection, asked)
         return move
 
-    async def _lock_all(self, connection: Connection, customer_id: str, tenants: set[str]) -> list[str]:
+    async def _lock_all(self, connection: Connection, customer_id: str, tenants: set[str]) -> _Locked:
         """Lock these tenants and all that share a subscription of the customer, in the order of their ids."""
         if self.policy.is_each:
             tenants = tenants.union(await store.tenants_sharing(connection, customer_id))
-        return [each.tenant_id for each in await read_accounts(connection, sorted(tenants), self.policy, lock=True)]
+        accounts = await read_accounts(connection, sorted(tenants), self.policy, lock=True)
+        subscriptions = await store.subscriptions_of(connection, customer_id) if self.policy.is_each else ()
+        return _Locked([each.tenant_id for each in accounts], frozenset(subscriptions))
 
-    async def _settle_moves(self, connection: Connection, tenants: Sequence[str]) -> None:
-        """Let subscriptions of these locked tenants count for the tenant that their newest event belongs to by now."""
-        if self.policy.is_each and len(tenants) > 1:
-            shared = await accounts_store.shared_subscriptions(connection, tenants)
-            await ingest.settle_moves(connection, shared, self.policy, self.outbox, self.clock())
+    async def _settle_moves(self, connection: Connection, locked: _Locked) -> None:
+        """Let the customer's subscriptions count for the tenant that their newest event belongs to by now.
+
+        Other subscriptions of the locked tenants stay as they are: a tenant that has one of them may not be locked.
+        """
+        if self.policy.is_each and len(locked.tenants) > 1:
+            shared = await accounts_store.shared_subscriptions(connection, locked.tenants)
+            concerned = [each for each in shared if each in locked.subscriptions]
+            await ingest.settle_moves(connection, concerned, self.policy, self.outbox, self.clock())
 
 
 async def unlink_customers(

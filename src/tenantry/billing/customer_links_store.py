@@ -27,17 +27,16 @@ UPDATE billing_events
           WHERE s.tenant_id = %(tenant)s AND s.org_id = %(tenant)s AND s.subscription_id IS NOT NULL
             AND s.type = ANY(%(folded)s) AND s.outcome IN ('applied', 'late', 'no_change')))
 """
-# Of a subscription without metadata that named another tenant before, or names one later, both have events.
-TENANTS_SHARING: Final = """
-SELECT DISTINCT tenant_id
-  FROM subscriptions
- WHERE id IN (SELECT id FROM subscriptions WHERE customer_id = %(customer)s
-               UNION
-              SELECT subscription_id
-                FROM billing_events
-               WHERE outcome = 'parked' AND org_id IS NULL AND customer_id = %(customer)s
-                 AND subscription_id IS NOT NULL)
+# A subscription of which only parked events are known has no tenant yet.
+SUBSCRIPTIONS_OF: Final = """
+SELECT id FROM subscriptions WHERE customer_id = %(customer)s
+ UNION
+SELECT subscription_id
+  FROM billing_events
+ WHERE outcome = 'parked' AND org_id IS NULL AND customer_id = %(customer)s AND subscription_id IS NOT NULL
 """
+# Of a subscription without metadata that named another tenant before, or names one later, both have events.
+TENANTS_SHARING: Final = f"SELECT DISTINCT tenant_id FROM subscriptions WHERE id IN ({SUBSCRIPTIONS_OF})"  # noqa: S608
 SET_CUSTOMER: Final = "UPDATE tenants SET stripe_customer_id = %s, updated_at = %s WHERE id = %s"
 NEWEST_CUSTOMER: Final = "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at DESC, id DESC LIMIT 1"
 
@@ -51,6 +50,11 @@ async def holder_of(connection: Connection, customer_id: str) -> str | None:
 async def tenants_sharing(connection: Connection, customer_id: str) -> list[str]:
     """Return the tenants that have a subscription of a customer; none unless each subscription has its own state."""
     return [row[0] for row in await connection.fetch(TENANTS_SHARING, {"customer": customer_id})]
+
+
+async def subscriptions_of(connection: Connection, customer_id: str) -> list[str]:
+    """Return the subscriptions of a customer, also those that only parked events name."""
+    return [row[0] for row in await connection.fetch(SUBSCRIPTIONS_OF, {"customer": customer_id})]
 
 
 async def link(connection: Connection, customer_id: str, tenant_id: str, now: datetime) -> None:
