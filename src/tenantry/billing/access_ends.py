@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 async def record_access_ends(database: Database, outbox: Outbox, clock: Clock, *, asks_provider: bool) -> int:
     """Add an entry to the ledger of each tenant whose access ended by time, and ask the provider about the tenant.
 
-    The access itself ends without this. Returns the number of entries; several processes may run it at the same time.
-    Raises `DatabaseUnavailableError`.
+    The access itself ends without this. Returns the number of entries. Raises `DatabaseUnavailableError`, and
+    `EntryTakenError` if another run has added one of the entries meanwhile: the next run adds the others.
     """
     now, total = clock(), 0
     for _ in range(_MOST_ROUNDS):

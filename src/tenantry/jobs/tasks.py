@@ -149,7 +149,8 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
     _schedule(app, jobs.RECONCILE, "*/10 * * * *", Work.reconcile_due_tenants, longest=LONGEST_RECONCILE, is_alone=True)
     _schedule(app, jobs.COUNT_STALE, "41 * * * *", _if_given(attrgetter("count_stale_tenants")))
     _schedule(app, jobs.ACCESS_ENDS, "3-59/5 * * * *", _if_given(attrgetter("mail_access_ends")))
-    _schedule(app, jobs.RECORD_ACCESS_ENDS, "1-59/5 * * * *", _if_given(attrgetter("record_access_ends")))
+    recording = _if_given(attrgetter("record_access_ends"))
+    _schedule(app, jobs.RECORD_ACCESS_ENDS, "1-59/5 * * * *", recording, is_alone=True)
     _schedule(app, jobs.REQUEUE, "* * * * *", lambda _: requeue_stalled())
     _schedule(app, jobs.RETENTION, "7-59/10 * * * *", remove_old_data)
 
