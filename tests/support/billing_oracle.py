@@ -654,7 +654,7 @@ class _Arrivals:
     def _is_paid_since(self, arriving: int) -> bool:
         """Whether a late `unpaid` is followed by a payment, so that the access comes back by a further event."""
         event = self.history.events[arriving]
-        return any(
+        return _object(event).get("status") == "unpaid" and any(
             self.history.events[position]["type"] in PAID_TYPES
             and _subscription_id(self.history.events[position]) == _subscription_id(event)
             for position in self.arrived
