@@ -101,7 +101,7 @@ async def test_its_dashboard_is_a_click_away(shared: Shared) -> None:
         printed = re.search(r"^ *dashboard +(\S+)", shared.command.text["out"], re.MULTILINE)
         assert printed
         choices = await browser.get(printed[1])
-        olivia = re.search(r'href="([^"]+)">Olivia Owner', choices.text)
+        olivia = re.search(r'href="([^"]+)"><bdi>Olivia Owner', choices.text)
         assert olivia
         page = await browser.get(printed[1].rstrip("/") + unescape(olivia[1]))
         assert (page.status_code, page.url.path) == (200, "/orgs/demo/")

@@ -106,6 +106,7 @@ async def test_identity_is_in_the_headers_that_the_examples_pass_on(service: Ser
         "ratelimit",
         "ratelimit-policy",
         "cache-control",
+        "vary",
         "x-content-type-options",
     }
     assert set(answer.headers) - others == {name.lower() for name in IDENTITY}
