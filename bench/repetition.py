@@ -1,6 +1,6 @@
 """Measure what a client gains by repeating one thing in a request: ``python -m bench.repetition``.
 
-Two parts, each against the service as deployed, in a process of its own:
+Two parts, each against the service as deployed, in a separate process:
 
 - *stall*: how long an API key's ``whoami`` takes while one client with four connections sends such requests;
 - *routes*: the processor time of the largest numbers on every route, less that of the same request without them.
@@ -179,8 +179,8 @@ async def _callers_of(deployed: Deployed, line: Line, method: str, path: str) ->
     for caller, credential in deployed.callers.items():
         status, _ = await line.send(deployed.compose(method, path, credential))
         if status not in _NOT_TAKEN:
-            return ["nobody"] if caller == "nobody" else ["nobody", caller]
-    return ["nobody"]
+            return ["anonymous"] if caller == "anonymous" else ["anonymous", caller]
+    return ["anonymous"]
 
 
 async def _measure_well(
@@ -279,7 +279,7 @@ def deployment(folder: Path) -> Iterator[Deployed]:
         url = f"http://{HOST}:{port}"
         pid = stack.enter_context(serving(command, folder, variables, url=f"{url}/readyz", log=folder / "log"))
         callers = {
-            "nobody": "",
+            "anonymous": "",
             "key": f"Authorization: Bearer {key}",
             "operator": f"Authorization: Bearer {OPERATOR}",
             "user": f"Authorization: Bearer {companion.tokens.access_token(USER, scope='openid')}",
@@ -303,7 +303,7 @@ def report(found: Sequence[Measured]) -> None:
             f"{one.repetition.name} -> {one.status}, {one.answer_bytes} bytes"
         )
     over = [one for one in found if one.above_ms > TARGET_MS]
-    largest = max((one for one in found if one.caller == "nobody"), key=lambda one: one.answer_bytes)
+    largest = max((one for one in found if one.caller == "anonymous"), key=lambda one: one.answer_bytes)
     print(f"{len(found)} requests, {len(over)} above the target of {TARGET_MS:g} ms")
     print(
         f"largest answer without a credential: {largest.answer_bytes} bytes, {largest.method} {largest.path}, "
